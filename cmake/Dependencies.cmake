@@ -1,0 +1,9 @@
+# Libraries are linked statically where the system ships them so: the command needs only libc.
+find_package(Threads REQUIRED)
+add_library(lk_dependencies INTERFACE)
+foreach(name jansson z nettle)
+  find_library(LK_LIB_${name} NAMES lib${name}.a ${name} REQUIRED)
+  target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_${name}})
+endforeach()
+find_path(LK_XXHASH_INCLUDE xxhash.h REQUIRED)   # header only: XXH_INLINE_ALL
+target_link_libraries(lk_dependencies INTERFACE m)

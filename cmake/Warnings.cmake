@@ -1,0 +1,24 @@
+# How all our code is compiled.  Warnings are errors in our own builds only (LK_WERROR).
+add_library(lk_warnings INTERFACE)
+target_compile_options(lk_warnings INTERFACE
+  -ffp-contract=off            # the exactness contract: fma only where the code says fma
+  -fno-math-errno              # sqrt is one instruction; no value changes
+  -fvisibility=hidden -fno-common -fno-strict-aliasing
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
+  -Wfloat-conversion -Wundef -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition
+  -Wwrite-strings -Wcast-qual -Wpointer-arith -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
+  -Wframe-larger-than=16384
+  $<$<C_COMPILER_ID:GNU>:-Wlogical-op -Wduplicated-cond -Wjump-misses-init -Wno-psabi>
+  $<$<C_COMPILER_ID:Clang>:-Wcomma -Wno-gnu-zero-variadic-macro-arguments>
+  $<$<BOOL:${LK_WERROR}>:-Werror>)
+target_compile_definitions(lk_warnings INTERFACE _GNU_SOURCE)
+if(LK_SANITIZE)
+  add_compile_options(-fsanitize=${LK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${LK_SANITIZE})
+endif()
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+# LK_ASSERT stays on in every build, so NDEBUG is never defined.
+set(CMAKE_C_FLAGS_RELEASE "-O3")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")

@@ -1,0 +1,98 @@
+/* lockstep/base.h -- what every other header stands on: statuses, errors, data types.
+ *
+ * A function that can fail returns an lk_status: LK_OK is zero, every failure is negative and
+ * must be looked at.  Whoever decides that something is a failure leaves one line that says
+ * what, where and what to do; lk_error_last() reads it.  Nothing in the library exits, prints
+ * to a stream that it was not given, or reads the environment (only `launch` does, to join).
+ *
+ * Ownership:  what is returned is borrowed, what comes out through a pointer is owned.
+ *             Outputs are set on success; an owned output is NULL on failure.
+ *             Every ..._free() takes NULL and cannot fail.
+ * Options:    structs whose zero means the default.
+ */
+#ifndef LK_BASE_H
+#define LK_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LK_API __attribute__((visibility("default")))
+#define LK_NODISCARD __attribute__((warn_unused_result))
+
+#define LK_VERSION "0.1.0"
+
+/* ---- Statuses ---------------------------------------------------------------------------- */
+
+/* One row a status: X(name, value, what it means).  The enum and the texts are made from it. */
+#define LK_STATUS_TABLE(X)                                                                       \
+    X(OK, 0, "success")                                                                          \
+    X(EINVAL, -1, "invalid argument")                                                            \
+    X(ENOMEM, -2, "out of memory")                                                               \
+    X(EUNSUPPORTED, -3, "not supported by this build or machine")                                \
+    X(EIO, -4, "input or output failed")                                                         \
+    X(EFORMAT, -5, "malformed file or message")                                                  \
+    X(ETIMEOUT, -6, "timed out")                                                                 \
+    X(EPEER, -7, "a peer rank failed")                                                           \
+    X(EMISMATCH, -8, "ranks disagree")                                                           \
+    X(ENONFINITE, -9, "the loss or a gradient is not finite")                                    \
+    X(ECORRUPT, -10, "contents differ from their hash")                                          \
+    X(ESTOPPED, -11, "stopped on request, state saved")
+
+typedef enum {
+#define LK_STATUS_ENUM(name, value, text) LK_##name = (value),
+    LK_STATUS_TABLE(LK_STATUS_ENUM)
+#undef LK_STATUS_ENUM
+} lk_status;
+
+typedef struct {
+    lk_status   status;
+    const char *where;        /* "ring.c:88" */
+    char        message[480]; /* one line, no newline, always terminated */
+} lk_error;
+
+/* The last failure on this thread.  Meaningful only straight after a call that failed. */
+LK_API const lk_error *lk_error_last(void);
+
+/* The name ("EINVAL") and the meaning ("invalid argument") of a status; never NULL. */
+LK_API const char *lk_status_name(lk_status status);
+LK_API const char *lk_status_text(lk_status status);
+
+/* ---- Data types -------------------------------------------------------------------------- */
+
+/* One row a type: X(NAME, code, bytes, name in safetensors).  Codes are part of the weights
+ * hash and never change. */
+#define LK_DTYPE_TABLE(X)                                                                        \
+    X(F32, 1, 4, "F32")                                                                          \
+    X(F16, 2, 2, "F16")                                                                          \
+    X(BF16, 3, 2, "BF16")                                                                        \
+    X(F64, 4, 8, "F64")                                                                          \
+    X(I8, 5, 1, "I8")                                                                            \
+    X(U8, 6, 1, "U8")                                                                            \
+    X(I16, 7, 2, "I16")                                                                          \
+    X(U16, 8, 2, "U16")                                                                          \
+    X(I32, 9, 4, "I32")                                                                          \
+    X(U32, 10, 4, "U32")                                                                         \
+    X(I64, 11, 8, "I64")                                                                         \
+    X(U64, 12, 8, "U64")
+
+typedef enum {
+#define LK_DTYPE_ENUM(name, code, bytes, text) LK_##name = (code),
+    LK_DTYPE_TABLE(LK_DTYPE_ENUM)
+#undef LK_DTYPE_ENUM
+} lk_dtype;
+
+/* Bytes of one element; 0 for a value that is no lk_dtype. */
+LK_API size_t lk_dtype_bytes(lk_dtype dtype);
+
+/* "F32" and so on; "?" for a value that is no lk_dtype. */
+LK_API const char *lk_dtype_name(lk_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_BASE_H */

@@ -1,0 +1,94 @@
+/* lockstep/checkpoint.h -- named tensors on disk: atomic, hashed, readable by any world size.
+ *
+ * A checkpoint is a directory DIR/step-00000100 with safetensors files and manifest.json.  The
+ * format knows tensors by global shape and pieces by offset, never ranks or a world size.
+ * Writing: a temporary directory, every file hashed (XXH3-128 per MiB, SHA-256 whole) and
+ * fsynced, the manifest last, rename, fsync of the parent.  A crash at any point leaves what was
+ * there.  Loading verifies hashes.  No format here can carry code.
+ */
+#ifndef LK_CHECKPOINT_H
+#define LK_CHECKPOINT_H
+
+#include "lockstep/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Writing ----------------------------------------------------------------------------- */
+
+/* One file of a checkpoint and the whole tensors in it. */
+typedef struct {
+    const char      *name; /* "model.safetensors" */
+    const lk_tensor *tensors;
+    size_t           tensor_count;
+} lk_checkpoint_file;
+
+/* What the manifest says besides tensors and hashes. */
+typedef struct {
+    uint64_t    step;          /* updates done: the run goes on with this step */
+    uint64_t    seed;
+    const char *exactness_id;  /* design rule 8 */
+    const char *weights;       /* the weights hash, 64 hex digits */
+    const char *config;        /* a JSON object: every option that defines the result */
+} lk_checkpoint_info;
+
+/* Writes DIR/step-%08u and then removes all but the newest `keep` (0 = keep all) that verify by
+ * their manifest.  Creates DIR if need be.  LK_EINVAL when the step is already there; LK_EIO with
+ * the file and the reason, nothing half-written left under the final name. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
+                                                  const lk_checkpoint_file *files, size_t file_count,
+                                                  uint32_t keep);
+
+/* ---- Reading ----------------------------------------------------------------------------- */
+
+typedef struct lk_checkpoint lk_checkpoint;
+
+/* Whether DIR holds any checkpoint, complete or not (so that nothing is overwritten). */
+LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
+
+/* Opens `path`: a step directory, or a directory of them (then the newest that verifies; `notes`
+ * (may be NULL) receives one line for every newer one that was skipped, and why).
+ * Verifies every hash.  LK_ECORRUPT names the file and the block; LK_EFORMAT what is malformed. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path,
+                                                 char *notes, size_t notes_bytes);
+/* The one of a given step of DIR. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t step);
+LK_API void lk_checkpoint_free(lk_checkpoint *checkpoint);
+
+LK_API const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint);
+LK_API const char *lk_checkpoint_path(const lk_checkpoint *checkpoint);
+
+/* The i-th tensor of the checkpoint (all files, in manifest order), mapped; NULL past the end. */
+LK_API const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index);
+
+/* Copies elements [first, first + count) of FP32 tensor `name` of file `file`.  LK_EFORMAT if there is no
+ * such tensor or its shape is not `shape`. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file,
+                                                 const char *name, lk_shape shape, size_t first,
+                                                 size_t count, float *out);
+
+/* ---- One safetensors file ---------------------------------------------------------------- */
+
+typedef struct lk_safetensors lk_safetensors;
+
+/* Maps and checks a file from anywhere: LK_EIO, LK_EFORMAT with what is wrong and where. */
+LK_API LK_NODISCARD lk_status lk_safetensors_open(lk_safetensors **out, const char *path);
+LK_API void lk_safetensors_free(lk_safetensors *file);
+LK_API size_t lk_safetensors_count(const lk_safetensors *file);
+LK_API const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t index);
+LK_API const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name);
+
+/* Writes one file (not atomic, not synced: lk_checkpoint_write() is). */
+LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors, size_t count);
+
+/* ---- Hashes ------------------------------------------------------------------------------ */
+
+/* SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32), dimensions
+ * (u64 each), little-endian data with NaNs canonical.  hex: 64 digits and a NUL. */
+LK_API void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_CHECKPOINT_H */

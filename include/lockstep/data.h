@@ -1,0 +1,108 @@
+/* lockstep/data.h -- samples from files, in an order that no number of workers can change.
+ *
+ * A data set answers "sample i of the training (or validation) part".  The order of an epoch is
+ * a keyed permutation: position p of epoch e is a pure function of (seed, e, n).  A step's
+ * global batch is a run of positions, dealt to slots in order; virtual worker v owns slots
+ * [v M b, (v+1) M b): M micro-batches of b.  A short batch fills slots in order.
+ * So the exact position of a run is one integer: the step.
+ *
+ * Threads: a data set may be read by several threads at once; a loader belongs to one.
+ */
+#ifndef LK_DATA_H
+#define LK_DATA_H
+
+#include "lockstep/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Data sets --------------------------------------------------------------------------- */
+
+typedef struct lk_dataset lk_dataset;
+
+typedef struct {
+    uint32_t context;      /* tokens: T, the length of a sample */
+    double   validation;   /* the fraction kept for validation, 0 <= f < 1 */
+    uint64_t seed;         /* text window offsets; synthetic data */
+    uint64_t split_seed;   /* which images are the validation part; default 0 */
+} lk_dataset_options;
+
+typedef struct {
+    bool     tokens;       /* samples are `context` token ids with a target each; otherwise an
+                            * array of floats in [0, 1] standardised as the source says, one label */
+    lk_shape x;            /* of one sample: (T), or (H, W, C), or (features) */
+    uint32_t classes;      /* labels, or the vocabulary size */
+    uint64_t train_count;  /* n: samples of an epoch */
+    uint64_t validation_count;
+    char     content_hash[33]; /* XXH3-128 of the content, hex */
+} lk_dataset_info;
+
+/* Opens `spec`: text:FILE|DIR, tokens:FILE, idx:IMAGES,LABELS (also .gz), cifar10:DIR, npy:X,Y,
+ * synthetic:SPEC; shards:DIR for a directory of token files.
+ * Everything that can be wrong with the files is found here: LK_EINVAL (spec), LK_EIO (missing,
+ * unreadable), LK_EFORMAT (empty, truncated, mislabelled, oversized). */
+LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec,
+                                              const lk_dataset_options *options);
+LK_API void lk_dataset_free(lk_dataset *dataset);
+LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
+
+/* One sample.  Tokens: x is int32_t[T], y int32_t[T].  Arrays: x is float[count], y int32_t[1].
+ * `epoch` only matters for text windows in training; validation ignores it. */
+LK_API void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                            uint64_t index, void *x, int32_t *y);
+
+/* ---- The order --------------------------------------------------------------------------- */
+
+/* Position p < n of epoch e -> sample < n: a Feistel network over Philox with cycle walking. */
+LK_API uint64_t lk_sample_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t position);
+
+/* What step `step` consists of, given n samples and a global batch of G. */
+typedef struct {
+    uint64_t epoch;
+    uint64_t first;   /* position in the epoch of slot 0 */
+    uint64_t samples; /* <= G; less only in the last step of an epoch */
+} lk_step_span;
+LK_API lk_step_span lk_step_at(uint64_t n, uint64_t global_batch, bool drop_last, uint64_t step);
+LK_API uint64_t lk_steps_per_epoch(uint64_t n, uint64_t global_batch, bool drop_last);
+
+/* Samples of micro-batch `micro_index` of virtual worker `v` when a batch has `samples`. */
+LK_API uint32_t lk_micro_samples(uint64_t samples, uint32_t micro_batch, uint32_t micro_count,
+                                 uint32_t v, uint32_t micro_index);
+
+/* ---- The loader -------------------------------------------------------------------------- */
+
+typedef struct lk_loader lk_loader;
+
+typedef struct {
+    uint64_t seed;
+    uint32_t global_batch, micro_batch, virtual_workers;
+    uint32_t first, count;  /* the virtual workers that this loader serves: [first, first + count) */
+    bool     drop_last;
+    uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
+    uint32_t ahead;         /* micro-batches prepared in advance; 0 = 4 */
+} lk_loader_options;
+
+/* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0. */
+typedef struct {
+    uint64_t       step, epoch;
+    uint32_t       virtual_worker, micro_index;
+    uint32_t       samples;
+    uint32_t       first_slot;  /* slot in the global batch of its first sample */
+    const void    *x;
+    const int32_t *y;
+} lk_batch;
+
+/* Starts the prefetching thread.  Borrows the data set. */
+LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
+                                             const lk_loader_options *options);
+LK_API void lk_loader_free(lk_loader *loader);
+
+/* The next micro-batch in order (step, virtual worker, micro index), borrowed until the
+ * next call.  LK_EINVAL past end_step. */
+LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_DATA_H */

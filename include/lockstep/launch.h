@@ -1,0 +1,58 @@
+/* lockstep/launch.h -- start workers on this host, watch them, and join them from inside.
+ *
+ * lk_launch() starts `workers` copies of a program as direct children, hands each the control
+ * memory, a socket and the usual environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+ * MASTER_ADDR, MASTER_PORT and LOCKSTEP_...), forwards output and signals, holds the
+ * descriptors of their arenas, and reports the first failure with its rank and cause.  It
+ * computes nothing.  lk_join() is the other side.
+ */
+#ifndef LK_LAUNCH_H
+#define LK_LAUNCH_H
+
+#include "lockstep/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    uint32_t           workers;
+    char *const       *argv;          /* argv[0] is looked up in PATH unless it has a slash */
+    bool               prefix_output; /* "[rank] " before each line; else inherited as it is */
+    uint32_t           timeout_ms;    /* of every wait of the workers; 0 = 30 s */
+    uint32_t           grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
+} lk_launch_options;
+
+/* The outcome of a job: the first failure, if any. */
+typedef struct {
+    int      exit_code;    /* 0, or what the caller should exit with */
+    bool     failed;
+    uint32_t rank;         /* who failed first */
+    int32_t  pid;
+    int      signal;       /* that ended it, or 0 */
+    char     cause[512];   /* one line: rank, pid, signal or status, step and phase, its error */
+} lk_launch_result;
+
+/* Runs the job to its end.  LK_OK when it could be started, whatever became of it. */
+LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
+
+/* Whether this process was started by a launcher (lk_join() will find its group). */
+LK_API bool lk_launched(void);
+
+/* Joins the group that the launcher prepared.  In a process without one, a group of one rank.
+ * Call it once, before other threads run. */
+LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
+
+/* Whether the launcher (or a signal to the launcher) asked this job to save and leave. */
+LK_API bool lk_stop_requested(const lk_comm *comm);
+
+/* The threads mode: runs main(comm, context) on `workers` threads of this process, each with its
+ * own rank; returns the first failure. */
+LK_API LK_NODISCARD lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
+                                                lk_status (*main)(lk_comm *comm, void *context),
+                                                void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_LAUNCH_H */

@@ -1,0 +1,41 @@
+/* lockstep/models.h -- the built-in models: mlp, resnet, gpt. */
+#ifndef LK_MODELS_H
+#define LK_MODELS_H
+
+#include "lockstep/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zero means the default.  Each model reads its own fields and what the data set says. */
+typedef struct {
+    /* from the data set */
+    lk_shape input;       /* of one sample */
+    bool     tokens;
+    uint32_t classes;     /* labels or vocabulary */
+    /* gpt */
+    uint32_t layers;      /* 4 */
+    uint32_t heads;       /* 4 */
+    uint32_t width;       /* 128 */
+    float    dropout;     /* 0 */
+    /* mlp */
+    uint32_t hidden[8];   /* 512, 512 */
+    uint32_t hidden_count;
+    /* resnet */
+    uint32_t depth;       /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
+    bool     zero_gamma;
+} lk_model_options;
+
+/* The names of the built-in models, in order; NULL past the end. */
+LK_API const char *lk_model_builtin(uint32_t index);
+
+/* Builds a built-in model.  LK_EINVAL: an unknown name, options or data that do not fit, with
+ * what to change. */
+LK_API LK_NODISCARD lk_status lk_model_build(lk_model **out, const char *name,
+                                             const lk_model_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_MODELS_H */

@@ -1,0 +1,207 @@
+/* lockstep/nn.h -- models as static lists of blocks, and the engine that walks them.
+ *
+ * A block turns the values of earlier blocks into one new value, and back.  It owns nothing:
+ * parameters, gradients, saved activations and scratch memory arrive as pointers, laid out by
+ * the engine and by the strategy that places the parameters.  Blocks see no ranks.  You add a
+ * block type by filling an lk_block_type; the built-in ones use the same table.
+ *
+ * The engine alone walks the list: forward in order, backward in reverse, for a set of contexts
+ * (virtual workers) at a time, and calls the hooks.  Data-parallel strategies are hook tables.
+ *
+ * Shapes are per sample; a micro-batch puts the samples in front: a value of shape (T, C) is
+ * (samples, T, C) in memory.  All values are FP32 except token ids (int32).
+ *
+ * Threads: a model is read-only once built; one thread at a time per engine.
+ */
+#ifndef LK_NN_H
+#define LK_NN_H
+
+#include "lockstep/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LK_BLOCK_INPUTS_MAX 3
+#define LK_BLOCK_PARAMS_MAX 8
+
+typedef struct lk_model  lk_model;
+typedef struct lk_plan   lk_plan;
+typedef struct lk_engine lk_engine;
+typedef uint32_t         lk_value; /* what a block puts out; 0 is the model's input */
+
+/* ---- Block types ------------------------------------------------------------------------- */
+
+/* What a block knows about itself: fixed once planned. */
+typedef struct {
+    const void *options;              /* a copy of what lk_model_add() was given */
+    uint32_t    layer;                /* its place in the model: part of dropout's key */
+    uint32_t    input_count;
+    lk_shape    x[LK_BLOCK_INPUTS_MAX], y;
+    uint32_t    param_count, state_count;
+} lk_block;
+
+/* One call of forward or backward.  Pointers are valid during the call only. */
+typedef struct {
+    const lk_block *block;
+    lk_exec        *exec;
+    bool            training;
+    uint32_t        samples;          /* in this micro-batch; at least 1 */
+    uint64_t        seed;
+    uint32_t        step, first_slot; /* for keyed randomness: sample s is slot first_slot + s */
+
+    const void         *x[LK_BLOCK_INPUTS_MAX];
+    float              *y;
+    const float *const *params;       /* [param_count], in the order planned */
+    const float *const *state;        /* [state_count], running values (BatchNorm) */
+    void               *saved;        /* kept from forward to backward */
+    void               *scratch;      /* garbage before and after every call */
+
+    /* backward only */
+    const float  *dy;
+    float        *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: nobody wants it */
+    bool          add[LK_BLOCK_INPUTS_MAX]; /* add to dx (true) or write it */
+    float *const *grads;              /* [param_count]; always add to them */
+
+    float *const *state_sums;         /* [state_count]; training forward adds samples * value */
+
+    /* loss blocks only: targets as the data set gives them; loss and hit have a row each */
+    const int32_t *targets;
+    float         *loss;
+    uint8_t       *hit;
+} lk_block_call;
+
+typedef struct {
+    const char *name;
+
+    /* Checks options and input shapes, declares output, parameters and state (lk_plan_...). */
+    lk_status (*plan)(lk_plan *plan);
+
+    /* (optional) Bytes of saved and scratch memory for micro-batches of up to `samples`. */
+    void (*buffers)(const lk_block *block, const lk_exec *exec, uint32_t samples, size_t *saved,
+                    size_t *scratch);
+
+    void (*forward)(const lk_block_call *call);
+    void (*backward)(const lk_block_call *call);
+
+    bool loss;           /* the last block: rows of loss instead of an output value */
+    bool inplace;        /* y may share memory with x[0]; x[0] is then garbage after forward */
+} lk_block_type;
+
+/* For plan functions. */
+LK_API const lk_block *lk_plan_block(const lk_plan *plan);
+LK_API void lk_plan_output(lk_plan *plan, lk_shape shape);
+/* Declares the next parameter "BLOCK.suffix"; see lk_param for the rest. */
+LK_API LK_NODISCARD lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape,
+                                            lk_init init, float scale, bool no_decay);
+/* Uses a parameter that an earlier block declared under its full name: one more gradient term. */
+LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *full_name, lk_shape shape);
+/* Declares running state "BLOCK.suffix": after each micro-batch index,
+ * state = (1 - momentum) state + momentum (sum of state_sums over virtual workers / samples). */
+LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count,
+                                            float initial, float momentum);
+
+/* ---- Models ------------------------------------------------------------------------------ */
+
+/* A new model whose input has `shape` per sample: token ids if `tokens`, else FP32. */
+LK_API LK_NODISCARD lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool tokens);
+LK_API void lk_model_free(lk_model *model);
+
+/* Appends a block.  `name` prefixes its parameters ("" for none).  Copies `options`.  *out is its
+ * value.  LK_EINVAL says what does not fit. */
+LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type,
+                                           const char *name, const void *options, size_t options_bytes,
+                                           const lk_value *inputs, uint32_t input_count);
+
+typedef struct {
+    char     name[LK_NAME_MAX];
+    size_t   count;
+    float    initial, momentum;
+} lk_state;
+
+/* One gradient term: use `use` of parameter `param`, made by block `block`. */
+typedef struct { uint32_t param, use, block; } lk_grad_term;
+
+LK_API const char *lk_model_name(const lk_model *model);
+LK_API const lk_param *lk_model_params(const lk_model *model, uint32_t *count); /* definition order */
+LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
+/* In the order in which backward finishes them: the layout of gradient buffers. */
+LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
+LK_API uint32_t lk_model_block_count(const lk_model *model);
+LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* loss rows per sample: T, or 1 */
+LK_API size_t lk_model_param_elements(const lk_model *model);
+
+/* ---- The engine -------------------------------------------------------------------------- */
+
+/* Called between blocks; any may be NULL.  None may fail: a strategy keeps its own failure. */
+typedef struct {
+    void *user;
+    void (*before_forward)(void *user, uint32_t block);
+    void (*after_forward)(void *user, uint32_t block);
+    void (*before_backward)(void *user, uint32_t block);
+    void (*grad_ready)(void *user, uint32_t context, uint32_t term);
+    void (*after_backward)(void *user, uint32_t block); /* the last read of its parameters */
+} lk_hooks;
+
+/* One context's micro-batch.  loss_sum, count and hits continue from what they hold, rows in
+ * order, FP64.  A pass without samples does nothing but call grad_ready. */
+typedef struct {
+    uint32_t       samples, first_slot;
+    const void    *x;
+    const int32_t *targets;
+    float *const  *grads;      /* one a term of lk_model_terms(); NULL in evaluation */
+    float *const  *state_sums; /* one a state; NULL in evaluation */
+    double         loss_sum;
+    uint64_t       count, hits;
+} lk_pass;
+
+typedef struct {
+    bool                training;
+    uint64_t            seed;
+    uint32_t            step;
+    const float *const *params; /* one a parameter: fetched from the strategy for this step */
+    const float *const *state;  /* one a state */
+    const lk_hooks     *hooks;  /* NULL: none */
+} lk_walk;
+
+/* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing
+ * is allocated after this.  Borrows model and exec. */
+LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
+                                             uint32_t micro_batch, uint32_t contexts);
+LK_API void lk_engine_free(lk_engine *engine);
+
+LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count);
+LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count);
+
+/* The value before the loss (logits) of a context after forward with training == false. */
+LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);
+
+/* ---- Built-in block types ---------------------------------------------------------------- */
+
+/* linear: (..., in) -> (..., out).  weight (out, in), or (in, out) if `transposed`. */
+typedef struct {
+    uint64_t    out;
+    bool        transposed, no_bias;
+    const char *activation;   /* NULL, "relu", "gelu" (erf), "gelu_tanh" */
+    lk_init     init;         /* of the weight; the bias starts at 0 or, LK_INIT_UNIFORM, likewise */
+    float       scale;
+    const char *shared;       /* full name of a (out, in) weight to share, or NULL */
+} lk_linear_options;
+/* embedding: token ids (T) -> (T, width); parameters NAMES[0] (vocab, width), NAMES[1] (T, width) */
+typedef struct { uint64_t vocabulary, width; float scale; } lk_embedding_options; /* "wte.weight", "wpe.weight" */
+typedef struct { uint64_t heads; float dropout; } lk_attention_options;          /* (T, 3C) -> (T, C) */
+typedef struct { float p; } lk_dropout_options;
+/* conv: (H, W, Cin) -> (OH, OW, out), weight (out, Cin, k, k), no bias, Kaiming normal fan-out */
+typedef struct { uint64_t out, kernel, stride, pad; } lk_conv_options;
+typedef struct { bool relu, zero_gamma; } lk_batchnorm_options;  /* relu: applied after, and after the add when it has a second input */
+typedef struct { uint64_t kernel, stride, pad; } lk_maxpool_options;
+typedef struct { uint64_t channels, stride; } lk_shortcut_options; /* subsample, pad channels with zeros */
+
+LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
+    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv, lk_block_batchnorm,
+    lk_block_maxpool, lk_block_avgpool, lk_block_shortcut, lk_block_flatten, lk_block_cross_entropy;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_NN_H */

@@ -1,0 +1,126 @@
+/* lockstep/parallel.h -- strategies: keeping one model in step on many workers.
+ *
+ * A strategy works on parameters alone, so a program with its own hand-written model uses it as
+ * the built-in models do ("bring your own gradients"):
+ *
+ *     lk_parallel_open(&p, comm, params, count, &options);
+ *     for each step:
+ *         lk_parallel_begin(p, step);
+ *         while (lk_parallel_next(p, &turn)) {      // my virtual workers, micro-batch by micro-batch
+ *             ... read lk_parallel_param(p, i), add to lk_parallel_grad(p, term) ...
+ *             lk_parallel_report(p, loss_sum, sample_count, hits);
+ *         }
+ *         lk_parallel_finish(p, lr, &result);       // reduce, clip, update
+ *
+ * The result of a run is a function of the options, the initial values and the gradients of the
+ * V virtual workers: never of how many workers `comm` has.
+ *
+ * Placement: "ddp" keeps one copy of the parameters and of the optimizer's state per host, in an
+ * arena; each worker reduces and updates the slices that it owns.  "single" is the plain
+ * reference that every strategy must equal: one worker, V whole gradients, one recursive sum.
+ *
+ * Threads: one at a time per lk_parallel.  All calls but the readers are collective.
+ */
+#ifndef LK_PARALLEL_H
+#define LK_PARALLEL_H
+
+#include "lockstep/comm.h"
+#include "lockstep/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lk_parallel lk_parallel;
+
+/* Where a gradient term lives in the layout: use `use` of parameter `param`. */
+typedef struct { uint32_t param, use; } lk_parallel_term;
+
+/* Running state (BatchNorm): see lk_plan_state() in lockstep/nn.h. */
+typedef struct { const char *name; size_t count; float initial, momentum; } lk_parallel_state;
+
+typedef struct {
+    const char             *strategy;        /* NULL = "ddp" */
+    uint32_t                virtual_workers; /* V, at least the number of workers */
+    uint32_t                micro_count;     /* micro-batches per virtual worker and step; 0 = 1 */
+    size_t                  bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
+    lk_optimizer            optimizer;
+    double                  clip_norm;       /* 0 = none */
+    uint64_t                seed;            /* of the initial values */
+    lk_exec                *exec;            /* borrowed; NULL = one thread */
+    const lk_parallel_term *terms;           /* in the order in which backward finishes them; NULL =
+                                              * parameters from last to first */
+    uint32_t                term_count;
+    const lk_parallel_state *states;
+    uint32_t                state_count;
+} lk_parallel_options;
+
+/* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names
+ * the first tensor that differs), and gives every parameter its initial values. */
+LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                                               uint32_t param_count, const lk_parallel_options *options);
+LK_API void lk_parallel_free(lk_parallel *parallel);
+
+/* ---- Values ------------------------------------------------------------------------------ */
+
+/* This step's values; fetch them each step, never keep them. */
+LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
+LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
+
+/* Collective: every rank gives the same values, between steps: initial values of your own, or
+ * those of a checkpoint.  The ranks' values are compared (LK_EMISMATCH names the tensor).
+ * `which`: 0 the parameter, 1 + i the optimizer's state i. */
+LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
+                                               const float *values);
+LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values);
+/* Reads what lk_parallel_load() writes; valid until the next collective call. */
+LK_API const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which);
+
+/* The virtual workers that this rank runs: [first, first + count). */
+LK_API void lk_parallel_range(const lk_parallel *parallel, uint32_t *first, uint32_t *count);
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint32_t virtual_worker, micro_index;
+} lk_parallel_turn;
+
+LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
+
+/* The next micro-batch to compute; false when this rank's part is done (or something failed:
+ * lk_parallel_finish() says so). */
+LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
+
+/* Where the current turn adds the sum of its samples' gradients; NULL-terminated use is not
+ * needed: terms are numbered as in the options. */
+LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t term);
+LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
+
+/* Says that the current turn is finished with a term: lets its bucket travel while backward goes
+ * on.  Optional: lk_parallel_next() implies it for all. */
+LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
+
+/* Moves communication forward: call between blocks.  Optional. */
+LK_API void lk_parallel_progress(lk_parallel *parallel);
+
+/* Adds to the current virtual worker's sums: loss, what the loss is averaged over, right answers. */
+LK_API void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count, uint64_t hits);
+
+typedef struct {
+    double   loss;      /* sum / count, by the canonical tree */
+    double   grad_norm; /* of the mean gradient, before clipping */
+    uint64_t count, hits;
+} lk_step_result;
+
+/* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
+ * updated), clips, updates.  On return the parameters are final on every rank. */
+LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result);
+
+/* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
+ * (my range's count, width) rows in order of virtual worker. */
+LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_PARALLEL_H */

@@ -1,0 +1,72 @@
+/* lockstep/train.h -- the training loop: data, model, strategy, optimizer, checkpoints, log. */
+#ifndef LK_TRAIN_H
+#define LK_TRAIN_H
+
+#include "lockstep/comm.h"
+#include "lockstep/models.h"
+#include "lockstep/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
+typedef struct {
+    const char      *model;          /* "gpt", "resnet", "mlp" */
+    lk_model_options model_options;  /* the fields that come from data are filled in */
+
+    const char *data;
+    double      validation;
+    uint64_t    split_seed, seed;
+    uint32_t    context;             /* tokens: 64 */
+    uint32_t    global_batch;        /* required */
+    uint32_t    micro_batch, virtual_workers;
+    bool        drop_last;
+
+    uint32_t    workers, threads;    /* 0: min(cores, V); 1 */
+    const char *isa, *strategy;
+    size_t      bucket_bytes, first_bucket_bytes;
+
+    uint64_t     steps;              /* steps or epochs, not both */
+    double       epochs;
+    lk_optimizer optimizer;
+    lk_schedule  schedule;           /* .steps is filled in */
+    double       clip_norm;
+
+    const char *init;                /* a safetensors file to start from */
+    const char *checkpoint;
+    uint64_t    checkpoint_every;    /* 0 = only at the end */
+    uint32_t    keep;                /* 0 = 3 */
+    bool        resume, resume_required; /* --resume=auto: resume if there is one; --resume: must be */
+    int64_t     resume_step;         /* -1 = newest */
+    const char *log;
+    uint64_t    eval_every;          /* 0 = at the end, if there is a validation part */
+
+    uint32_t    timeout_ms;
+    bool        quiet;               /* no progress on stderr */
+
+    /* (optional) Asked once a step: true = save and leave (LK_ESTOPPED). */
+    bool (*stop)(void *context);
+    void *stop_context;
+} lk_train_config;
+
+/* Fills in what follows from the rest (V, micro-batch, steps, workers), opens data and plans the
+ * model once: everything that can be wrong is said here, before workers start.  Allocates nothing
+ * that outlives it. */
+LK_API LK_NODISCARD lk_status lk_train_check(lk_train_config *config);
+
+/* What a run leaves. */
+typedef struct {
+    char     weights[65];  /* the weights hash */
+    char     run[65];      /* hash of a run: weights, state, optimizer state, loss_bits */
+    uint64_t steps;
+    double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
+} lk_train_result;
+
+/* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
+LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LK_TRAIN_H */

@@ -1,0 +1,48 @@
+/* file.c -- mapping files, and the clock. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+lk_status lki_map_open(lki_map *out, const char *path)
+{
+    static const uint8_t nothing[1];
+    *out   = (lki_map){ nothing, 0 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
+    struct stat info;
+    lk_status   status = LK_OK;
+    if (fstat(fd, &info) != 0)
+        status = lk_fail(LK_EIO, "cannot read '%s': %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = lk_fail(LK_EIO, "'%s' is not a regular file", path);
+    else if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            status = lk_fail(LK_EIO, "cannot map '%s': %s", path, strerror(errno));
+        else
+            *out = (lki_map){ data, (size_t)info.st_size };
+    }
+    (void)close(fd);
+    return status;
+}
+
+void lki_map_close(lki_map *map)
+{
+    if (map->bytes > 0)
+        (void)munmap((void *)(uintptr_t)map->data, map->bytes);
+    *map = (lki_map){ NULL, 0 };
+}
+
+double lki_seconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

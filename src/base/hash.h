@@ -1,0 +1,18 @@
+/* base/hash.h -- SHA-256 (nettle) for what people compare, XXH3 (xxHash) for what we check. */
+#ifndef LKI_HASH_H
+#define LKI_HASH_H
+
+#include <nettle/sha2.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct sha256_ctx lki_sha256;
+
+void lki_sha256_begin(lki_sha256 *hash);
+void lki_sha256_add(lki_sha256 *hash, const void *data, size_t bytes);
+void lki_sha256_end(lki_sha256 *hash, char hex[65]);
+
+uint64_t lki_xxh3(const void *data, size_t bytes);
+void lki_xxh3_128(const void *data, size_t bytes, char hex[33]);
+
+#endif

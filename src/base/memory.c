@@ -1,0 +1,51 @@
+/* memory.c -- zeroed, cache-line aligned allocation that says what it was for when it fails. */
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+lk_status lki_alloc(void **out, size_t bytes, const char *what)
+{
+    *out = NULL;
+    if (bytes > SIZE_MAX - ALIGNMENT)
+        return lk_fail(LK_ENOMEM, "%s: %zu bytes are more than any machine has", what, bytes);
+    size_t padded = lki_round_up(lki_max(bytes, 1), ALIGNMENT);
+    void  *memory = aligned_alloc(ALIGNMENT, padded);
+    if (memory == NULL)
+        return lk_fail(LK_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
+    memset(memory, 0, padded);
+    *out = memory;
+    return LK_OK;
+}
+
+lk_status lki_alloc_array(void **out, size_t count, size_t size, const char *what)
+{
+    size_t bytes;
+    *out = NULL;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return lk_fail(LK_ENOMEM, "%s: %zu elements of %zu bytes are more than any machine has",
+                       what, count, size);
+    return lki_alloc(out, bytes, what);
+}
+
+void lki_free(void *memory)
+{
+    free(memory);
+}
+
+lk_status lki_reserve(void **pointer, size_t *capacity, size_t count, size_t size, const char *what)
+{
+    if (count < *capacity)
+        return LK_OK;
+    size_t wider  = *capacity == 0 ? 16 : 2 * *capacity;
+    void  *memory = NULL;
+    LK_TRY(lki_alloc_array(&memory, wider, size, what));
+    if (*pointer != NULL)
+        memcpy(memory, *pointer, count * size);
+    free(*pointer);
+    *pointer  = memory;
+    *capacity = wider;
+    return LK_OK;
+}

@@ -1,0 +1,140 @@
+/* pool.c -- threads that claim numbered tasks from a counter.
+ *
+ * One job at a time.  The owner publishes the job, bumps `generation` and takes part; helpers
+ * spin a little for the next generation and then sleep on it with a futex.  The owner returns
+ * when every helper that joined the job has left it, so job memory may live on its stack.
+ */
+#include "base/pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+enum { SPINS = 2000 };
+
+struct lki_pool {
+    uint32_t         threads;
+    uint32_t         started; /* helpers that run: threads - 1, less after a failed start */
+    pthread_t       *handles;
+    lki_task         task;
+    void            *context;
+    size_t           count;
+    _Atomic size_t   next;
+    _Atomic uint32_t generation; /* futex: helpers wait for it to change */
+    _Atomic uint32_t busy;       /* futex: helpers still in the job; the owner waits for zero */
+    _Atomic uint32_t stop;
+    _Atomic uint32_t names; /* hands each helper its thread number */
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+        if (now != seen)
+            return now;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    uint32_t now;
+    while ((now = atomic_load_explicit(word, memory_order_acquire)) == seen)
+        futex_wait(word, seen);
+    return now;
+}
+
+static void work(lki_pool *pool, uint32_t thread)
+{
+    size_t i;
+    while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < pool->count)
+        pool->task(pool->context, i, thread);
+}
+
+static void *helper(void *argument)
+{
+    lki_pool *pool   = argument;
+    uint32_t  thread = atomic_fetch_add(&pool->names, 1) + 1;
+    uint32_t  seen   = 0;
+
+    for (;;) {
+        seen = wait_change(&pool->generation, seen);
+        if (atomic_load(&pool->stop))
+            return NULL;
+        work(pool, thread);
+        if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1)
+            futex_wake(&pool->busy);
+    }
+}
+
+lk_status lki_pool_open(lki_pool **out, uint32_t threads)
+{
+    *out = NULL;
+    if (threads == 0 || threads > 4096)
+        return lk_fail(LK_EINVAL, "threads: %u is not between 1 and 4096", threads);
+    lki_pool *pool = NULL;
+    LK_TRY(LKI_NEW(&pool, 1, "thread pool"));
+    pool->threads = threads;
+    lk_status status = LKI_NEW(&pool->handles, threads, "thread pool");
+    for (; status == LK_OK && pool->started + 1 < threads; pool->started++)
+        if (pthread_create(&pool->handles[pool->started], NULL, helper, pool) != 0)
+            status = lk_fail(LK_ENOMEM, "threads: could not start thread %u of %u",
+                             pool->started + 2, threads);
+    if (status != LK_OK) {
+        lki_pool_free(pool);
+        return status;
+    }
+    *out = pool;
+    return LK_OK;
+}
+
+void lki_pool_free(lki_pool *pool)
+{
+    if (pool == NULL)
+        return;
+    atomic_store(&pool->stop, 1);
+    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
+    futex_wake(&pool->generation);
+    for (uint32_t i = 0; i < pool->started; i++)
+        (void)pthread_join(pool->handles[i], NULL);
+    lki_free(pool->handles);
+    lki_free(pool);
+}
+
+uint32_t lki_pool_threads(const lki_pool *pool)
+{
+    return pool == NULL ? 1 : pool->threads;
+}
+
+void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)
+{
+    if (pool == NULL || pool->started == 0 || count <= 1) {
+        for (size_t i = 0; i < count; i++)
+            task(context, i, 0);
+        return;
+    }
+    pool->task    = task;
+    pool->context = context;
+    pool->count   = count;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
+    futex_wake(&pool->generation);
+    work(pool, 0);
+    uint32_t busy;
+    while ((busy = atomic_load_explicit(&pool->busy, memory_order_acquire)) != 0)
+        (void)wait_change(&pool->busy, busy);
+}

@@ -1,0 +1,25 @@
+/* base/pool.h -- one pool of threads a worker; work is cut by the problem, never by the pool.
+ *
+ * Tasks are numbered 0 .. count-1 and may run in any order on any thread; a task's result must
+ * depend on its number alone.  So results cannot depend on how many threads there are.
+ */
+#ifndef LKI_POOL_H
+#define LKI_POOL_H
+
+#include "base/status.h"
+
+typedef struct lki_pool lki_pool;
+
+/* `threads` counts the caller: 1 starts none.  0 is LK_EINVAL. */
+LK_NODISCARD lk_status lki_pool_open(lki_pool **out, uint32_t threads);
+void lki_pool_free(lki_pool *pool);
+
+uint32_t lki_pool_threads(const lki_pool *pool); /* NULL counts as 1 */
+
+/* Runs task(context, i, thread) for every i < count, and returns when all are done.  `thread`
+ * (0 .. threads-1) picks scratch memory, nothing else.  The caller takes part; a NULL pool or a
+ * single task runs right here.  Must not be called from inside a task. */
+typedef void (*lki_task)(void *context, size_t index, uint32_t thread);
+void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context);
+
+#endif

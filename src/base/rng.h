@@ -1,0 +1,35 @@
+/* base/rng.h -- counter-based random numbers: a value is a function of what it is for.
+ *
+ * Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
+ * SC 2011, section 3.3).  No state, so nothing to save, migrate or depend on a rank.  The
+ * counter's last word names the purpose; two purposes can never share numbers.
+ */
+#ifndef LKI_RNG_H
+#define LKI_RNG_H
+
+#include <stdint.h>
+
+typedef enum {
+    LKI_RNG_INIT    = 1, /* initial values: element, parameter index */
+    LKI_RNG_DROPOUT = 2, /* element / 4 within the sample, slot in the global batch, step, layer */
+    LKI_RNG_ORDER   = 3, /* the order of an epoch */
+    LKI_RNG_OFFSET  = 4, /* the offset of text windows in an epoch */
+    LKI_RNG_SPLIT   = 5, /* train and validation parts */
+    LKI_RNG_AUGMENT = 6, /* epoch, sample */
+    LKI_RNG_DATA    = 7, /* synthetic data sets */
+    LKI_RNG_SAMPLE  = 8, /* tokens drawn from a trained model */
+} lki_rng_purpose;
+
+typedef struct { uint32_t word[4]; } lki_random;
+
+/* Four words for (seed, purpose, a, b, c, d).  `d` has 24 bits. */
+lki_random lki_philox(uint64_t seed, lki_rng_purpose purpose, uint32_t a, uint32_t b, uint32_t c,
+                      uint32_t d);
+
+/* The top 24 bits as a float in [0, 1): exact. */
+static inline float lki_random_unit(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+#endif

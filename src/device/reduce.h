@@ -1,0 +1,29 @@
+/* device/reduce.h -- sums on the processor, in the order of the canonical tree. */
+#ifndef LKI_DEVICE_REDUCE_H
+#define LKI_DEVICE_REDUCE_H
+
+#include "lockstep/base.h"
+
+/* One node of the canonical tree over `leaves` virtual workers: the sum over
+ * [first, first + count), which must be a node of that tree. */
+typedef struct {
+    uint32_t     first, count;
+    const float *data;
+} lki_tree_input;
+
+/* out[i] = the canonical tree over `leaves` leaves, evaluated elementwise from the given nodes
+ * (in ascending order of `first`, covering [0, leaves) once; the lower node is always the left
+ * operand; LK_ASSERTed).  `out` may be one of the inputs. */
+void lki_tree_sum_f32(uint32_t leaves, const lki_tree_input *inputs, uint32_t input_count,
+                      size_t n, float *out);
+
+/* left = left + right. */
+void lki_merge_f32(size_t n, float *left, const float *right);
+
+/* Whether [first, first + count) is a node of the canonical tree over `leaves` leaves. */
+bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count);
+
+/* Leaves in the left subtree of a node of `count` > 1 leaves: the largest power of two below. */
+uint32_t lki_tree_left(uint32_t count);
+
+#endif

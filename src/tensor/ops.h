@@ -1,0 +1,168 @@
+/* tensor/ops.h -- the operators that blocks are made of.
+ *
+ * All data are FP32 unless said; shapes stand beside the names, innermost last.  An operator
+ * splits its work over the threads of `exec` by output tiles, so no result depends on them.
+ * Gradients of parameters (dw, db, dgamma ...) always accumulate: the chain continues from what
+ * the buffer holds.  Gradients of inputs (dx) are written, or added when `add` is true.
+ * Each operator has a plain scalar reference in tensor/reference.h, and a test that compares.
+ */
+#ifndef LKI_TENSOR_OPS_H
+#define LKI_TENSOR_OPS_H
+
+#include "base/pool.h"
+#include "lockstep/tensor.h"
+
+lki_pool *lki_exec_pool(const lk_exec *exec);
+
+/* ---- Matrix product ---------------------------------------------------------------------- */
+
+typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_ERF } lki_activation;
+
+/* c (m, n) = chain of fma over k ascending of a (m, k) and b (k, n), from 0 or, with
+ * `accumulate`, from c.  Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n; may be
+ * NULL) receives the value before it.  lda, ldb, ldc are row strides in elements; 0 = dense.
+ * Transposed operands are stored (k, m) and (n, k).  c must not overlap a or b. */
+typedef struct {
+    bool           transpose_a, transpose_b, accumulate;
+    size_t         m, n, k;
+    const float   *a, *b;
+    float         *c;
+    size_t         lda, ldb, ldc;
+    const float   *bias;
+    lki_activation activation;
+    float         *pre;
+} lki_gemm_args;
+
+void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
+
+/* db (n) += column sums of dy (m, n), rows in order. */
+void lki_bias_backward(lk_exec *exec, size_t m, size_t n, const float *dy, float *db);
+
+/* ---- Elementwise ------------------------------------------------------------------------- */
+
+void lki_fill(lk_exec *exec, size_t n, float value, float *y);
+void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y);       /* y = a + b */
+void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y);                /* y = y + x */
+void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y);
+
+/* dx = dy times the activation's derivative at x (the value before it).  dx may be dy. */
+void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,
+                           const float *dy, float *dx, bool add);
+
+/* Keeps each value with probability 1 - p and scales it by 1 / (1 - p).  x, y are (samples,
+ * per_sample); sample s sits in slot first_slot + s of the global batch.  The same call on a
+ * gradient is the backward pass.  y may be x. */
+typedef struct { uint64_t seed; uint32_t step, first_slot, layer; float p; } lki_dropout_key;
+void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_sample,
+                 const float *x, float *y, bool add);
+
+/* ---- Normalisation ----------------------------------------------------------------------- */
+
+/* Over rows of c values: y = (x - mean) * rstd * gamma + beta.  mean, rstd: (rows). eps 1e-5. */
+void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                   const float *beta, float *y, float *mean, float *rstd);
+void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                            const float *mean, const float *rstd, const float *dy, float *dx,
+                            bool add, float *dgamma, float *dbeta);
+
+/* Over columns of x (rows, c), with statistics of these rows (biased variance, eps 1e-5).
+ * mean, rstd, var: (c); var is the unbiased variance (rows 1: the biased one). */
+void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                   const float *beta, float *y, float *mean, float *rstd, float *var);
+void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                            const float *mean, const float *rstd, const float *dy, float *dx,
+                            bool add, float *dgamma, float *dbeta);
+/* With given (running) statistics: evaluation. */
+void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                         const float *beta, const float *mean, const float *var, float *y);
+
+/* ---- Convolution and pooling, NHWC ------------------------------------------------------- */
+
+/* x (n, h, w, cin), weights (cout, cin, kh, kw) as PyTorch stores them, y (n, oh, ow, cout);
+ * oh = (h + 2 pad - kh) / stride + 1.  No bias.  `scratch` has lki_conv_scratch_bytes(). */
+typedef struct { size_t n, h, w, cin, cout, kh, kw, stride, pad, oh, ow; } lki_conv_shape;
+size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
+void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
+              void *scratch);
+void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
+                             const float *w, float *dx, bool add, void *scratch);
+void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
+                               const float *dy, float *dw, void *scratch);
+
+/* Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax` (n, oh, ow, c) keeps the
+ * input position h * w index of the first largest value; padding never wins. */
+void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y, uint32_t *argmax);
+void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint32_t *argmax,
+                          const float *dy, float *dx, bool add);
+
+/* x (n, positions, c) -> y (n, c): the mean over positions. */
+void lki_avgpool(lk_exec *exec, size_t n, size_t positions, size_t c, const float *x, float *y);
+void lki_avgpool_backward(lk_exec *exec, size_t n, size_t positions, size_t c, const float *dy,
+                          float *dx, bool add);
+
+/* ---- Attention and embedding ------------------------------------------------------------- */
+
+/* Causal self-attention.  qkv (b, t, 3c): q, k, v beside each other, each heads x (c / heads);
+ * y (b, t, c); lse (b, heads, t) is the log of the softmax's denominator, kept for backward.
+ * Scores are scaled by 1 / sqrt(c / heads).  Blocked, online softmax: no (t, t) tensor.
+ * dropout.p > 0 drops probabilities (element = (head * t + i) * t + j).  */
+typedef struct { size_t b, t, c, heads; lki_dropout_key dropout; } lki_attention_shape;
+size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape);
+void lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
+                   float *lse, void *scratch);
+void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
+                            const float *y, const float *lse, const float *dy, float *dqkv,
+                            bool add, void *scratch);
+
+/* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe may be NULL.  Tokens are in range:
+ * the data set has checked them. */
+void lki_embedding(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
+                   const float *wte, const float *wpe, float *y);
+void lki_embedding_backward(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
+                            const float *dy, float *dwte, float *dwpe);
+
+/* ---- Loss -------------------------------------------------------------------------------- */
+
+/* Softmax cross-entropy of logits (rows, classes) against targets (rows); a negative target
+ * counts for nothing: loss 0, gradient 0, hit 0.  loss (rows) in nats; hit (rows) 1 where the
+ * first largest logit is the target.  With `gradient`, logits become softmax - onehot, unscaled. */
+void lki_softmax_xent(lk_exec *exec, size_t rows, size_t classes, float *logits,
+                      const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
+
+/* ---- Parameters: initial values, norms, updates ------------------------------------------ */
+
+/* Elements first .. first + n - 1 of parameter `index`, as `param` says, into y. */
+void lki_init_param(lk_exec *exec, uint64_t seed, uint32_t index, const lk_param *param,
+                    size_t first, size_t n, float *y);
+
+enum { LKI_NORM_BLOCK = 4096 }; /* design rule 4: norms are sums over blocks of 4096 elements */
+
+/* The sum of squares of n <= LKI_NORM_BLOCK values: 16 lanes in FP64 and a fixed lane tree. */
+double lki_block_sum_squares(const lk_exec *exec, size_t n, const float *x);
+
+/* The canonical balanced tree (left subtree: largest power of two below n) over n doubles. */
+double lki_tree_sum_f64(const double *x, size_t n);
+
+/* Decoupled weight decay as PyTorch's AdamW computes it: p -= lr wd p; m += (g - m)(1 - b1);
+ * v = b2 v + (1 - b2) g g; p -= (lr / c1) m / (sqrt(v) / sqrt(c2) + eps), where
+ * c1 = 1 - b1^t, c2 = 1 - b2^t.  The gradient is first multiplied by scale, then by clip. */
+typedef struct { float lr, beta1, beta2, eps, weight_decay, correction1, correction2_sqrt; float scale, clip; } lki_adamw_step;
+void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+               float *m, float *v);
+
+/* As PyTorch's SGD: d = g + wd p; with momentum: b = momentum b + d (first step: b = d), and
+ * d = nesterov ? d + momentum b : b; p -= lr d.  `first` is true at the first step. */
+typedef struct { float lr, momentum, weight_decay; bool nesterov, first; float scale, clip; } lki_sgd_step;
+void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
+
+/* ---- Scalar functions, the same bits everywhere (no libm) --------------------------------- */
+
+float lki_expf(float x);
+float lki_logf(float x);
+float lki_tanhf(float x);
+float lki_erff(float x);
+float lki_cosf(float x);   /* |x| <= 2 pi * 1024 */
+double lki_cos(double x);  /* for schedules: |x| <= 16 */
+double lki_powi(double base, uint64_t exponent); /* bias corrections: square and multiply */
+
+#endif
