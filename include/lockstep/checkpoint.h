@@ -72,20 +72,25 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint
 
 typedef struct lk_safetensors lk_safetensors;
 
-/* Maps and checks a file from anywhere: LK_EIO, LK_EFORMAT with what is wrong and where. */
+/* Maps and checks a file from anywhere: LK_EIO, LK_EFORMAT with what is wrong and where,
+ * LK_EUNSUPPORTED for an element type or a rank that lk_tensor lacks (BOOL reads as U8). */
 LK_API LK_NODISCARD lk_status lk_safetensors_open(lk_safetensors **out, const char *path);
 LK_API void lk_safetensors_free(lk_safetensors *file);
+
+/* The tensors in the order of their data; data is aligned to the element.  NULL past the end. */
 LK_API size_t lk_safetensors_count(const lk_safetensors *file);
 LK_API const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t index);
 LK_API const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name);
 
-/* Writes one file (not atomic, not synced: lk_checkpoint_write() is). */
-LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors, size_t count);
+/* Writes one file, replacing what is there (not atomic, not synced: lk_checkpoint_write() is). */
+LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors,
+                                                   size_t count);
 
 /* ---- Hashes ------------------------------------------------------------------------------ */
 
 /* SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32), dimensions
- * (u64 each), little-endian data with NaNs canonical.  hex: 64 digits and a NUL. */
+ * (u64 each), little-endian data with NaNs canonical.  A tensor in the memory of an earlier one of the same
+ * type and shape is tied to it and counts once.  hex: 64 digits and a NUL. */
 LK_API void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65]);
 
 #ifdef __cplusplus

@@ -1,0 +1,332 @@
+/* safetensors.c -- a strict reader of safetensors files.
+ *
+ * A file may come from anywhere, so nothing in it is believed: the header's length is capped and
+ * must fit, the JSON must be UTF-8 without duplicate keys or fields that the format lacks, every
+ * product is checked for overflow, and the tensors' ranges, sorted, must tile the data exactly.
+ * What passes can be read through without another check.
+ *
+ * Cost: the header is parsed once; the data is mapped and only touched where a tensor is not
+ * aligned to its element size (foreign writers may pack so): those tensors are copied.
+ */
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+
+struct lk_safetensors {
+    lki_map               map; /* empty for a view of somebody else's mapping */
+    lki_safetensors_index index;
+    void                **copies; /* index.count entries, NULL where the mapping serves */
+};
+
+typedef struct {
+    lk_tensor tensor;
+    uint64_t  begin, end; /* bytes from the start of the data */
+    size_t    order;      /* in the header: empty tensors share offsets and keep this order */
+} entry;
+
+/* ---- Pieces shared with the manifest ------------------------------------------------------- */
+
+bool lki_shape_size(lk_shape shape, lk_dtype dtype, uint64_t *count, uint64_t *bytes)
+{
+    *count = 1;
+    for (uint32_t i = 0; i < shape.rank; i++)
+        if (__builtin_mul_overflow(*count, shape.dims[i], count))
+            return false;
+    return !__builtin_mul_overflow(*count, (uint64_t)lk_dtype_bytes(dtype), bytes) &&
+           *bytes <= INT64_MAX;
+}
+
+lk_status lki_shape_parse(lk_shape *out, const json_t *array, const char *path, const char *name)
+{
+    *out = (lk_shape){ 0 };
+    if (!json_is_array(array))
+        return lk_fail(LK_EFORMAT, "%s: the shape of '%s' is not an array", path, name);
+    if (json_array_size(array) > LK_RANK_MAX)
+        return lk_fail(LK_EUNSUPPORTED, "%s: '%s' has %zu dimensions; at most %d are supported",
+                       path, name, json_array_size(array), LK_RANK_MAX);
+    out->rank = (uint32_t)json_array_size(array);
+    for (uint32_t i = 0; i < out->rank; i++) {
+        const json_t *dim = json_array_get(array, i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return lk_fail(LK_EFORMAT, "%s: dimension %u of '%s' is not a whole number from 0", path,
+                           i, name);
+        out->dims[i] = (uint64_t)json_integer_value(dim);
+    }
+    return LK_OK;
+}
+
+json_t *lki_shape_dump(lk_shape shape)
+{
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < shape.rank; i++)
+        if (json_array_append_new(array, json_integer((json_int_t)shape.dims[i])) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+lk_status lki_dtype_parse(lk_dtype *out, const char *text, const char *path, const char *name)
+{
+    static const struct { const char *text; lk_dtype dtype; } known[] = {
+#define LKI_DTYPE_ROW(name_, code, bytes, text_) { text_, LK_##name_ },
+        LK_DTYPE_TABLE(LKI_DTYPE_ROW)
+#undef LKI_DTYPE_ROW
+        { "BOOL", LK_U8 }, /* masks in foreign files: bytes 0 and 1 */
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].text, text) == 0) {
+            *out = known[i].dtype;
+            return LK_OK;
+        }
+    return lk_fail(LK_EUNSUPPORTED, "%s: '%s' has the element type '%.20s', which is not supported",
+                   path, name, text);
+}
+
+/* ---- The header ---------------------------------------------------------------------------- */
+
+static lk_status parse_metadata(const json_t *value, const char *path)
+{
+    const char *key;
+    json_t     *text;
+    if (!json_is_object(value))
+        return lk_fail(LK_EFORMAT, "%s: __metadata__ is not an object", path);
+    for (void *at = json_object_iter((json_t *)(uintptr_t)value); at != NULL;
+         at       = json_object_iter_next((json_t *)(uintptr_t)value, at)) {
+        key  = json_object_iter_key(at);
+        text = json_object_iter_value(at);
+        if (!json_is_string(text))
+            return lk_fail(LK_EFORMAT, "%s: __metadata__ '%.60s' is not a string", path, key);
+    }
+    return LK_OK;
+}
+
+static lk_status parse_entry(entry *out, const char *name, json_t *value, const char *path)
+{
+    json_error_t error;
+    const char  *dtype;
+    json_t      *shape;
+    json_int_t   begin, end;
+    if (json_unpack_ex(value, &error, JSON_STRICT, "{s:s, s:o, s:[I, I]}", "dtype", &dtype, "shape",
+                       &shape, "data_offsets", &begin, &end) != 0)
+        return lk_fail(LK_EFORMAT, "%s: tensor '%s': %s", path, name, error.text);
+    if (begin < 0 || end < begin)
+        return lk_fail(LK_EFORMAT, "%s: tensor '%s' lies at bytes %lld to %lld", path, name,
+                       (long long)begin, (long long)end);
+    out->begin = (uint64_t)begin;
+    out->end   = (uint64_t)end;
+    LK_TRY(lki_dtype_parse(&out->tensor.dtype, dtype, path, name));
+    LK_TRY(lki_shape_parse(&out->tensor.shape, shape, path, name));
+
+    uint64_t count, bytes;
+    if (!lki_shape_size(out->tensor.shape, out->tensor.dtype, &count, &bytes))
+        return lk_fail(LK_EFORMAT, "%s: the size of tensor '%s' overflows", path, name);
+    if (bytes != out->end - out->begin)
+        return lk_fail(LK_EFORMAT,
+                       "%s: tensor '%s' needs %" PRIu64 " bytes for its shape but has %" PRIu64,
+                       path, name, bytes, out->end - out->begin);
+    return LK_OK;
+}
+
+static int by_offset(const void *left, const void *right)
+{
+    const entry *a = left, *b = right;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
+    return a->order < b->order ? -1 : 1;
+}
+
+/* Sorted, the tensors must follow each other from 0 to the end of the data. */
+static lk_status check_tiling(const entry *entries, size_t count, uint64_t data_bytes,
+                              const char *path)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].begin != at)
+            return lk_fail(LK_EFORMAT,
+                           "%s: tensor '%s' starts at byte %" PRIu64 " of the data, after %s at "
+                           "%" PRIu64,
+                           path, entries[i].tensor.name, entries[i].begin,
+                           entries[i].begin > at ? "a hole that starts" : "a tensor that ends", at);
+        at = entries[i].end;
+    }
+    if (at != data_bytes)
+        return lk_fail(LK_EFORMAT, "%s: the tensors take %" PRIu64 " bytes, the data has %" PRIu64,
+                       path, at, data_bytes);
+    return LK_OK;
+}
+
+static lk_status index_fill(lki_safetensors_index *out, const entry *entries, size_t count,
+                            const uint8_t *data)
+{
+    size_t name_bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        name_bytes += strlen(entries[i].tensor.name) + 1;
+    LK_TRY(LKI_NEW(&out->tensors, count + 1, "the tensors of a file"));
+    LK_TRY(LKI_NEW(&out->names, name_bytes + 1, "the names of a file's tensors"));
+
+    char *name = out->names;
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = strlen(entries[i].tensor.name) + 1;
+        memcpy(name, entries[i].tensor.name, bytes);
+        out->tensors[i]      = entries[i].tensor;
+        out->tensors[i].name = name;
+        out->tensors[i].data = data + entries[i].begin;
+        name += bytes;
+    }
+    out->count = count;
+    return LK_OK;
+}
+
+static lk_status parse_entries(lki_safetensors_index *out, json_t *root, const uint8_t *data,
+                               uint64_t data_bytes, const char *path)
+{
+    entry *entries = NULL;
+    size_t count   = 0;
+    LK_TRY(LKI_NEW(&entries, json_object_size(root) + 1, "the header of a file"));
+
+    lk_status status = LK_OK;
+    for (void *at = json_object_iter(root); at != NULL && status == LK_OK;
+         at       = json_object_iter_next(root, at)) {
+        const char *name = json_object_iter_key(at);
+        if (strcmp(name, "__metadata__") == 0) {
+            status = parse_metadata(json_object_iter_value(at), path);
+            continue;
+        }
+        entries[count].order       = count;
+        entries[count].tensor.name = name;
+        status = parse_entry(&entries[count], name, json_object_iter_value(at), path);
+        count++;
+    }
+    if (status == LK_OK) {
+        qsort(entries, count, sizeof *entries, by_offset);
+        status = check_tiling(entries, count, data_bytes, path);
+    }
+    if (status == LK_OK)
+        status = index_fill(out, entries, count, data);
+    lki_free(entries);
+    return status;
+}
+
+lk_status lki_safetensors_parse(lki_safetensors_index *out, const uint8_t *data, size_t bytes,
+                                const char *path)
+{
+    *out = (lki_safetensors_index){ 0 };
+    uint64_t header;
+    if (bytes < sizeof header)
+        return lk_fail(LK_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path, bytes);
+    memcpy(&header, data, sizeof header);
+    if (header > LKI_SAFETENSORS_HEADER_MAX || header > bytes - sizeof header)
+        return lk_fail(LK_EFORMAT,
+                       "%s: a header of %" PRIu64 " bytes in a file of %zu (at most %u); not a "
+                       "safetensors file, or truncated",
+                       path, header, bytes, LKI_SAFETENSORS_HEADER_MAX);
+    const char *text = (const char *)data + sizeof header;
+    if (header == 0 || text[0] != '{')
+        return lk_fail(LK_EFORMAT, "%s: the header does not start with '{'", path);
+
+    json_error_t error;
+    json_t      *root = json_loadb(text, (size_t)header, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return lk_fail(LK_EFORMAT, "%s: the header, byte %d: %s", path, error.position, error.text);
+    out->data_at     = sizeof header + (size_t)header;
+    lk_status status = parse_entries(out, root, data + out->data_at, bytes - out->data_at, path);
+    json_decref(root);
+    if (status != LK_OK)
+        lki_safetensors_index_free(out);
+    return status;
+}
+
+void lki_safetensors_index_free(lki_safetensors_index *index)
+{
+    lki_free(index->tensors);
+    lki_free(index->names);
+    *index = (lki_safetensors_index){ 0 };
+}
+
+/* ---- Open files ---------------------------------------------------------------------------- */
+
+/* Elements must be aligned for whoever reads them through a typed pointer. */
+static lk_status align(lk_safetensors *file)
+{
+    LK_TRY(LKI_NEW(&file->copies, file->index.count + 1, "the copies of unaligned tensors"));
+    for (size_t i = 0; i < file->index.count; i++) {
+        lk_tensor *tensor = &file->index.tensors[i];
+        uint64_t   count, bytes;
+        bool       fits = lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes);
+        LK_ASSERT(fits);
+        if ((uintptr_t)tensor->data % lk_dtype_bytes(tensor->dtype) == 0)
+            continue;
+        LK_TRY(lki_alloc(&file->copies[i], (size_t)bytes + 1, "an unaligned tensor"));
+        if (bytes > 0)
+            memcpy(file->copies[i], tensor->data, (size_t)bytes);
+        tensor->data = file->copies[i];
+    }
+    return LK_OK;
+}
+
+lk_status lki_safetensors_view(lk_safetensors **out, const uint8_t *data, size_t bytes,
+                               const char *path)
+{
+    *out                 = NULL;
+    lk_safetensors *file = NULL;
+    LK_TRY(LKI_NEW(&file, 1, "an open safetensors file"));
+    lk_status status = lki_safetensors_parse(&file->index, data, bytes, path);
+    if (status == LK_OK)
+        status = align(file);
+    if (status != LK_OK)
+        lk_safetensors_free(file);
+    else
+        *out = file;
+    return status;
+}
+
+lk_status lk_safetensors_open(lk_safetensors **out, const char *path)
+{
+    lki_map map;
+    *out = NULL;
+    LK_TRY(lki_map_open(&map, path));
+    lk_status status = lki_safetensors_view(out, map.data, map.bytes, path);
+    if (status == LK_OK)
+        (*out)->map = map;
+    else
+        lki_map_close(&map);
+    return status;
+}
+
+void lk_safetensors_free(lk_safetensors *file)
+{
+    if (file == NULL)
+        return;
+    for (size_t i = 0; file->copies != NULL && i < file->index.count; i++)
+        lki_free(file->copies[i]);
+    lki_free(file->copies);
+    lki_safetensors_index_free(&file->index);
+    lki_map_close(&file->map);
+    lki_free(file);
+}
+
+size_t lk_safetensors_count(const lk_safetensors *file)
+{
+    return file->index.count;
+}
+
+const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t index)
+{
+    return index < file->index.count ? &file->index.tensors[index] : NULL;
+}
+
+const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name)
+{
+    for (size_t i = 0; i < file->index.count; i++)
+        if (strcmp(file->index.tensors[i].name, name) == 0)
+            return &file->index.tensors[i];
+    return NULL;
+}

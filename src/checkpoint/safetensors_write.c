@@ -1,0 +1,115 @@
+/* safetensors_write.c -- safetensors files as every other reader expects them.
+ *
+ * Tensors keep the order given.  The header is padded with spaces to a multiple of 8 bytes, so
+ * tensors of one element type stay aligned in a mapping.  The metadata says "format": "pt", which
+ * the usual Python loaders insist on.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "checkpoint/safetensors.h"
+
+static lk_status check_tensor(const char *file, const lk_tensor *tensor, json_t *seen)
+{
+    uint64_t count, bytes;
+    if (tensor->name == NULL || tensor->name[0] == '\0' ||
+        strcmp(tensor->name, "__metadata__") == 0)
+        return lk_fail(LK_EINVAL, "%s: a tensor without a usable name", file);
+    if (lk_dtype_bytes(tensor->dtype) == 0)
+        return lk_fail(LK_EINVAL, "%s: tensor '%s' has no element type", file, tensor->name);
+    if (tensor->shape.rank > LK_RANK_MAX)
+        return lk_fail(LK_EINVAL, "%s: tensor '%s' has %u dimensions, at most %d", file,
+                       tensor->name, tensor->shape.rank, LK_RANK_MAX);
+    if (!lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes))
+        return lk_fail(LK_EINVAL, "%s: the size of tensor '%s' overflows", file, tensor->name);
+    if (tensor->data == NULL && bytes > 0)
+        return lk_fail(LK_EINVAL, "%s: tensor '%s' has no data", file, tensor->name);
+    if (json_object_get(seen, tensor->name) != NULL)
+        return lk_fail(LK_EINVAL, "%s: tensor '%s' is there twice", file, tensor->name);
+    if (json_object_set_new(seen, tensor->name, json_true()) != 0)
+        return lk_fail(LK_EINVAL, "%s: the name of tensor '%s' is not UTF-8", file, tensor->name);
+    return LK_OK;
+}
+
+lk_status lki_tensors_check(const char *file, const lk_tensor *tensors, size_t count)
+{
+    json_t   *seen   = json_object();
+    lk_status status = seen == NULL ? lk_fail(LK_ENOMEM, "the names of '%s'", file) : LK_OK;
+    for (size_t i = 0; i < count && status == LK_OK; i++)
+        status = check_tensor(file, &tensors[i], seen);
+    json_decref(seen);
+    return status;
+}
+
+/* The header as JSON; NULL if memory ran out. */
+static json_t *header_of(const lk_tensor *tensors, size_t count)
+{
+    json_t  *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    uint64_t at   = 0;
+    for (size_t i = 0; i < count && root != NULL; i++) {
+        uint64_t elements, bytes;
+        bool     fits = lki_shape_size(tensors[i].shape, tensors[i].dtype, &elements, &bytes);
+        LK_ASSERT(fits);
+        json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", lk_dtype_name(tensors[i].dtype),
+                                  "shape", lki_shape_dump(tensors[i].shape), "data_offsets",
+                                  (json_int_t)at, (json_int_t)(at + bytes));
+        at += bytes;
+        if (json_object_set_new(root, tensors[i].name, entry) != 0) {
+            json_decref(root);
+            root = NULL;
+        }
+    }
+    return root;
+}
+
+static lk_status put_header(lki_output *output, const lk_tensor *tensors, size_t count)
+{
+    static const char spaces[8] = "        ";
+    json_t           *root      = header_of(tensors, count);
+    char             *text      = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "the header of '%s'", output->path);
+
+    size_t    used   = strlen(text);
+    uint64_t  padded = lki_round_up(used, sizeof spaces);
+    lk_status status = LK_OK;
+    if (padded > LKI_SAFETENSORS_HEADER_MAX)
+        status = lk_fail(LK_EINVAL, "%s: %zu tensors need a header of %" PRIu64 " bytes, at most %u",
+                         output->path, count, padded, LKI_SAFETENSORS_HEADER_MAX);
+    if (status == LK_OK)
+        status = lki_output_add(output, &padded, sizeof padded);
+    if (status == LK_OK)
+        status = lki_output_add(output, text, used);
+    if (status == LK_OK)
+        status = lki_output_add(output, spaces, (size_t)padded - used);
+    free(text);
+    return status;
+}
+
+lk_status lki_safetensors_put(lki_output *output, const lk_tensor *tensors, size_t count)
+{
+    LK_TRY(put_header(output, tensors, count));
+    for (size_t i = 0; i < count; i++) {
+        uint64_t elements, bytes;
+        bool     fits = lki_shape_size(tensors[i].shape, tensors[i].dtype, &elements, &bytes);
+        LK_ASSERT(fits);
+        LK_TRY(lki_output_add(output, tensors[i].data, (size_t)bytes));
+    }
+    return LK_OK;
+}
+
+lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors, size_t count)
+{
+    LK_TRY(lki_tensors_check(path, tensors, count));
+    lki_output output;
+    lk_status  status = lki_output_open(&output, path, false);
+    if (status == LK_OK)
+        status = lki_safetensors_put(&output, tensors, count);
+    if (status == LK_OK)
+        status = lki_output_finish(&output, false);
+    lki_output_free(&output);
+    return status;
+}

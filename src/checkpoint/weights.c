@@ -1,0 +1,115 @@
+/* weights.c -- the hash that two runs compare: equal for equal weights, whatever stored them.
+ *
+ * SHA-256 over every tensor in the order given: name (u32 length, bytes), dtype code (u8), rank
+ * (u32), dimensions (u64 each), then the elements.  All integers and elements are little-endian.
+ * Every NaN is hashed as one quiet NaN, because its payload depends on which operand a processor
+ * copies.  A tensor that lies where an earlier one lies (the same memory, type and shape: a tied
+ * embedding listed under both names) counts once.
+ */
+#include "lockstep/checkpoint.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "files and hashes are little-endian and are taken from memory as they are");
+
+enum { CHUNK_BYTES = 4096 }; /* a multiple of every element size */
+
+static void hash_u32(lki_sha256 *hash, uint32_t value)
+{
+    lki_sha256_add(hash, &value, sizeof value);
+}
+
+static void canonical_f32(void *chunk, size_t bytes)
+{
+    uint32_t *bits = chunk;
+    for (size_t i = 0; i < bytes / sizeof *bits; i++)
+        bits[i] = (bits[i] & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits[i];
+}
+
+static void canonical_f64(void *chunk, size_t bytes)
+{
+    uint64_t *bits = chunk;
+    for (size_t i = 0; i < bytes / sizeof *bits; i++)
+        if ((bits[i] & UINT64_C(0x7fffffffffffffff)) > UINT64_C(0x7ff0000000000000))
+            bits[i] = UINT64_C(0x7ff8000000000000);
+}
+
+/* F16 and BF16 differ in where the exponent ends: `infinity` is its pattern without the sign. */
+static void canonical_16(void *chunk, size_t bytes, uint16_t infinity, uint16_t nan)
+{
+    uint16_t *bits = chunk;
+    for (size_t i = 0; i < bytes / sizeof *bits; i++)
+        if ((bits[i] & 0x7fffu) > infinity)
+            bits[i] = nan;
+}
+
+static void canonical(void *chunk, size_t bytes, lk_dtype dtype)
+{
+    if (dtype == LK_F32)
+        canonical_f32(chunk, bytes);
+    else if (dtype == LK_F64)
+        canonical_f64(chunk, bytes);
+    else if (dtype == LK_F16)
+        canonical_16(chunk, bytes, 0x7c00, 0x7e00);
+    else if (dtype == LK_BF16)
+        canonical_16(chunk, bytes, 0x7f80, 0x7fc0);
+}
+
+static uint64_t data_bytes(const lk_tensor *tensor)
+{
+    uint64_t bytes = lk_dtype_bytes(tensor->dtype);
+    for (uint32_t i = 0; i < tensor->shape.rank; i++)
+        bytes *= tensor->shape.dims[i];
+    return bytes;
+}
+
+static bool same_memory(const lk_tensor *a, const lk_tensor *b)
+{
+    return a->data == b->data && a->dtype == b->dtype && a->shape.rank == b->shape.rank &&
+           memcmp(a->shape.dims, b->shape.dims, a->shape.rank * sizeof a->shape.dims[0]) == 0 &&
+           data_bytes(a) > 0;
+}
+
+static bool is_tied(const lk_tensor *tensors, size_t index)
+{
+    for (size_t i = 0; i < index; i++)
+        if (same_memory(&tensors[i], &tensors[index]))
+            return true;
+    return false;
+}
+
+static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
+{
+    _Alignas(8) uint8_t chunk[CHUNK_BYTES];
+    size_t  name_bytes = strlen(tensor->name);
+    uint8_t code       = (uint8_t)tensor->dtype;
+
+    hash_u32(hash, (uint32_t)name_bytes);
+    lki_sha256_add(hash, tensor->name, name_bytes);
+    lki_sha256_add(hash, &code, sizeof code);
+    hash_u32(hash, tensor->shape.rank);
+    lki_sha256_add(hash, tensor->shape.dims, tensor->shape.rank * sizeof tensor->shape.dims[0]);
+
+    const uint8_t *data = tensor->data;
+    for (uint64_t left = data_bytes(tensor); left > 0;) {
+        size_t bytes = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
+        memcpy(chunk, data, bytes);
+        canonical(chunk, bytes, tensor->dtype);
+        lki_sha256_add(hash, chunk, bytes);
+        data += bytes;
+        left -= bytes;
+    }
+}
+
+void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65])
+{
+    lki_sha256 hash;
+    lki_sha256_begin(&hash);
+    for (size_t i = 0; i < count; i++)
+        if (!is_tied(tensors, i))
+            hash_tensor(&hash, &tensors[i]);
+    lki_sha256_end(&hash, hex);
+}
