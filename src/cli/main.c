@@ -1,10 +1,117 @@
-/* main.c -- the `lockstep` command. */
+/* main.c -- the `lockstep` command: finds the subcommand, teaches when there is none. */
 #include <stdio.h>
+#include <string.h>
 
+#include "cli/commands.h"
 #include "lockstep/base.h"
 
-int main(void)
+static const lki_command *const commands[] = {
+    &lki_command_help, &lki_command_version,
+};
+
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void write_overview(FILE *out)
 {
+    fprintf(out, "lockstep trains one model on many workers, with the same bits for every number of "
+                 "workers.\n\nusage: lockstep COMMAND [options]\n\ncommands:\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(out,
+            "\nTrain a small GPT on the text files of a directory, with two workers:\n\n"
+            "  lockstep train gpt --data text:DIR --workers 2 --global-batch 32 --micro-batch 4 \\\n"
+            "      --steps 200 --lr 1e-3 --optimizer adamw --checkpoint run1\n"
+            "  lockstep sample run1 --prompt \"static int \"\n\n"
+            "The last line of a training run is the hash of its weights: run it again with another\n"
+            "--workers and compare.  `lockstep COMMAND --help` explains a command.\n");
+}
+
+static const lki_command *find(const char *name)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+static int refuse_unknown(const char *name)
+{
+    const char *names[COMMAND_COUNT];
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        names[i] = commands[i]->name;
+    const char *meant = lki_suggest(name, names, COMMAND_COUNT);
+    fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n", name,
+            meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "", meant != NULL ? "?" : "");
+    return LKI_EXIT_USAGE;
+}
+
+/* ---- help and version -------------------------------------------------------------------- */
+
+typedef struct { const char *topic; bool man; } help_options;
+
+static const lki_option help_table[] = {
+    LKI_POSITIONAL("COMMAND", offsetof(help_options, topic), false, "the command to explain"),
+    LKI_FLAG("man", offsetof(help_options, man), "write a man page instead"),
+    LKI_OPTIONS_END,
+};
+
+static int help_main(int argc, char **argv)
+{
+    help_options options = { 0 };
+    int          done    = lki_options_parse(&lki_command_help, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    if (options.topic == NULL) {
+        write_overview(stdout);
+        return 0;
+    }
+    const lki_command *command = find(options.topic);
+    if (command == NULL)
+        return refuse_unknown(options.topic);
+    (options.man ? lki_options_man : lki_options_help)(command, stdout);
+    return 0;
+}
+
+const lki_command lki_command_help = {
+    "help", "explain a command", "[COMMAND]", "Prints what a command does and all its options.", "  lockstep help train",
+    help_table, help_main,
+};
+
+static const lki_option version_table[] = { LKI_OPTIONS_END };
+
+static int version_main(int argc, char **argv)
+{
+    int unused = 0, done = lki_options_parse(&lki_command_version, argc, argv, &unused);
+    if (done >= 0)
+        return done;
     printf("lockstep %s\n", LK_VERSION);
     return 0;
+}
+
+const lki_command lki_command_version = {
+    "version", "print the version", "", "Prints the version of the command.", "", version_table, version_main,
+};
+
+/* ---- main -------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        write_overview(stderr);
+        return LKI_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        write_overview(stdout);
+        return 0;
+    }
+    const char        *name    = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
+    const lki_command *command = find(name);
+    if (command == NULL)
+        return refuse_unknown(argv[1]);
+    int status = command->main(argc - 1, argv + 1);
+    if (fflush(stdout) != 0) {
+        perror("lockstep: writing to standard output");
+        return LKI_EXIT_FAILURE;
+    }
+    return status;
 }

@@ -1,0 +1,9 @@
+/* cli/commands.h -- the subcommands, each defined in its cmd_NAME.c; main.c lists them. */
+#ifndef LKI_CLI_COMMANDS_H
+#define LKI_CLI_COMMANDS_H
+
+#include "cli/options.h"
+
+extern const lki_command lki_command_help, lki_command_version;
+
+#endif

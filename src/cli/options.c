@@ -1,0 +1,330 @@
+/* options.c -- parsing a command line by a command's table.
+ *
+ * The config file is applied first and the command line over it, so the command line wins
+ * whatever the order of its arguments.  Everything is checked before the command does anything.
+ */
+#include "cli/options.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "cli/config.h"
+#include "cli/values.h"
+
+enum { OPTIONS_MAX = 128, GO_ON = -1 };
+
+typedef struct {
+    const lki_command *command;
+    void              *target;
+    bool               given[OPTIONS_MAX];
+    bool               help; /* --help was met: nothing else matters */
+    lki_message        error;
+} state;
+
+/* ---- Suggestions ------------------------------------------------------------------------- */
+
+/* Levenshtein's distance, for words of less than 32 characters; more is "far". */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[33], na = strlen(a), nb = strlen(b);
+    if (na > 32 || nb > 32)
+        return 99;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t diagonal = row[0];
+        row[0]          = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal    = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+const char *lki_suggest(const char *word, const char *const *names, size_t count)
+{
+    const char *best = NULL;
+    size_t      length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(word, names[i]);
+        if (d <= limit) {
+            best  = names[i];
+            limit = d == 0 ? 0 : d - 1;
+        }
+    }
+    for (size_t i = 0; i < count && best == NULL && length >= 3; i++)
+        if (strncmp(word, names[i], length) == 0 || strncmp(word, names[i], strlen(names[i])) == 0)
+            best = names[i];
+    return best;
+}
+
+/* ---- Looking options up ------------------------------------------------------------------ */
+
+static bool is_named(const lki_option *option)
+{
+    return option->type != LKI_OPTION_POSITIONAL && option->type != LKI_OPTION_REST;
+}
+
+static const lki_option *find(const lki_command *command, const char *name, size_t length)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (is_named(o) && strlen(o->name) == length && memcmp(o->name, name, length) == 0)
+            return o;
+    return NULL;
+}
+
+static const lki_option *find_letter(const lki_command *command, char letter)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (o->letter != 0 && o->letter == letter)
+            return o;
+    return NULL;
+}
+
+static const char *suggest_option(const lki_command *command, const char *name)
+{
+    const char *names[OPTIONS_MAX];
+    size_t      count = 0;
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (is_named(o) && o->type != LKI_OPTION_LATER && count < OPTIONS_MAX)
+            names[count++] = o->name;
+    return lki_suggest(name, names, count);
+}
+
+static bool refuse_unknown(state *s, const char *name, size_t length)
+{
+    char word[40];
+    (void)snprintf(word, sizeof word, "%.*s", (int)(length < 39 ? length : 39), name);
+    const char *meant = suggest_option(s->command, word);
+    if (meant != NULL)
+        return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
+    return lki_refuse(&s->error, "unknown option --%s", word);
+}
+
+/* Sets one option, naming it when the value is not good. */
+static bool set(state *s, const lki_option *option, const char *text)
+{
+    lki_message why;
+    if (option->type == LKI_OPTION_LATER)
+        return lki_refuse(&s->error, "--%s: %s", option->name, option->help);
+    if (!lki_value_read(option, text, s->target, &why))
+        return lki_refuse(&s->error, "%s%s %.120s: %.300s", is_named(option) ? "--" : "",
+                          option->name, *text != '\0' ? text : "\"\"", why.text);
+    s->given[option - s->command->options] = true;
+    return true;
+}
+
+static void set_flag(state *s, const lki_option *option, bool value)
+{
+    memcpy((unsigned char *)s->target + option->offset, &value, sizeof value);
+    s->given[option - s->command->options] = true;
+}
+
+/* ---- The config file --------------------------------------------------------------------- */
+
+static bool fits(const lki_option *option, const lki_config_item *item, const char **wants)
+{
+    lki_config_type is = item->type;
+    switch ((int)option->type) {
+    case LKI_OPTION_FLAG: *wants = "true or false"; return is == LKI_CONFIG_BOOLEAN;
+    case LKI_OPTION_U32:
+    case LKI_OPTION_U64: *wants = "an integer"; return is == LKI_CONFIG_INTEGER;
+    case LKI_OPTION_REAL:
+    case LKI_OPTION_FLOAT:
+    case LKI_OPTION_MEBIBYTES:
+    case LKI_OPTION_SECONDS:
+        *wants = "a number";
+        return is == LKI_CONFIG_INTEGER || is == LKI_CONFIG_REAL;
+    case LKI_OPTION_REAL_PAIR:
+        *wants = "an array of two numbers";
+        return is == LKI_CONFIG_REALS || is == LKI_CONFIG_INTEGERS;
+    case LKI_OPTION_U32_LIST:
+    case LKI_OPTION_U64_LIST: *wants = "an array of integers"; return is == LKI_CONFIG_INTEGERS;
+    case LKI_OPTION_CUSTOM:
+        *wants = "a string or an integer";
+        return is == LKI_CONFIG_STRING || is == LKI_CONFIG_INTEGER;
+    default: *wants = "a string in quotes"; return is == LKI_CONFIG_STRING;
+    }
+}
+
+static bool apply_item(state *s, const char *path, const lki_config_item *item)
+{
+    const lki_option *option = NULL;
+    const char       *wants  = NULL;
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END && option == NULL; o++) {
+        bool model = o->type == LKI_OPTION_POSITIONAL && strcasecmp(o->name, item->key) == 0;
+        if (model || (is_named(o) && strcmp(o->name, item->key) == 0))
+            option = o;
+    }
+    if (option == NULL || option->type == LKI_OPTION_CONFIG) {
+        const char *meant = suggest_option(s->command, item->key);
+        return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line, item->key,
+                          meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
+                          meant != NULL ? "?" : "");
+    }
+    if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants))
+        return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key, wants);
+    if (option->type == LKI_OPTION_FLAG) {
+        set_flag(s, option, strcmp(item->text, "true") == 0);
+        return true;
+    }
+    if (set(s, option, item->text))
+        return true;
+    lki_message why = s->error;
+    return lki_refuse(&s->error, "%.150s:%u: %.300s", path, item->line, why.text);
+}
+
+/* The items' text is kept: the target points into it for as long as the process lives. */
+static bool apply_config(state *s, const char *path)
+{
+    lki_config config;
+    if (!lki_config_open(&config, path, &s->error))
+        return false;
+    bool good = true;
+    for (size_t i = 0; i < config.count && good; i++)
+        good = apply_item(s, path, &config.items[i]);
+    free(config.items);
+    return good;
+}
+
+/* ---- The command line -------------------------------------------------------------------- */
+
+typedef enum { PASS_CONFIG, PASS_ALL } pass;
+
+/* `argv[*i]` begins with "--": the option and, where it takes one, its value. */
+static bool read_long(state *s, pass which, int argc, char **argv, int *i)
+{
+    const char *name   = argv[*i] + 2;
+    size_t      length = strcspn(name, "=");
+    const char *value  = name[length] == '=' ? name + length + 1 : NULL;
+
+    if (strcmp(name, "help") == 0) {
+        s->help = true;
+        return false;
+    }
+    const lki_option *option = find(s->command, name, length);
+    if (option == NULL && length > 3 && strncmp(name, "no-", 3) == 0) {
+        option = find(s->command, name + 3, length - 3);
+        if (option != NULL && option->type == LKI_OPTION_FLAG && value == NULL) {
+            set_flag(s, option, false);
+            return true;
+        }
+        option = NULL;
+    }
+    if (option == NULL)
+        return refuse_unknown(s, name, length);
+    if (option->type == LKI_OPTION_LATER)
+        return set(s, option, "");
+    if (option->type == LKI_OPTION_FLAG) {
+        if (value != NULL)
+            return lki_refuse(&s->error, "--%s takes no value; write --%s or --no-%s", option->name,
+                              option->name, option->name);
+        set_flag(s, option, true);
+        return true;
+    }
+    if (value == NULL && option->value_optional)
+        value = "";
+    if (value == NULL && (*i + 1 >= argc || strncmp(argv[*i + 1], "--", 2) == 0))
+        return lki_refuse(&s->error, "--%s needs a value: --%s %s", option->name, option->name,
+                          option->value);
+    if (value == NULL)
+        value = argv[++*i];
+    if (which == PASS_CONFIG)
+        return option->type != LKI_OPTION_CONFIG || apply_config(s, value);
+    return set(s, option, value);
+}
+
+static bool read_short(state *s, pass which, int argc, char **argv, int *i)
+{
+    const lki_option *option = find_letter(s->command, argv[*i][1]);
+    s->help = strcmp(argv[*i], "-h") == 0;
+    if (option == NULL || argv[*i][2] != '\0')
+        return lki_refuse(&s->error, "unknown option %.40s", argv[*i]);
+    if (option->type == LKI_OPTION_FLAG) {
+        set_flag(s, option, true);
+        return true;
+    }
+    if (*i + 1 >= argc)
+        return lki_refuse(&s->error, "-%c needs a value: -%c %s", option->letter, option->letter,
+                          option->value);
+    ++*i;
+    return which == PASS_CONFIG || set(s, option, argv[*i]);
+}
+
+static const lki_option *next_positional(const lki_command *command, size_t index)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (!is_named(o) && index-- == 0)
+            return o;
+    return NULL;
+}
+
+/* One walk over the arguments; the first pass does nothing but find and apply --config. */
+static bool walk(state *s, pass which, int argc, char **argv)
+{
+    size_t positionals = 0;
+    bool   only_plain  = false;
+    for (int i = 1; i < argc; i++) {
+        bool plain = only_plain || argv[i][0] != '-' || argv[i][1] == '\0';
+        if (!plain && strcmp(argv[i], "--") == 0) {
+            only_plain = true;
+            continue;
+        }
+        if (!plain) {
+            bool is_long = argv[i][1] == '-';
+            if (!(is_long ? read_long(s, which, argc, argv, &i) : read_short(s, which, argc, argv, &i)))
+                return false;
+            continue;
+        }
+        const lki_option *option = next_positional(s->command, positionals++);
+        if (option == NULL)
+            return lki_refuse(&s->error, "unexpected argument %.120s", argv[i]);
+        if (option->type == LKI_OPTION_REST) {
+            char **rest = argv + i;
+            memcpy((unsigned char *)s->target + option->offset, &rest, sizeof rest);
+            s->given[option - s->command->options] = true;
+            return true;
+        }
+        if (which == PASS_ALL && !set(s, option, argv[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool check_required(state *s)
+{
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
+        if (o->required && !s->given[o - s->command->options])
+            return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name, o->help);
+    return true;
+}
+
+int lki_options_parse(const lki_command *command, int argc, char **argv, void *target)
+{
+    state s = { .command = command, .target = target };
+    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) && check_required(&s))
+        return GO_ON;
+    if (!s.help)
+        return lki_usage_error(command, "%s", s.error.text);
+    lki_options_help(command, stdout);
+    return 0;
+}
+
+int lki_usage_error(const lki_command *command, const char *format, ...)
+{
+    va_list args;
+    fprintf(stderr, "lockstep %s: ", command->name);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n(lockstep %s --help lists the options)\n", command->name);
+    return LKI_EXIT_USAGE;
+}
