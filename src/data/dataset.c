@@ -1,0 +1,177 @@
+/* dataset.c -- opening a spec, splitting off the validation part, reading one sample.
+ *
+ * Tokens:  a stream of `part` tokens holds n = (part - T) / T windows of T tokens and the token
+ *          after them.  In training, window i starts at o + iT with o in [0, T) drawn for each
+ *          epoch, so that borders move; o + nT + 1 <= part holds for every o, so n is the same
+ *          in every epoch.  The validation part is the last floor(fraction * tokens) tokens, and
+ *          its windows start at 0.
+ * Arrays:  a permutation keyed by split_seed alone puts floor(fraction * samples) of them in
+ *          front: these are for validation, the others for training.  No table is kept.  With
+ *          nothing to split, samples keep the order of their files.
+ * Floor:   0.29 of 100 is 29 for people and 28.999... in binary; a millionth is added before
+ *          rounding down, so people are right.
+ */
+#include "data/source.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+static const lki_source *const sources[] = {
+    &lki_source_text,
+    &lki_source_synthetic,
+};
+
+static lk_status find_source(const lki_source **out, const char *spec)
+{
+    const char *colon = strchr(spec, ':');
+    size_t      length = colon != NULL ? (size_t)(colon - spec) : 0;
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
+        if (length > 0 && strlen(sources[i]->name) == length &&
+            memcmp(sources[i]->name, spec, length) == 0) {
+            *out = sources[i];
+            return LK_OK;
+        }
+    return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
+                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y or "
+                              "synthetic:SPEC", spec);
+}
+
+static uint64_t part_of(double fraction, uint64_t total)
+{
+    return (uint64_t)(fraction * (double)total + 1e-6);
+}
+
+/* Windows in a part of a stream; LK_EFORMAT if there are none. */
+static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const char *spec,
+                               const char *part, uint64_t tokens)
+{
+    uint64_t context = dataset->options.context;
+    if (tokens < 2 * context)
+        return lk_fail(LK_EFORMAT,
+                       "'%s' has %llu tokens, %llu of them for %s, but one window of --context "
+                       "%llu needs %llu; lower --context to at most %llu, or change --validation "
+                       "(now %g)",
+                       spec, (unsigned long long)dataset->total, (unsigned long long)tokens, part,
+                       (unsigned long long)context, (unsigned long long)(2 * context),
+                       (unsigned long long)(tokens / 2), dataset->options.validation);
+    *out = (tokens - context) / context;
+    return LK_OK;
+}
+
+static lk_status split_tokens(lk_dataset *dataset, const char *spec)
+{
+    lk_dataset_info *info = &dataset->info;
+    dataset->held_out = part_of(dataset->options.validation, dataset->total);
+    info->x = (lk_shape){ .rank = 1, .dims = { dataset->options.context } };
+    LK_TRY(count_windows(&info->train_count, dataset, spec, "training",
+                         dataset->total - dataset->held_out));
+    if (dataset->options.validation > 0)
+        LK_TRY(count_windows(&info->validation_count, dataset, spec, "validation",
+                             dataset->held_out));
+    return LK_OK;
+}
+
+static lk_status split_samples(lk_dataset *dataset, const char *spec)
+{
+    lk_dataset_info *info  = &dataset->info;
+    uint64_t         total = dataset->total;
+    uint64_t         kept  = part_of(dataset->options.validation, total);
+    if (dataset->options.validation > 0 && (kept == 0 || kept >= total))
+        return lk_fail(LK_EFORMAT, "'%s' has %llu samples; --validation %g keeps %llu of them and "
+                                   "leaves %llu to train on; both must be at least 1",
+                       spec, (unsigned long long)total, dataset->options.validation,
+                       (unsigned long long)kept, (unsigned long long)(total - kept));
+    info->validation_count = dataset->held_out > 0 ? dataset->held_out : kept;
+    info->train_count      = total - info->validation_count;
+    return LK_OK;
+}
+
+static lk_status open_source(lk_dataset *dataset, const char *spec)
+{
+    const lk_dataset_options *options = &dataset->options;
+    if (!(options->validation >= 0 && options->validation < 1))
+        return lk_fail(LK_EINVAL, "--validation %g is not a fraction: at least 0 and below 1",
+                       options->validation);
+    LK_TRY(find_source(&dataset->source, spec));
+    const char *rest = strchr(spec, ':') + 1;
+    if (*rest == '\0')
+        return lk_fail(LK_EINVAL, "'%s' names no data after the colon", spec);
+    LK_TRY(dataset->source->open(dataset, rest));
+    if (!dataset->info.tokens) {
+        dataset->elements = 1;
+        for (uint32_t i = 0; i < dataset->info.x.rank; i++)
+            dataset->elements *= dataset->info.x.dims[i];
+        return split_samples(dataset, spec);
+    }
+    if (options->context == 0)
+        return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
+                                  "--context", spec);
+    dataset->elements = options->context;
+    return split_tokens(dataset, spec);
+}
+
+lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_options *options)
+{
+    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
+    *out = NULL;
+    lk_dataset *dataset = NULL;
+    LK_TRY(LKI_NEW(&dataset, 1, "data set"));
+    dataset->options = *options;
+    lk_status status = open_source(dataset, spec);
+    if (status != LK_OK) {
+        lk_dataset_free(dataset);
+        return status;
+    }
+    *out = dataset;
+    return LK_OK;
+}
+
+void lk_dataset_free(lk_dataset *dataset)
+{
+    if (dataset == NULL)
+        return;
+    if (dataset->state != NULL)
+        dataset->source->close(dataset);
+    lki_free(dataset);
+}
+
+const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset)
+{
+    return &dataset->info;
+}
+
+static void read_window(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                        uint64_t index, int32_t *x, int32_t *y)
+{
+    uint32_t context = dataset->options.context;
+    uint64_t start   = validation ? dataset->total - dataset->held_out
+                                  : lki_window_offset(dataset->options.seed, epoch, context);
+    uint64_t first   = start + index * context;
+    dataset->source->read_tokens(dataset, first, context, x);
+    memcpy(y, x + 1, (context - 1) * sizeof *y);
+    dataset->source->read_tokens(dataset, first + context, 1, y + context - 1);
+}
+
+/* Where sample `index` of a part lies in the files. */
+static uint64_t place_of(const lk_dataset *dataset, bool validation, uint64_t index)
+{
+    const lk_dataset_info *info = &dataset->info;
+    if (dataset->held_out > 0)
+        return validation ? info->train_count + index : index;
+    if (info->validation_count == 0)
+        return index;
+    return lki_permute(dataset->options.split_seed, LKI_RNG_SPLIT, 0, dataset->total,
+                       validation ? index : info->validation_count + index);
+}
+
+void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch, uint64_t index,
+                     void *x, int32_t *y)
+{
+    const lk_dataset_info *info = &dataset->info;
+    LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
+    if (info->tokens)
+        read_window(dataset, validation, epoch, index, x, y);
+    else
+        dataset->source->read_sample(dataset, place_of(dataset, validation, index), x, y);
+}

@@ -1,0 +1,61 @@
+/* settings.c -- the numbers that may stand in a spec, by table. */
+#include "data/source.h"
+
+#include <string.h>
+
+static const lki_setting *find(const lki_setting *table, const char *text, size_t length)
+{
+    for (; table->key != NULL; table++)
+        if (strlen(table->key) == length && memcmp(table->key, text, length) == 0)
+            return table;
+    return NULL;
+}
+
+/* Decimal digits up to `end`, without overflow. */
+static bool parse_number(uint64_t *out, const char *text, const char *end)
+{
+    uint64_t value = 0;
+    if (text == end)
+        return false;
+    for (; text < end; text++) {
+        if (*text < '0' || *text > '9' || __builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*text - '0'), &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+static lk_status parse_one(const char *text, const char *end, const lki_setting *table,
+                           uint64_t *seen, const char *spec)
+{
+    const char        *equals = memchr(text, '=', (size_t)(end - text));
+    const lki_setting *row = equals != NULL ? find(table, text, (size_t)(equals - text)) : NULL;
+    uint64_t           value;
+    if (row == NULL)
+        return lk_fail(LK_EINVAL, "'%s': '%.*s' is no setting of this source", spec,
+                       (int)(end - text), text);
+    uint64_t bit = UINT64_C(1) << (row - table);
+    if ((*seen & bit) != 0)
+        return lk_fail(LK_EINVAL, "'%s' gives %s twice", spec, row->key);
+    *seen |= bit;
+    if (!parse_number(&value, equals + 1, end) || value < row->min || value > row->max)
+        return lk_fail(LK_EINVAL, "'%s': %s must be a whole number from %llu to %llu, not '%.*s'",
+                       spec, row->key, (unsigned long long)row->min, (unsigned long long)row->max,
+                       (int)(end - equals - 1), equals + 1);
+    *row->value = value;
+    return LK_OK;
+}
+
+lk_status lki_settings_parse(const char *text, char separator, const lki_setting *table,
+                             const char *spec)
+{
+    uint64_t seen = 0;
+    for (;;) {
+        const char *end = strchr(text, separator);
+        LK_TRY(parse_one(text, end != NULL ? end : text + strlen(text), table, &seen, spec));
+        if (end == NULL)
+            return LK_OK;
+        text = end + 1;
+    }
+}

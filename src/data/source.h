@@ -1,0 +1,88 @@
+/* data/source.h -- what a kind of data source provides, and what all kinds share.
+ *
+ * A source is a row of functions found by the word before the colon of a spec.  It comes in two
+ * families.  Token sources offer one long stream of token ids; dataset.c cuts it into windows
+ * and splits off its tail for validation.  Array sources offer samples with a label each, by
+ * their index in the files; dataset.c splits them by a keyed permutation.  So no source knows
+ * of epochs, windows or splits, and dataset.c knows of no file format.
+ */
+#ifndef LKI_DATA_SOURCE_H
+#define LKI_DATA_SOURCE_H
+
+#include "base/rng.h"
+#include "base/status.h"
+#include "lockstep/data.h"
+
+/* Labels and token ids are int32_t, and their count must be one too. */
+#define LKI_CLASSES_MAX ((uint64_t)INT32_MAX)
+
+typedef struct {
+    const char *name;
+
+    /* Opens what stands behind the colon: sets dataset->state, ->total and, in ->info, `tokens`,
+     * `classes`, `content_hash` and for arrays the shape `x`.  May leave a half-made state. */
+    lk_status (*open)(lk_dataset *dataset, const char *rest);
+
+    /* Frees dataset->state, which may be half-made but is not NULL. */
+    void (*close)(lk_dataset *dataset);
+
+    /* Tokens [first, first + count) of the stream.  NULL if the source has none. */
+    void (*read_tokens)(const lk_dataset *dataset, uint64_t first, size_t count, int32_t *out);
+
+    /* Sample `index` of the files.  NULL if the source is one of tokens. */
+    void (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
+} lki_source;
+
+struct lk_dataset {
+    const lki_source  *source;
+    void              *state;
+    lk_dataset_options options;
+    lk_dataset_info    info;
+    uint64_t           total;    /* tokens of the stream, or samples of the files */
+    uint64_t           held_out; /* for validation, at the end: tokens, or samples of files that
+                                  * the source itself holds out */
+    size_t             elements; /* of x in one sample */
+};
+
+extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
+    lki_source_cifar10, lki_source_npy, lki_source_synthetic;
+
+/* A keyed permutation of [0, n): see order.c. */
+uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,
+                     uint64_t position);
+
+/* The offset of an epoch's text windows, in [0, context). */
+uint32_t lki_window_offset(uint64_t seed, uint64_t epoch, uint32_t context);
+
+/* ---- Settings in a spec: key=value,key=value ------------------------------------------- */
+
+typedef struct {
+    const char *key;
+    uint64_t   *value; /* left alone when the key is not given */
+    uint64_t    min, max;
+} lki_setting;
+
+/* Parses `text` by the table, which ends with a NULL key.  LK_EINVAL names `spec`, and what is
+ * wrong with it: an unknown key, a key given twice, a value that is no number or out of range. */
+LK_NODISCARD lk_status lki_settings_parse(const char *text, char separator,
+                                          const lki_setting *table, const char *spec);
+
+/* ---- Folders ------------------------------------------------------------------------------ */
+
+typedef struct {
+    char  **paths; /* relative to the folder, in byte order */
+    size_t  count, capacity;
+} lki_listing;
+
+/* Lists the regular files of a folder; links and hidden names are left out.  With `deep`, those
+ * of its sub-folders too, except in folders named build. */
+LK_NODISCARD lk_status lki_listing_open(lki_listing *out, const char *folder, bool deep);
+void lki_listing_close(lki_listing *listing);
+
+/* "folder/name", to be freed by lki_free(). */
+LK_NODISCARD lk_status lki_path_join(char **out, const char *folder, const char *name);
+
+/* The hash of a list of hashes, for content that lies in several files. */
+LK_NODISCARD lk_status lki_hash_of_hashes(char hex[33], char (*hashes)[33], size_t count);
+
+#endif

@@ -1,0 +1,85 @@
+/* data/testing.h -- what the tests of this room share: a folder of their own, and failures. */
+#ifndef LKI_DATA_TESTING_H
+#define LKI_DATA_TESTING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/status.h"
+#include "lockstep/data.h"
+
+#define LKT_OK(call)                                                                             \
+    do {                                                                                         \
+        if ((call) != LK_OK)                                                                     \
+            fail_msg("%s: %s", #call, lk_error_last()->message);                                 \
+    } while (0)
+
+/* A group's setup: goes to a new folder, which stays the current one; teardown removes it. */
+static inline int lkt_enter_folder(void **state)
+{
+    (void)state;
+    static char folder[] = "/tmp/lockstep-data-XXXXXX";
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+        return -1;
+    return 0;
+}
+
+static inline int lkt_leave_folder(void **state)
+{
+    (void)state;
+    char folder[256], command[300];
+    if (getcwd(folder, sizeof folder) == NULL || strstr(folder, "/lockstep-data-") == NULL)
+        return -1;
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return chdir("/") == 0 && system(command) == 0 ? 0 : -1;
+}
+
+static inline void lkt_write(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static inline void lkt_write_text(const char *path, const char *text)
+{
+    lkt_write(path, text, strlen(text));
+}
+
+/* Opening must fail with `status`, and the message must hold each of the two texts. */
+static inline void lkt_refuses(const char *spec, const lk_dataset_options *options,
+                               lk_status status, const char *first, const char *second)
+{
+    lk_dataset *dataset = (lk_dataset *)(uintptr_t)1;
+    lk_status   got     = lk_dataset_open(&dataset, spec, options);
+    if (got != status || dataset != NULL)
+        fail_msg("%s: status %d (%s), expected %d", spec, (int)got,
+                 got == LK_OK ? "opened" : lk_error_last()->message, (int)status);
+    if (strstr(lk_error_last()->message, first) == NULL ||
+        strstr(lk_error_last()->message, second) == NULL)
+        fail_msg("%s: message '%s' lacks '%s' or '%s'", spec, lk_error_last()->message, first,
+                 second);
+}
+
+/* Joins the folder of real data with `name`; NULL when the file is not there. */
+static inline const char *lkt_real_file(char *out, size_t bytes, const char *name)
+{
+    const char *folder = getenv("LOCKSTEP_TEST_DATA");
+    if (folder != NULL)
+        (void)snprintf(out, bytes, "%s/%s", folder, name);
+    else
+        (void)snprintf(out, bytes, "%s/../shared/data/%s", LK_TEST_SOURCE, name);
+    return access(out, R_OK) == 0 ? out : NULL;
+}
+
+#endif
