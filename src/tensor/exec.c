@@ -1,0 +1,148 @@
+/* exec.c -- on how many threads and with which instruction set operators run.
+ *
+ * The choice of the instruction set is a choice among tables of kernels that compute the same
+ * bits.  Buffers are allocated here, once, so that no operator can fail for lack of memory.
+ */
+#include "tensor/exec.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+struct lk_exec {
+    const lki_kernels *kernels;
+    lki_pool          *pool;
+    uint32_t           threads;
+    float             *shared;
+    float             *private_; /* LKI_EXEC_PRIVATE floats a thread */
+};
+
+/* The widest first. */
+static const lki_kernels *const tables[] = {
+#if defined(__x86_64__)
+    &lki_kernels_avx512,
+    &lki_kernels_avx2,
+#endif
+    &lki_kernels_portable,
+};
+enum { TABLES = sizeof tables / sizeof tables[0] };
+
+static bool processor_has(const char *isa)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (strcmp(isa, "avx512") == 0)
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (strcmp(isa, "avx2") == 0)
+        return avx2;
+#endif
+    return strcmp(isa, "portable") == 0;
+}
+
+static lk_status choose(const lki_kernels **out, const char *isa)
+{
+    bool any = isa == NULL || strcmp(isa, "auto") == 0, known = any;
+    for (size_t i = 0; i < TABLES; i++) {
+        bool named = !any && strcmp(isa, tables[i]->name) == 0;
+        known      = known || named;
+        if ((any || named) && processor_has(tables[i]->name)) {
+            *out = tables[i];
+            return LK_OK;
+        }
+    }
+    if (known || strcmp(isa, "avx512") == 0 || strcmp(isa, "avx2") == 0)
+        return lk_fail(LK_EUNSUPPORTED, "isa %s: this processor lacks it; leave it out to take the "
+                                        "widest there is (no bit of a result depends on it)", isa);
+    return lk_fail(LK_EINVAL, "isa %s: not one of avx512, avx2, portable, auto", isa);
+}
+
+lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
+{
+    *out                       = NULL;
+    const lki_kernels *kernels = NULL;
+    LK_TRY(choose(&kernels, isa));
+
+    lk_exec *exec = NULL;
+    LK_TRY(LKI_NEW(&exec, 1, "exec"));
+    exec->kernels    = kernels;
+    exec->threads    = threads == 0 ? 1 : threads;
+    lk_status status = lki_pool_open(&exec->pool, exec->threads);
+    if (status == LK_OK)
+        status = LKI_NEW(&exec->shared, LKI_EXEC_SHARED, "exec: packed panels");
+    if (status == LK_OK)
+        status = LKI_NEW(&exec->private_, (size_t)exec->threads * LKI_EXEC_PRIVATE,
+                         "exec: threads' buffers");
+    if (status != LK_OK) {
+        lk_exec_free(exec);
+        return status;
+    }
+    *out = exec;
+    return LK_OK;
+}
+
+void lk_exec_free(lk_exec *exec)
+{
+    if (exec == NULL)
+        return;
+    lki_pool_free(exec->pool);
+    lki_free(exec->shared);
+    lki_free(exec->private_);
+    lki_free(exec);
+}
+
+const char *lk_exec_isa(const lk_exec *exec)
+{
+    return exec->kernels->name;
+}
+
+uint32_t lk_exec_threads(const lk_exec *exec)
+{
+    return exec->threads;
+}
+
+lki_pool *lki_exec_pool(const lk_exec *exec)
+{
+    return exec->pool;
+}
+
+const lki_kernels *lki_exec_kernels(const lk_exec *exec)
+{
+    return exec->kernels;
+}
+
+float *lki_exec_shared(lk_exec *exec)
+{
+    return exec->shared;
+}
+
+float *lki_exec_private(lk_exec *exec, uint32_t thread)
+{
+    LK_ASSERT(thread < exec->threads);
+    return exec->private_ + (size_t)thread * LKI_EXEC_PRIVATE;
+}
+
+void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context)
+{
+    lki_pool_run(exec->pool, count, task, context);
+}
+
+typedef struct {
+    void (*task)(void *context, size_t i);
+    void *context;
+} plain_task;
+
+static void run_plain(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const plain_task *plain = context;
+    plain->task(plain->context, index);
+}
+
+void lk_parallel_for(lk_exec *exec, size_t count, void (*task)(void *context, size_t i),
+                     void *context)
+{
+    plain_task plain = { task, context };
+    lki_pool_run(exec->pool, count, run_plain, &plain);
+}

@@ -1,0 +1,23 @@
+/* tensor/isa/kernels.h -- the table of kernels, one a family of operators, one table an ISA.
+ *
+ * Operators in tensor/ops/ cut work into tiles by the problem's shape and call the entries; the
+ * entries run on the calling thread.  A family is three files: its struct here in NAME.h, its
+ * bodies in NAME.inc, written on simd.h and ending with `static const lki_NAME_kernels
+ * NAME_kernels`, and its operators.
+ */
+#ifndef LKI_TENSOR_ISA_KERNELS_H
+#define LKI_TENSOR_ISA_KERNELS_H
+
+#include "tensor/isa/gemm.h"
+
+typedef struct {
+    const char             *name;
+    const lki_gemm_kernels *gemm;
+} lki_kernels;
+
+#if defined(__x86_64__)
+extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
+#endif
+extern const lki_kernels lki_kernels_portable;
+
+#endif

@@ -1,0 +1,6 @@
+/* portable.c -- the kernels on whatever vectors the target's baseline has. */
+#include "tensor/isa/kernels.h"
+
+#include "tensor/isa/bodies.inc"
+
+const lki_kernels lki_kernels_portable = { .name = "portable", LKI_KERNEL_FAMILIES };

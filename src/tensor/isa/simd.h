@@ -1,0 +1,69 @@
+/* tensor/isa/simd.h -- sixteen virtual lanes, the same on every processor.
+ *
+ * Kernels are written once on the types below and compiled once per instruction set by the
+ * files avx512.c, avx2.c and portable.c, each with its own flags.  All operations are elementwise
+ * IEEE operations (fma included), and the only ones across lanes have a fixed order, so every
+ * instruction set computes the same bits.
+ *
+ *      v16     16 floats        v16_load, _load_n (n < 16 lanes, the rest 0), _store, _store_n
+ *      v16i    16 int32 words   v16i_add, _and, _shl, ... ; _mul_wide for unsigned words
+ *      m16     16 truths        from v16_lt and friends, into v16_select(m, yes, no)
+ *      d16     16 doubles       d16_fma(a, b, sum) with floats a and b: exact products
+ *
+ * v16_sum() and d16_sum() add lane i to lane i + 8, then i + 4, i + 2, i + 1: the lane tree.
+ * v16_max(a, b) is a > b ? a : b, so a NaN or a zero of the other sign in `a` yields b.
+ * v16_round() rounds to nearest even and holds for |x| < 2^22.
+ * Including the header inside other translation units is an error in plan: go through the table
+ * in kernels.h instead.
+ */
+#ifndef LKI_TENSOR_ISA_SIMD_H
+#define LKI_TENSOR_ISA_SIMD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LKI_SIMD static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include "tensor/isa/simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include "tensor/isa/simd_avx2.h"
+#else
+#include "tensor/isa/simd_portable.h"
+#endif
+
+LKI_SIMD v16 v16_round(v16 x)
+{
+    v16 magic = v16_set1(0x1.8p23f);
+    return v16_sub(v16_add(x, magic), magic);
+}
+
+LKI_SIMD v16 v16_abs(v16 x)
+{
+    return v16_from_bits(v16i_and(v16_bits(x), v16i_set1(0x7fffffff)));
+}
+
+LKI_SIMD v16 v16_neg(v16 x)
+{
+    return v16_from_bits(v16i_xor(v16_bits(x), v16i_set1(INT32_MIN)));
+}
+
+/* The magnitude of x (which is not negative) with the sign of `sign`. */
+LKI_SIMD v16 v16_with_sign(v16 x, v16 sign)
+{
+    return v16_from_bits(v16i_or(v16_bits(x), v16i_and(v16_bits(sign), v16i_set1(INT32_MIN))));
+}
+
+/* 2^n for an integral n in -126 .. 127. */
+LKI_SIMD v16 v16_exp2_int(v16i n)
+{
+    return v16_from_bits(v16i_shl(v16i_add(n, v16i_set1(127)), 23));
+}
+
+/* c - a * b, rounded once. */
+LKI_SIMD v16 v16_fnma(v16 a, v16 b, v16 c)
+{
+    return v16_fma(v16_neg(a), b, c);
+}
+
+#endif

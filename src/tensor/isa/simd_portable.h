@@ -1,0 +1,205 @@
+/* tensor/isa/simd_portable.h -- the lanes of simd.h in the compiler's own vectors.
+ *
+ * The compiler cuts them into whatever registers the target has (SSE2, NEON).  fmaf() is
+ * correctly rounded wherever it comes from, so the bits are those of the other files; on an
+ * x86 processor without FMA it is a slow call, which is the price of the same bits.
+ */
+#ifndef LKI_TENSOR_ISA_SIMD_PORTABLE_H
+#define LKI_TENSOR_ISA_SIMD_PORTABLE_H
+
+#include <string.h>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+/* Vectors wider than registers never cross a function that is not inlined: no ABI is at stake. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+typedef float    v16 __attribute__((vector_size(64)));
+typedef int32_t  v16i __attribute__((vector_size(64)));
+typedef uint32_t v16u __attribute__((vector_size(64)));
+typedef v16i     m16; /* all ones or all zeros a lane */
+typedef double   d16 __attribute__((vector_size(128)));
+
+LKI_SIMD v16i v16_bits(v16 x) { return (v16i)x; }
+LKI_SIMD v16  v16_from_bits(v16i x) { return (v16)x; }
+LKI_SIMD v16i v16i_set1(int32_t x) { return x - (v16i){ 0 }; }
+LKI_SIMD v16  v16_zero(void) { return (v16){ 0 }; }
+
+LKI_SIMD v16 v16_set1(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits); /* as bits: arithmetic with zeros would lose the sign of -0 */
+    return v16_from_bits(v16i_set1(bits));
+}
+
+LKI_SIMD v16 v16_load(const float *p)
+{
+    v16 x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+LKI_SIMD v16 v16_load_n(const float *p, size_t n)
+{
+    v16 x = v16_zero();
+    for (size_t i = 0; i < n; i++)
+        x[i] = p[i];
+    return x;
+}
+
+LKI_SIMD void v16_store(float *p, v16 x) { memcpy(p, &x, sizeof x); }
+
+LKI_SIMD void v16_store_n(float *p, size_t n, v16 x)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = x[i];
+}
+
+LKI_SIMD v16 v16_add(v16 a, v16 b) { return a + b; }
+LKI_SIMD v16 v16_sub(v16 a, v16 b) { return a - b; }
+LKI_SIMD v16 v16_mul(v16 a, v16 b) { return a * b; }
+LKI_SIMD v16 v16_div(v16 a, v16 b) { return a / b; }
+
+LKI_SIMD v16 v16_fma(v16 a, v16 b, v16 c)
+{
+#if defined(__aarch64__)
+    float32x4_t x[4], y[4], z[4];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(z, &c, sizeof z);
+    for (int i = 0; i < 4; i++)
+        z[i] = vfmaq_f32(z[i], x[i], y[i]);
+    memcpy(&c, z, sizeof c);
+#else
+    for (int i = 0; i < 16; i++)
+        c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+#endif
+    return c;
+}
+
+LKI_SIMD v16 v16_sqrt(v16 a)
+{
+    for (int i = 0; i < 16; i++)
+        a[i] = __builtin_sqrtf(a[i]);
+    return a;
+}
+
+LKI_SIMD m16 v16_lt(v16 a, v16 b) { return a < b; }
+LKI_SIMD m16 v16_le(v16 a, v16 b) { return a <= b; }
+LKI_SIMD m16 v16_eq(v16 a, v16 b) { return a == b; }
+LKI_SIMD m16 m16_and(m16 a, m16 b) { return a & b; }
+LKI_SIMD m16 m16_or(m16 a, m16 b) { return a | b; }
+LKI_SIMD m16 m16_not(m16 a) { return ~a; }
+
+LKI_SIMD uint32_t m16_mask(m16 a)
+{
+    uint32_t mask = 0;
+    for (int i = 0; i < 16; i++)
+        mask |= (uint32_t)(a[i] & 1) << i;
+    return mask;
+}
+
+LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no) { return (yes & m) | (no & ~m); }
+
+LKI_SIMD v16 v16_select(m16 m, v16 yes, v16 no)
+{
+    return v16_from_bits(v16i_select(m, v16_bits(yes), v16_bits(no)));
+}
+
+LKI_SIMD v16 v16_max(v16 a, v16 b) { return v16_select(a > b, a, b); }
+LKI_SIMD v16 v16_min(v16 a, v16 b) { return v16_select(a < b, a, b); }
+
+/* Out of range is INT32_MIN, as the x86 instruction has it. */
+LKI_SIMD v16i v16_to_int(v16 x)
+{
+    v16i y;
+    for (int i = 0; i < 16; i++)
+        y[i] = x[i] >= -0x1p31f && x[i] < 0x1p31f ? (int32_t)x[i] : INT32_MIN;
+    return y;
+}
+
+LKI_SIMD v16 v16_from_int(v16i x) { return __builtin_convertvector(x, v16); }
+
+LKI_SIMD v16i v16i_load(const int32_t *p)
+{
+    v16i x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+LKI_SIMD void v16i_store(int32_t *p, v16i x) { memcpy(p, &x, sizeof x); }
+LKI_SIMD v16i v16i_add(v16i a, v16i b) { return (v16i)((v16u)a + (v16u)b); }
+LKI_SIMD v16i v16i_sub(v16i a, v16i b) { return (v16i)((v16u)a - (v16u)b); }
+LKI_SIMD v16i v16i_and(v16i a, v16i b) { return a & b; }
+LKI_SIMD v16i v16i_or(v16i a, v16i b) { return a | b; }
+LKI_SIMD v16i v16i_xor(v16i a, v16i b) { return a ^ b; }
+LKI_SIMD v16i v16i_shl(v16i a, int n) { return (v16i)((v16u)a << n); }
+LKI_SIMD v16i v16i_shr(v16i a, int n) { return (v16i)((v16u)a >> n); }
+LKI_SIMD m16  v16i_eq(v16i a, v16i b) { return a == b; }
+LKI_SIMD m16  v16i_lt(v16i a, v16i b) { return a < b; } /* signed */
+
+/* The 64-bit products of unsigned words. */
+LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
+{
+    for (int i = 0; i < 16; i++) {
+        uint64_t product = (uint64_t)(uint32_t)a[i] * (uint32_t)b[i];
+        (*high)[i] = (int32_t)(product >> 32);
+        (*low)[i]  = (int32_t)(uint32_t)product;
+    }
+}
+
+LKI_SIMD float v16_sum(v16 x)
+{
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++)
+            x[i] += x[i + step];
+    return x[0];
+}
+
+LKI_SIMD float v16_hmax(v16 x)
+{
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++)
+            x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
+    return x[0];
+}
+
+LKI_SIMD d16 d16_zero(void) { return (d16){ 0 }; }
+LKI_SIMD d16 d16_from(v16 x) { return __builtin_convertvector(x, d16); }
+LKI_SIMD d16 d16_add(d16 a, d16 b) { return a + b; }
+
+/* The product of two floats is exact in double, so this rounds once, as an fma does. */
+LKI_SIMD d16 d16_fma(v16 a, v16 b, d16 sum) { return d16_from(a) * d16_from(b) + sum; }
+
+LKI_SIMD double d16_sum(d16 x)
+{
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++)
+            x[i] += x[i + step];
+    return x[0];
+}
+
+/* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
+LKI_SIMD void v16_interleave4(v16 x[4])
+{
+    v16 y[4];
+    for (int i = 0; i < 64; i++)
+        y[i / 16][i % 16] = x[i % 4][i / 4];
+    for (int i = 0; i < 4; i++)
+        x[i] = y[i];
+}
+
+/* Rows become columns: lane j of x[i] moves to lane i of x[j]. */
+LKI_SIMD void v16_transpose(v16 x[16])
+{
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            float kept = x[i][j];
+            x[i][j]    = x[j][i];
+            x[j][i]    = kept;
+        }
+}
+
+#endif
