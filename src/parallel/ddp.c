@@ -1,0 +1,299 @@
+/* ddp.c -- distributed data parallelism on one host: whole gradients, one copy of the model.
+ *
+ * Backward writes every gradient where it will be reduced: into the bucket, in the arena.  A
+ * rank runs its virtual workers in order and merges finished neighbours (virtual.h).  During the
+ * backward pass of its last one, each bucket that is complete is merged at once and handed to
+ * lk_tree_reduce_start(), always in the order of the buckets; between blocks progress() reduces
+ * this rank's slices of whatever has arrived from everybody.  There is no progress thread: with
+ * as many workers as cores there is nobody to spare.
+ *
+ * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.
+ * Order:  the canonical tree; see lk_tree_reduce_start().
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+
+enum {
+    IN_FLIGHT_MAX = 32,    /* requests that a rank keeps open */
+    MERGE_CHUNK   = 16384, /* elements a task merges or clears */
+};
+
+/* One bucket's reduction, prepared once. */
+typedef struct {
+    lk_tree_op   op;
+    lk_tree_node nodes[LK_TREE_NODES_MAX];
+    lk_request  *request;
+    size_t       first;   /* in the gradient space */
+    uint32_t     pending; /* terms that are not ready yet */
+    uint32_t     terms;
+} reduction;
+
+typedef struct {
+    lk_arena   *arena;
+    float      *buffers; /* mine: plan.buffers gradient spaces */
+    lki_counter counter;
+    reduction  *reductions;
+    uint32_t    reduction_count; /* the buckets, and one for running state if there is any */
+    uint32_t    started, completed;
+    lk_slice   *state_slices;
+    bool        last_leaf;
+    uint32_t    merge_count;
+    struct { uint32_t left, right; } merges[LKI_NODES_MAX]; /* after the last virtual worker */
+} ddp;
+
+static ddp *ddp_of(const lk_parallel *parallel)
+{
+    LK_ASSERT(parallel->ops == &lki_strategy_ddp);
+    return parallel->private;
+}
+
+static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
+{
+    return ddp_of(parallel)->buffers + parallel->width * buffer;
+}
+
+/* ---- Attaching --------------------------------------------------------------------------- */
+
+/* All ranks' buffers in one arena; mine start after those of the ranks before me. */
+static lk_status open_arena(lk_parallel *parallel, ddp *self)
+{
+    size_t total = 0, before = 0;
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        lki_virtual_plan plan;
+        lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
+        if (r == parallel->rank)
+            before = total;
+        total += plan.buffers;
+    }
+    size_t bytes;
+    if (__builtin_mul_overflow(total, parallel->width * sizeof(float), &bytes))
+        return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large", total,
+                       parallel->width);
+    LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", bytes));
+    self->buffers = (float *)lk_arena_data(self->arena) + before * parallel->width;
+    return LK_OK;
+}
+
+/* Running state: micro_count rows of state_width, each dealt to the ranks in equal parts. */
+static lk_status state_slices(lk_parallel *parallel, ddp *self)
+{
+    size_t parts = (size_t)parallel->micro_count * parallel->ranks, i = 0;
+    LK_TRY(LKI_NEW(&self->state_slices, parts, "running state slices"));
+    for (uint32_t k = 0; k < parallel->micro_count; k++)
+        for (uint32_t r = 0; r < parallel->ranks; r++) {
+            size_t begin = parallel->state_width * r / parallel->ranks;
+            size_t end   = parallel->state_width * (r + 1) / parallel->ranks;
+            if (end > begin)
+                self->state_slices[i++] =
+                    (lk_slice){ k * parallel->state_width + begin, end - begin, r };
+        }
+    self->reductions[self->reduction_count++] =
+        (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,
+                                .slices      = self->state_slices,
+                                .slice_count = i },
+                     .first = parallel->layout->grad_elements };
+    return LK_OK;
+}
+
+static void aim(lk_parallel *parallel, ddp *self)
+{
+    for (uint32_t b = 0; b < self->reduction_count; b++) {
+        reduction *r     = &self->reductions[b];
+        r->op.leaves     = parallel->leaves;
+        r->op.nodes      = r->nodes;
+        r->op.node_count = parallel->plan.node_count;
+        for (uint32_t i = 0; i < parallel->plan.node_count; i++) {
+            lki_node node = parallel->plan.nodes[i];
+            r->nodes[i]   = (lk_tree_node){ node.first, node.count,
+                                            buffer_at(parallel, node.buffer) + r->first };
+        }
+        r->op.out = buffer_at(parallel, parallel->plan.nodes[0].buffer) + r->first;
+    }
+}
+
+static lk_status ddp_attach(lk_parallel *parallel)
+{
+    ddp              *self   = NULL;
+    const lki_layout *layout = parallel->layout;
+
+    LK_TRY(LKI_NEW(&self, 1, "ddp"));
+    parallel->private = self;
+    if (parallel->plan.node_count > LK_TREE_NODES_MAX)
+        return lk_fail(LK_EINVAL, "%u virtual workers on %u workers: rank %u would hold %u partial "
+                                  "sums, %d is the limit; use fewer virtual workers",
+                       parallel->leaves, parallel->ranks, parallel->rank, parallel->plan.node_count,
+                       LK_TREE_NODES_MAX);
+    LK_TRY(open_arena(parallel, self));
+    LK_TRY(LKI_NEW(&self->reductions, layout->bucket_count + 1, "bucket reductions"));
+    self->reduction_count = layout->bucket_count;
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        const lki_bucket *bucket = &layout->buckets[b];
+        self->reductions[b]      = (reduction){ .op    = { .elements    = bucket->count,
+                                                           .slices      = bucket->slices,
+                                                           .slice_count = bucket->slice_count },
+                                                .first = bucket->first,
+                                                .terms = bucket->terms };
+    }
+    if (parallel->state_width > 0)
+        LK_TRY(state_slices(parallel, self));
+    aim(parallel, self);
+    return LK_OK;
+}
+
+static void ddp_detach(lk_parallel *parallel)
+{
+    ddp *self = parallel->private;
+    if (self == NULL)
+        return;
+    for (uint32_t b = 0; b < self->reduction_count && self->reductions != NULL; b++)
+        lk_request_free(self->reductions[b].request);
+    lki_free(self->reductions);
+    lki_free(self->state_slices);
+    lki_free(self);
+    parallel->private = NULL;
+}
+
+/* ---- Clearing and merging, in parallel --------------------------------------------------- */
+
+typedef struct {
+    float       *left;
+    const float *right; /* NULL: clear */
+    size_t       count;
+} stretch;
+
+static void merge_chunk(void *context, size_t i)
+{
+    const stretch *s     = context;
+    size_t         first = i * MERGE_CHUNK, n = lki_min(MERGE_CHUNK, s->count - first);
+    if (s->right == NULL)
+        memset(s->left + first, 0, n * sizeof(float));
+    else
+        lki_merge_f32(n, s->left + first, s->right + first);
+}
+
+static void merge(const lk_parallel *parallel, float *left, const float *right, size_t count)
+{
+    stretch s = { left, right, count };
+    lk_parallel_for(parallel->exec, (count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+static void begin_step(lk_parallel *parallel, ddp *self)
+{
+    lki_counter_begin(&self->counter, parallel->leaves);
+    self->started = self->completed = 0;
+    for (uint32_t b = 0; b < self->reduction_count; b++)
+        self->reductions[b].pending = self->reductions[b].terms;
+}
+
+static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, float **gradients)
+{
+    ddp *self = ddp_of(parallel);
+    if (leaf == parallel->plan.first)
+        begin_step(parallel, self);
+    *gradients = buffer_at(parallel, lki_counter_push(&self->counter, leaf));
+    merge(parallel, *gradients, NULL, parallel->width);
+
+    self->last_leaf   = leaf + 1 == parallel->plan.first + parallel->plan.count;
+    self->merge_count = 0;
+    if (self->last_leaf)
+        while (lki_counter_merge(&self->counter, &self->merges[self->merge_count].left,
+                                 &self->merges[self->merge_count].right))
+            self->merge_count++;
+    return LK_OK;
+}
+
+static lk_status complete_oldest(ddp *self, bool wait, bool *done)
+{
+    reduction *r = &self->reductions[self->completed];
+    *done        = true;
+    LK_TRY(wait ? lk_request_wait(r->request) : lk_request_test(r->request, done));
+    if (*done) {
+        lk_request_free(r->request);
+        r->request = NULL;
+        self->completed++;
+    }
+    return LK_OK;
+}
+
+/* Starts every reduction whose turn it is and whose terms are all there. */
+static lk_status start_complete(lk_parallel *parallel, ddp *self)
+{
+    bool done;
+    while (self->started < self->reduction_count &&
+           self->reductions[self->started].pending == 0) {
+        reduction *r = &self->reductions[self->started];
+        for (uint32_t m = 0; m < self->merge_count; m++)
+            merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,
+                  buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
+        if (self->started - self->completed == IN_FLIGHT_MAX)
+            LK_TRY(complete_oldest(self, true, &done));
+        LK_TRY(lk_tree_reduce_start(&r->request, parallel->comm, &r->op));
+        self->started++;
+    }
+    return LK_OK;
+}
+
+static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
+{
+    ddp *self = ddp_of(parallel);
+    if (!self->last_leaf)
+        return LK_OK;
+    const lki_layout *layout = parallel->layout;
+    for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
+        LK_ASSERT(self->reductions[b].pending > 0);
+        self->reductions[b].pending--;
+    }
+    /* Running state comes last: its sums are complete only with the whole virtual worker. */
+    uint32_t count        = self->reduction_count;
+    self->reduction_count = layout->bucket_count;
+    lk_status status      = start_complete(parallel, self);
+    self->reduction_count = count;
+    return status;
+}
+
+static lk_status ddp_end_leaf(lk_parallel *parallel)
+{
+    ddp     *self = ddp_of(parallel);
+    uint32_t left, right;
+    if (self->last_leaf)
+        return start_complete(parallel, self);
+    while (lki_counter_merge(&self->counter, &left, &right))
+        merge(parallel, buffer_at(parallel, left), buffer_at(parallel, right), parallel->width);
+    return LK_OK;
+}
+
+static lk_status ddp_progress(lk_parallel *parallel)
+{
+    ddp *self = ddp_of(parallel);
+    bool done = true;
+    while (done && self->completed < self->started)
+        LK_TRY(complete_oldest(self, false, &done));
+    return LK_OK;
+}
+
+static lk_status ddp_reduce(lk_parallel *parallel, float **sums)
+{
+    ddp *self = ddp_of(parallel);
+    bool done;
+    LK_ASSERT(self->started == self->reduction_count);
+    while (self->completed < self->started)
+        LK_TRY(complete_oldest(self, true, &done));
+    *sums = buffer_at(parallel, parallel->plan.nodes[0].buffer);
+    return LK_OK;
+}
+
+const lki_strategy_ops lki_strategy_ddp = {
+    .name       = "ddp",
+    .attach     = ddp_attach,
+    .detach     = ddp_detach,
+    .begin_leaf = ddp_begin_leaf,
+    .term_ready = ddp_term_ready,
+    .end_leaf   = ddp_end_leaf,
+    .progress   = ddp_progress,
+    .reduce     = ddp_reduce,
+};

@@ -1,0 +1,277 @@
+/* layout.c -- the two spaces, the spans, the buckets and their owners; see layout.h.
+ *
+ * Everything here is arithmetic on the model and the options; only the owners look at the number
+ * of ranks, and owners cannot change a bit: the reduction and the update are elementwise.
+ */
+#include "parallel/layout.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/ops.h"
+
+enum { ALIGN = 16, MIB = 1 << 20, BUCKET_MIB = 25 };
+
+uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param)
+{
+    uint32_t uses = layout->params[param].uses;
+    return uses == 0 ? 1 : uses;
+}
+
+size_t lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use)
+{
+    uint32_t term = layout->term_of[layout->first_use[span->param] + use];
+    return layout->term_at[term] + span->inside;
+}
+
+static lk_status copy_params(lki_layout *layout, const lk_param *params, uint32_t count)
+{
+    if (count == 0)
+        return lk_fail(LK_EINVAL, "the model has no parameters");
+    LK_TRY(LKI_NEW(&layout->params, count, "parameters"));
+    LK_TRY(LKI_NEW(&layout->sizes, count, "parameters"));
+    LK_TRY(LKI_NEW(&layout->param_at, count, "parameters"));
+    LK_TRY(LKI_NEW(&layout->first_use, count + 1, "parameters"));
+    LK_TRY(LKI_NEW(&layout->first_span, count + 1, "parameters"));
+    memcpy(layout->params, params, count * sizeof *params);
+    layout->param_count = count;
+    for (uint32_t p = 0; p < count; p++) {
+        layout->sizes[p] = lk_shape_count(params[p].shape);
+        if (layout->sizes[p] == 0)
+            return lk_fail(LK_EINVAL, "parameter %u '%s' has no elements", p, params[p].name);
+        layout->first_use[p + 1] = layout->first_use[p] + lki_layout_uses(layout, p);
+    }
+    return LK_OK;
+}
+
+/* Terms as given, or parameters from last to first, the last use of each first. */
+static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *options)
+{
+    uint32_t total = layout->first_use[layout->param_count], t = 0;
+
+    LK_TRY(LKI_NEW(&layout->terms, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->term_at, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->term_of, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->first_bucket, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->last_bucket, total, "gradient terms"));
+    layout->term_count = total;
+    if (options->terms == NULL)
+        for (uint32_t p = layout->param_count; p-- > 0;)
+            for (uint32_t u = lki_layout_uses(layout, p); u-- > 0;)
+                layout->terms[t++] = (lk_parallel_term){ p, u };
+    else if (options->term_count == total)
+        memcpy(layout->terms, options->terms, total * sizeof *layout->terms);
+    else
+        return lk_fail(LK_EINVAL, "%u gradient terms given, but the parameters have %u uses",
+                       options->term_count, total);
+
+    memset(layout->term_of, 0xff, total * sizeof *layout->term_of);
+    for (t = 0; t < total; t++) {
+        lk_parallel_term term = layout->terms[t];
+        if (term.param >= layout->param_count || term.use >= lki_layout_uses(layout, term.param))
+            return lk_fail(LK_EINVAL, "gradient term %u: there is no use %u of parameter %u", t,
+                           term.use, term.param);
+        uint32_t *of = &layout->term_of[layout->first_use[term.param] + term.use];
+        if (*of != UINT32_MAX)
+            return lk_fail(LK_EINVAL, "gradient terms %u and %u are both use %u of '%s'", *of, t,
+                           term.use, layout->params[term.param].name);
+        *of = t;
+    }
+    return LK_OK;
+}
+
+static void place(lki_layout *layout)
+{
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p         = layout->terms[t].param;
+        size_t   padded    = lki_round_up(layout->sizes[p], ALIGN);
+        layout->term_at[t] = layout->grad_elements;
+        layout->grad_elements += padded;
+        if (layout->terms[t].use == 0) {
+            layout->param_at[p] = layout->elements;
+            layout->elements += padded;
+        }
+    }
+}
+
+static lk_status make_spans(lki_layout *layout)
+{
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        layout->first_span[p + 1] =
+            layout->first_span[p] + (layout->sizes[p] + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
+    layout->span_count = layout->first_span[layout->param_count];
+    LK_TRY(LKI_NEW(&layout->spans, layout->span_count, "parameter spans"));
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
+            size_t inside     = (i - layout->first_span[p]) * LKI_NORM_BLOCK;
+            size_t count      = lki_min(LKI_NORM_BLOCK, layout->sizes[p] - inside);
+            layout->spans[i]  = (lki_span){ .param  = p,
+                                            .count  = (uint32_t)count,
+                                            .at     = layout->param_at[p] + inside,
+                                            .inside = inside };
+        }
+    return LK_OK;
+}
+
+/* Walks the gradient space span by span: visit(layout, term, span, bucket). */
+typedef struct {
+    size_t   limits[2];
+    uint32_t bucket;
+    size_t   filled; /* bytes in the open bucket */
+} bucket_walk;
+
+/* The bucket that takes the next `count` elements; a bucket is closed when it reaches its limit. */
+static uint32_t bucket_take(bucket_walk *walk, size_t count)
+{
+    if (walk->filled >= walk->limits[walk->bucket > 0]) {
+        walk->bucket++;
+        walk->filled = 0;
+    }
+    walk->filled += count * sizeof(float);
+    return walk->bucket;
+}
+
+static bucket_walk walk_begin(const lk_parallel_options *options)
+{
+    size_t cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
+    size_t first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
+    return (bucket_walk){ .limits = { lki_min(first, cap), cap } };
+}
+
+/* The width of a span in the gradient space: the last one of a tensor takes the padding along. */
+static size_t span_width(const lki_layout *layout, const lki_span *span)
+{
+    bool last = span->inside + span->count == layout->sizes[span->param];
+    return last ? lki_round_up(span->count, ALIGN) : span->count;
+}
+
+static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
+{
+    bucket_walk walk = walk_begin(options);
+    size_t      capacity = 0;
+
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
+            size_t   width = span_width(layout, &layout->spans[i]);
+            uint32_t b     = bucket_take(&walk, width);
+            if (b == layout->bucket_count) {
+                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b,
+                                   sizeof *layout->buckets, "buckets"));
+                size_t at          = layout->term_at[t] + layout->spans[i].inside;
+                layout->buckets[b] = (lki_bucket){ .first = at };
+                layout->bucket_count++;
+            }
+            layout->buckets[b].count += width;
+            if (i == layout->first_span[p] || layout->last_bucket[t] != b)
+                layout->buckets[b].terms++;
+            if (i == layout->first_span[p])
+                layout->first_bucket[t] = b;
+            layout->last_bucket[t] = b;
+        }
+    }
+    return LK_OK;
+}
+
+/* Spans of use 0: equal contiguous parts of their bucket's elements. */
+static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *options, uint32_t ranks)
+{
+    size_t *totals = NULL, *done = NULL;
+    lk_status status = LKI_NEW(&totals, layout->bucket_count, "bucket owners");
+    if (status == LK_OK)
+        status = LKI_NEW(&done, layout->bucket_count, "bucket owners");
+    for (int pass = 0; status == LK_OK && pass < 2; pass++) {
+        bucket_walk walk = walk_begin(options);
+        for (uint32_t t = 0; t < layout->term_count; t++) {
+            uint32_t p = layout->terms[t].param;
+            for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
+                lki_span *span  = &layout->spans[i];
+                size_t    width = span_width(layout, span);
+                uint32_t  b     = bucket_take(&walk, width);
+                if (layout->terms[t].use != 0)
+                    continue;
+                if (pass == 0)
+                    totals[b] += width;
+                else {
+                    span->owner = (uint32_t)((done[b] + width / 2) * ranks / totals[b]);
+                    done[b] += width;
+                }
+            }
+        }
+    }
+    lki_free(totals);
+    lki_free(done);
+    return status;
+}
+
+/* Neighbouring spans of one owner are one slice. */
+static lk_status make_slices(lki_layout *layout, const lk_parallel_options *options)
+{
+    bucket_walk walk     = walk_begin(options);
+    size_t      capacity = 0;
+    uint32_t    open     = UINT32_MAX;
+
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
+            const lki_span *span   = &layout->spans[i];
+            size_t          width  = span_width(layout, span);
+            uint32_t        b      = bucket_take(&walk, width);
+            lki_bucket     *bucket = &layout->buckets[b];
+            if (b != open)
+                capacity = 0;
+            open = b;
+            if (bucket->slice_count > 0 &&
+                bucket->slices[bucket->slice_count - 1].owner == span->owner) {
+                bucket->slices[bucket->slice_count - 1].count += width;
+                continue;
+            }
+            LK_TRY(lki_reserve((void **)&bucket->slices, &capacity, bucket->slice_count,
+                               sizeof *bucket->slices, "bucket slices"));
+            size_t at = layout->term_at[t] + span->inside - bucket->first;
+            bucket->slices[bucket->slice_count++] = (lk_slice){ at, width, span->owner };
+        }
+    }
+    return LK_OK;
+}
+
+lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
+                          const lk_parallel_options *options, uint32_t ranks)
+{
+    *out               = NULL;
+    lki_layout *layout = NULL;
+    LK_TRY(LKI_NEW(&layout, 1, "parameter layout"));
+    lk_status status = copy_params(layout, params, param_count);
+    if (status == LK_OK)
+        status = copy_terms(layout, options);
+    if (status == LK_OK) {
+        place(layout);
+        status = make_spans(layout);
+    }
+    if (status == LK_OK)
+        status = make_buckets(layout, options);
+    if (status == LK_OK)
+        status = deal_owners(layout, options, ranks);
+    if (status == LK_OK)
+        status = make_slices(layout, options);
+    if (status != LK_OK) {
+        lki_layout_free(layout);
+        return status;
+    }
+    *out = layout;
+    return LK_OK;
+}
+
+void lki_layout_free(lki_layout *layout)
+{
+    if (layout == NULL)
+        return;
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        lki_free(layout->buckets[b].slices);
+    void *parts[] = { layout->params,    layout->sizes,       layout->param_at, layout->terms,
+                      layout->term_at,   layout->term_of,     layout->first_use, layout->first_bucket,
+                      layout->last_bucket, layout->spans,     layout->first_span, layout->buckets };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        lki_free(parts[i]);
+    lki_free(layout);
+}

@@ -1,0 +1,58 @@
+/* parallel/layout.h -- where parameters and gradients live, and who owns what.
+ *
+ * Two spaces of FP32 elements.  The gradient space holds the gradient terms in the order in
+ * which backward finishes them, so that a bucket is one contiguous range.  The parameter space
+ * holds each parameter once, in the order of its use 0.  Every tensor starts at a multiple of 16
+ * elements.  A span is one block of at most 4096 elements of one parameter: the unit of
+ * ownership, of norms and of attestation, so that no border of ours can cut a norm block.
+ *
+ * Ownership: the spans of a bucket are dealt to the ranks in equal contiguous parts; the further
+ * uses of a shared parameter are reduced by whoever owns the span's use 0.
+ */
+#ifndef LKI_PARALLEL_LAYOUT_H
+#define LKI_PARALLEL_LAYOUT_H
+
+#include "lockstep/parallel.h"
+
+typedef struct {
+    uint32_t param, owner, count; /* count: elements, at most LKI_NORM_BLOCK */
+    size_t   at;                  /* in the parameter space */
+    size_t   inside;              /* in its parameter */
+} lki_span;
+
+/* A contiguous range of the gradient space that travels as one. */
+typedef struct {
+    size_t    first, count; /* elements */
+    lk_slice *slices;       /* relative to `first` */
+    size_t    slice_count;
+    uint32_t  terms;        /* gradient terms that touch it */
+} lki_bucket;
+
+typedef struct {
+    uint32_t          param_count, term_count;
+    lk_param         *params;
+    size_t           *sizes;     /* elements of each parameter */
+    size_t           *param_at;  /* in the parameter space */
+    lk_parallel_term *terms;
+    size_t           *term_at;   /* in the gradient space */
+    uint32_t         *term_of;   /* [first_use[p] + u] = the term of use u of parameter p */
+    uint32_t         *first_use;
+    uint32_t         *first_bucket, *last_bucket; /* of each term */
+    lki_span         *spans;     /* by parameter, then position */
+    size_t            span_count;
+    size_t           *first_span; /* of each parameter; [param_count] = span_count */
+    lki_bucket       *buckets;
+    uint32_t          bucket_count;
+    size_t            elements, grad_elements;
+} lki_layout;
+
+/* LK_EINVAL names the parameter or term that makes no sense. */
+LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
+                                       const lk_parallel_options *options, uint32_t ranks);
+void lki_layout_free(lki_layout *layout);
+
+/* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */
+uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
+size_t lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use);
+
+#endif

@@ -1,0 +1,462 @@
+/* parallel.c -- the public face of strategies: opening, values, turns, reports.
+ *
+ * All memory that ranks share is one arena, "model": parameters, the optimizer's state, running
+ * state, and the tables through which ranks tell each other sums.  Gradients are the strategy's.
+ */
+#include "lockstep/parallel.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "parallel/strategy.h"
+#include "tensor/ops.h"
+
+enum { ALIGN = 16 };
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+static lk_status find_strategy(const lki_strategy_ops **out, const char *name)
+{
+    static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_single };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (name == NULL || strcmp(name, all[i]->name) == 0) {
+            *out = all[i];
+            return LK_OK;
+        }
+    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp and single", name);
+}
+
+static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
+{
+    if (options->virtual_workers == 0)
+        return lk_fail(LK_EINVAL, "virtual_workers is 0; give V, at least the number of workers");
+    if (options->virtual_workers < parallel->ranks)
+        return lk_fail(LK_EINVAL, "%u workers are more than the %u virtual workers; raise "
+                                  "--virtual-workers or lower --workers", parallel->ranks,
+                       options->virtual_workers);
+    if (!(options->clip_norm >= 0))
+        return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
+                       options->clip_norm);
+    return lk_optimizer_check(&options->optimizer);
+}
+
+/* What all ranks must agree on, hashed: first the options, then each parameter. */
+static void describe(const lk_parallel *parallel, const lk_parallel_options *options, uint64_t *hashes)
+{
+    const lki_layout *layout = parallel->layout;
+    uint64_t o[] = { parallel->leaves, parallel->micro_count, options->seed, options->bucket_bytes,
+                     options->first_bucket_bytes, (uint64_t)options->optimizer.kind,
+                     parallel->state_width, lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
+    double   f[] = { options->clip_norm, options->optimizer.momentum, options->optimizer.beta1,
+                     options->optimizer.beta2, options->optimizer.eps, options->optimizer.weight_decay,
+                     options->optimizer.nesterov ? 1 : 0 };
+    hashes[0]    = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
+    for (uint32_t p = 0; p < layout->param_count; p++) {
+        const lk_param *param = &layout->params[p];
+        uint64_t        d[LK_RANK_MAX + 6] = { param->shape.rank, lki_layout_uses(layout, p),
+                                               param->no_decay, (uint64_t)param->init,
+                                               lki_xxh3(&param->scale, sizeof param->scale),
+                                               lki_xxh3(param->name, strlen(param->name)) };
+        memcpy(d + 6, param->shape.dims, param->shape.rank * sizeof d[0]);
+        hashes[1 + p] = lki_xxh3(d, sizeof d);
+    }
+}
+
+/* Compares `count` hashes over all ranks; *differs is the first that is not rank 0's, *who whose. */
+static lk_status compare(const lk_parallel *parallel, const uint64_t *hashes, size_t count,
+                         size_t *differs, uint32_t *who)
+{
+    uint64_t *all = NULL;
+    *differs      = SIZE_MAX;
+    LK_TRY(LKI_NEW(&all, count * parallel->ranks, "hashes to compare"));
+    lk_status status = lk_all_gather(parallel->comm, hashes, all, count * sizeof *hashes);
+    for (size_t i = 0; status == LK_OK && *differs == SIZE_MAX && i < count; i++)
+        for (uint32_t r = 1; r < parallel->ranks && *differs == SIZE_MAX; r++)
+            if (all[r * count + i] != all[i]) {
+                *differs = i;
+                *who     = r;
+            }
+    lki_free(all);
+    return status;
+}
+
+static lk_status verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    uint32_t  who = 0;
+    size_t    differs, count = (size_t)parallel->layout->param_count + 1;
+    uint64_t  params = count - 1, *hashes = NULL;
+    LK_TRY(compare(parallel, &params, 1, &differs, &who));
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH, "ranks 0 and %u describe models with different numbers of "
+                                     "parameters (rank %u has %llu)", who, parallel->rank,
+                       (unsigned long long)params);
+    LK_TRY(LKI_NEW(&hashes, count, "hashes to compare"));
+    describe(parallel, options, hashes);
+    lk_status status = compare(parallel, hashes, count, &differs, &who);
+    lki_free(hashes);
+    LK_TRY(status);
+    if (differs == 0)
+        return lk_fail(LK_EMISMATCH, "ranks 0 and %u were given different options (virtual workers, "
+                                     "micro-batches, optimizer, clipping, seed or buckets)", who);
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH, "ranks 0 and %u disagree about parameter %zu, '%s' on rank %u: "
+                                     "its name, shape, uses or initialisation differ", who,
+                       differs - 1, parallel->layout->params[differs - 1].name, parallel->rank);
+    return LK_OK;
+}
+
+static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    uint32_t count = options->state_count;
+    LK_TRY(LKI_NEW(&parallel->states, count + 1, "running state"));
+    LK_TRY(LKI_NEW(&parallel->state_at, count + 1, "running state"));
+    for (uint32_t i = 0; i < count; i++) {
+        parallel->states[i]       = options->states[i];
+        parallel->states[i].name  = NULL; /* the caller's; nothing here needs it */
+        parallel->state_at[i]     = parallel->state_width;
+        parallel->state_width    += lki_round_up(options->states[i].count, ALIGN);
+    }
+    parallel->state_count = count;
+    parallel->width = parallel->layout->grad_elements + parallel->micro_count * parallel->state_width;
+    return LK_OK;
+}
+
+/* Carves `bytes` from the arena being laid out; base NULL only measures. */
+static void *carve(char *base, size_t *at, size_t bytes)
+{
+    void *part = base == NULL ? NULL : base + *at;
+    *at        = lki_round_up(*at + bytes, 64);
+    return part;
+}
+
+static size_t lay_out(lk_parallel *parallel, char *base)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            at     = 0;
+    parallel->params         = carve(base, &at, layout->elements * sizeof(float));
+    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+        parallel->optimizer_state[i] = carve(base, &at, layout->elements * sizeof(float));
+    parallel->running       = carve(base, &at, parallel->state_width * sizeof(float));
+    parallel->block_sums    = carve(base, &at, layout->span_count * sizeof(double));
+    parallel->reports       = carve(base, &at, parallel->leaves * sizeof(lki_report));
+    parallel->micro_samples = carve(base, &at, (size_t)parallel->leaves * parallel->micro_count *
+                                                   sizeof(uint64_t));
+    return at;
+}
+
+static lk_status own_spans(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    LK_TRY(LKI_NEW(&parallel->mine, layout->span_count, "owned spans"));
+    LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
+    LK_TRY(LKI_NEW(&parallel->ready, layout->term_count, "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->param_count, parallel->leaves), "sums"));
+    for (size_t i = 0; i < layout->span_count; i++)
+        if (layout->spans[i].owner == parallel->rank)
+            parallel->mine[parallel->mine_count++] = i;
+    return LK_OK;
+}
+
+/* Every value from its own counter, each span by its owner: nothing to broadcast. */
+static lk_status initialise(lk_parallel *parallel, uint64_t seed)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = 0; i < parallel->mine_count; i++) {
+        const lki_span *span = &layout->spans[parallel->mine[i]];
+        lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param], span->inside,
+                       span->count, parallel->params + span->at);
+    }
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        lki_attest_written(parallel, p);
+    if (parallel->rank == 0)
+        for (uint32_t s = 0; s < parallel->state_count; s++)
+            for (size_t i = 0; i < parallel->states[s].count; i++)
+                parallel->running[parallel->state_at[s] + i] = parallel->states[s].initial;
+    return lk_barrier(parallel->comm);
+}
+
+static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options)
+{
+    LK_TRY(check_options(parallel, options));
+    LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    if (parallel->exec == NULL) {
+        LK_TRY(lk_exec_open(&parallel->own_exec, 1, NULL));
+        parallel->exec = parallel->own_exec;
+    }
+    LK_TRY(lki_layout_open(&parallel->layout, params, param_count, options, parallel->ranks));
+    LK_TRY(copy_states(parallel, options));
+    LK_TRY(verify_same_model(parallel, options));
+    lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
+    LK_TRY(own_spans(parallel));
+    LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
+    (void)lay_out(parallel, lk_arena_data(parallel->arena));
+    LK_TRY(parallel->ops->attach(parallel));
+    return initialise(parallel, options->seed);
+}
+
+lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                           uint32_t param_count, const lk_parallel_options *options)
+{
+    *out                  = NULL;
+    lk_parallel *parallel = NULL;
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    parallel->comm        = comm;
+    parallel->rank        = lk_comm_rank(comm);
+    parallel->ranks       = lk_comm_size(comm);
+    parallel->exec        = options->exec;
+    parallel->optimizer   = options->optimizer;
+    parallel->clip_norm   = options->clip_norm;
+    parallel->leaves      = options->virtual_workers;
+    parallel->micro_count = options->micro_count ? options->micro_count : 1;
+
+    lk_status status = open_parts(parallel, params, param_count, options);
+    if (status != LK_OK) {
+        lk_parallel_free(parallel);
+        return status;
+    }
+    *out = parallel;
+    return LK_OK;
+}
+
+void lk_parallel_free(lk_parallel *parallel)
+{
+    if (parallel == NULL)
+        return;
+    if (parallel->ops != NULL && parallel->private != NULL)
+        parallel->ops->detach(parallel);
+    lki_layout_free(parallel->layout);
+    lk_exec_free(parallel->own_exec);
+    lki_free(parallel->states);
+    lki_free(parallel->state_at);
+    lki_free(parallel->mine);
+    lki_free(parallel->hashes);
+    lki_free(parallel->ready);
+    lki_free(parallel->scratch);
+    lki_free(parallel);
+}
+
+/* ---- Values ------------------------------------------------------------------------------ */
+
+const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
+{
+    return lk_parallel_value(parallel, param, 0);
+}
+
+static float *value_at(const lk_parallel *parallel, uint32_t param, uint32_t which)
+{
+    LK_ASSERT(param < parallel->layout->param_count);
+    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
+    float *base = which == 0 ? parallel->params : parallel->optimizer_state[which - 1];
+    return base + parallel->layout->param_at[param];
+}
+
+const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
+{
+    return value_at(parallel, param, which);
+}
+
+const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(state < parallel->state_count);
+    return parallel->running + parallel->state_at[state];
+}
+
+static lk_status verify_same_values(lk_parallel *parallel, const char *name, const float *values,
+                                    size_t count)
+{
+    uint32_t who = 0;
+    size_t   differs;
+    uint64_t hash = lki_xxh3(values, count * sizeof *values);
+    LK_TRY(compare(parallel, &hash, 1, &differs, &who));
+    if (differs != SIZE_MAX)
+        return lk_fail(LK_EMISMATCH, "ranks 0 and %u start with different values of '%s'; every rank "
+                                     "must load the same", who, name);
+    return LK_OK;
+}
+
+lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which, const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
+        return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+    LK_TRY(verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    float *to = value_at(parallel, param, which);
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_span *span = &layout->spans[i];
+        if (span->owner == parallel->rank)
+            memcpy(to + span->inside, values + span->inside, span->count * sizeof *to);
+    }
+    lki_attest_written(parallel, param);
+    return lk_barrier(parallel->comm);
+}
+
+lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
+{
+    if (state >= parallel->state_count)
+        return lk_fail(LK_EINVAL, "there is no running state %u", state);
+    size_t count = parallel->states[state].count;
+    LK_TRY(verify_same_values(parallel, "running state", values, count));
+    if (parallel->rank == 0)
+        memcpy(parallel->running + parallel->state_at[state], values, count * sizeof *values);
+    return lk_barrier(parallel->comm);
+}
+
+void lk_parallel_range(const lk_parallel *parallel, uint32_t *first, uint32_t *count)
+{
+    *first = parallel->plan.first;
+    *count = parallel->plan.count;
+}
+
+/* ---- Turns ------------------------------------------------------------------------------- */
+
+static bool failed(const lk_parallel *parallel)
+{
+    return parallel->failure.status != LK_OK;
+}
+
+/* Keeps a failure for lk_parallel_finish(): hooks have nobody to return it to. */
+static void keep(lk_parallel *parallel, lk_status status)
+{
+    if (status != LK_OK && !failed(parallel))
+        parallel->failure = *lk_error_last();
+}
+
+lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
+{
+    if (failed(parallel))
+        return lki_fail_again(&parallel->failure);
+    parallel->step    = step;
+    parallel->leaf    = 0;
+    parallel->micro   = 0;
+    parallel->turning = false;
+    return LK_OK;
+}
+
+/* The current virtual worker, counted over all. */
+static uint32_t leaf_now(const lk_parallel *parallel)
+{
+    return parallel->plan.first + parallel->leaf;
+}
+
+static void end_turn(lk_parallel *parallel)
+{
+    if (parallel->micro + 1 == parallel->micro_count)
+        for (uint32_t t = 0; t < parallel->layout->term_count; t++)
+            lk_parallel_grad_ready(parallel, t);
+    parallel->turning = false;
+    if (++parallel->micro < parallel->micro_count || failed(parallel))
+        return;
+    keep(parallel, parallel->ops->end_leaf(parallel));
+    parallel->micro = 0;
+    parallel->leaf++;
+}
+
+static void begin_leaf(lk_parallel *parallel)
+{
+    uint32_t leaf = leaf_now(parallel);
+    memset(parallel->ready, 0, parallel->layout->term_count);
+    parallel->reports[leaf] = (lki_report){ 0 };
+    memset(parallel->micro_samples + (size_t)leaf * parallel->micro_count, 0,
+           parallel->micro_count * sizeof *parallel->micro_samples);
+    keep(parallel, parallel->ops->begin_leaf(parallel, leaf, &parallel->gradients));
+}
+
+bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
+{
+    if (parallel->turning)
+        end_turn(parallel);
+    if (failed(parallel) || parallel->leaf == parallel->plan.count)
+        return false;
+    if (parallel->micro == 0)
+        begin_leaf(parallel);
+    if (failed(parallel))
+        return false;
+    parallel->turning = true;
+    *turn             = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
+    return true;
+}
+
+float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
+    return parallel->gradients + parallel->layout->term_at[term];
+}
+
+float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(parallel->turning && state < parallel->state_count);
+    return parallel->gradients + parallel->layout->grad_elements +
+           parallel->micro * parallel->state_width + parallel->state_at[state];
+}
+
+void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
+    bool last = parallel->micro + 1 == parallel->micro_count;
+    if (!last || parallel->ready[term] || failed(parallel))
+        return;
+    parallel->ready[term] = 1;
+    keep(parallel, parallel->ops->term_ready(parallel, term));
+}
+
+void lk_parallel_progress(lk_parallel *parallel)
+{
+    if (parallel->ops->progress != NULL && !failed(parallel))
+        keep(parallel, parallel->ops->progress(parallel));
+}
+
+void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,
+                        uint64_t hits)
+{
+    LK_ASSERT(parallel->turning);
+    lki_report *report = &parallel->reports[leaf_now(parallel)];
+    report->loss += loss_sum;
+    report->count += count;
+    report->hits += hits;
+    parallel->micro_samples[(size_t)leaf_now(parallel) * parallel->micro_count + parallel->micro] +=
+        samples;
+}
+
+lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+{
+    float           *sums = NULL;
+    lk_parallel_turn turn;
+    *result = (lk_step_result){ 0 };
+    while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
+        continue;
+    if (!failed(parallel))
+        keep(parallel, parallel->ops->reduce(parallel, &sums));
+    if (!failed(parallel))
+        keep(parallel, lki_step_finish(parallel, sums, lr, result));
+    return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
+}
+
+lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out)
+{
+    uint32_t leaves = parallel->leaves, widest = (leaves + parallel->ranks - 1) / parallel->ranks;
+    size_t   row = (size_t)widest * width;
+    double  *sheet = NULL, *column = NULL, *send = NULL;
+
+    lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");
+    if (status == LK_OK)
+        status = LKI_NEW(&column, leaves, "sums");
+    if (status == LK_OK) {
+        send = sheet + row * parallel->ranks;
+        memcpy(send, mine, (size_t)parallel->plan.count * width * sizeof *mine);
+        status = lk_all_gather(parallel->comm, send, sheet, row * sizeof *send);
+    }
+    for (uint32_t w = 0; status == LK_OK && w < width; w++) {
+        for (uint32_t r = 0, v = 0; r < parallel->ranks; r++) {
+            uint32_t first, count;
+            lki_virtual_range(leaves, parallel->ranks, r, &first, &count);
+            for (uint32_t i = 0; i < count; i++)
+                column[v++] = sheet[r * row + (size_t)i * width + w];
+        }
+        out[w] = lki_tree_sum_f64(column, leaves);
+    }
+    lki_free(sheet);
+    lki_free(column);
+    return status;
+}

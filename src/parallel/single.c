@@ -1,0 +1,84 @@
+/* single.c -- the reference that every strategy must equal, as plainly as it can be said.
+ *
+ * One worker, V whole gradients side by side, one recursive sum.  No buckets, no overlap, no
+ * merging on the way, no shared slices.
+ * Cost: V x gradient bytes of memory, V - 1 additions per element.  For tests and `verify`.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+
+static lk_status single_attach(lk_parallel *parallel)
+{
+    if (parallel->ranks != 1)
+        return lk_fail(LK_EINVAL, "strategy 'single' is the one-worker reference, but there are %u "
+                                  "workers; use --workers 1 or --strategy ddp", parallel->ranks);
+    float *all = NULL;
+    LK_TRY(LKI_NEW(&all, parallel->width * parallel->leaves, "gradients of all virtual workers"));
+    parallel->private = all;
+    return LK_OK;
+}
+
+static void single_detach(lk_parallel *parallel)
+{
+    lki_free(parallel->private);
+    parallel->private = NULL;
+}
+
+static float *whole_gradient(const lk_parallel *parallel, uint32_t leaf)
+{
+    return (float *)parallel->private + parallel->width * leaf;
+}
+
+static lk_status single_begin_leaf(lk_parallel *parallel, uint32_t leaf, float **gradients)
+{
+    *gradients = whole_gradient(parallel, leaf);
+    memset(*gradients, 0, parallel->width * sizeof(float));
+    return LK_OK;
+}
+
+static lk_status single_term_ready(lk_parallel *parallel, uint32_t term)
+{
+    (void)parallel;
+    (void)term;
+    return LK_OK;
+}
+
+static lk_status single_end_leaf(lk_parallel *parallel)
+{
+    (void)parallel;
+    return LK_OK;
+}
+
+/* Leaves the sum over [first, first + count) in the gradient of `first`. */
+static void sum_tree(const lk_parallel *parallel, uint32_t first, uint32_t count)
+{
+    if (count == 1)
+        return;
+    uint32_t left = lki_tree_left(count);
+    sum_tree(parallel, first, left);
+    sum_tree(parallel, first + left, count - left);
+    float       *a = whole_gradient(parallel, first);
+    const float *b = whole_gradient(parallel, first + left);
+    for (size_t i = 0; i < parallel->width; i++)
+        a[i] = a[i] + b[i];
+}
+
+static lk_status single_reduce(lk_parallel *parallel, float **sums)
+{
+    sum_tree(parallel, 0, parallel->leaves);
+    *sums = whole_gradient(parallel, 0);
+    return LK_OK;
+}
+
+const lki_strategy_ops lki_strategy_single = {
+    .name       = "single",
+    .attach     = single_attach,
+    .detach     = single_detach,
+    .begin_leaf = single_begin_leaf,
+    .term_ready = single_term_ready,
+    .end_leaf   = single_end_leaf,
+    .reduce     = single_reduce,
+};

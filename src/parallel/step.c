@@ -1,0 +1,206 @@
+/* step.c -- from the summed gradients to the next parameters.
+ *
+ * 1. Each rank, on the spans that it owns: adds the further uses of shared parameters to use 0,
+ *    in order; sums the squares of each span (norms are trees over spans, then over tensors).
+ * 2. A barrier: all sums, losses and counts are there.  Every rank computes the same loss and
+ *    norm, and finds the same failure if either is not finite; nothing has been updated then.
+ * 3. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
+ *    wrote last time, and hashes what it writes: memory that changed in between is named.
+ * 4. A barrier: the parameters of the next step are visible to all.
+ */
+#include <math.h>
+#include <stdatomic.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+#include "tensor/ops.h"
+
+enum { SPANS_PER_TASK = 8 };
+
+/* Runs task over my spans, a few at a time. */
+typedef struct step_context step_context;
+struct step_context {
+    lk_parallel *parallel;
+    float       *sums;
+    void (*visit)(step_context *step, size_t span);
+    lk_update      update;
+    _Atomic size_t corrupt; /* the first span whose parameters were not what was written */
+};
+
+static void visit_some(void *context, size_t task)
+{
+    step_context *step = context;
+    size_t        end  = lki_min((task + 1) * SPANS_PER_TASK, step->parallel->mine_count);
+    for (size_t i = task * SPANS_PER_TASK; i < end; i++)
+        step->visit(step, step->parallel->mine[i]);
+}
+
+static void visit_mine(step_context *step, void (*visit)(step_context *step, size_t span))
+{
+    size_t tasks = (step->parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK;
+    step->visit  = visit;
+    lk_parallel_for(step->parallel->exec, tasks, visit_some, step);
+}
+
+/* ---- Sums -------------------------------------------------------------------------------- */
+
+static void sum_span(step_context *step, size_t index)
+{
+    lk_parallel      *parallel = step->parallel;
+    const lki_layout *layout   = parallel->layout;
+    const lki_span   *span     = &layout->spans[index];
+    float            *sum      = step->sums + lki_layout_grad_at(layout, span, 0);
+
+    for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
+        lki_merge_f32(span->count, sum, step->sums + lki_layout_grad_at(layout, span, use));
+    parallel->block_sums[index] = lki_block_sum_squares(parallel->exec, span->count, sum);
+}
+
+/* The norm of the summed gradient: a tree over each tensor's spans, then over the tensors. */
+static double gradient_norm(const lk_parallel *parallel)
+{
+    const lki_layout *layout  = parallel->layout;
+    double           *tensors = parallel->scratch;
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        tensors[p] = lki_tree_sum_f64(parallel->block_sums + layout->first_span[p],
+                                      layout->first_span[p + 1] - layout->first_span[p]);
+    return sqrt(lki_tree_sum_f64(tensors, layout->param_count));
+}
+
+static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
+{
+    double *losses = parallel->scratch;
+    *result        = (lk_step_result){ 0 };
+    for (uint32_t v = 0; v < parallel->leaves; v++) {
+        losses[v] = parallel->reports[v].loss;
+        result->count += parallel->reports[v].count;
+        result->hits += parallel->reports[v].hits;
+    }
+    double sum = lki_tree_sum_f64(losses, parallel->leaves);
+    if (result->count == 0)
+        return lk_fail(LK_EINVAL, "step %llu: no virtual worker reported a sample; call "
+                                  "lk_parallel_report() once a turn",
+                       (unsigned long long)parallel->step);
+    result->loss = sum / (double)result->count;
+    result->grad_norm = gradient_norm(parallel) / (double)result->count;
+    return LK_OK;
+}
+
+static lk_status check_finite(const lk_parallel *parallel, const lk_step_result *result)
+{
+    for (uint32_t v = 0; v < parallel->leaves; v++)
+        if (!isfinite(parallel->reports[v].loss))
+            return lk_fail(LK_ENONFINITE, "step %llu: the loss of virtual worker %u is not finite; "
+                                          "lower the learning rate or clip the gradient (nothing "
+                                          "was updated)", (unsigned long long)parallel->step, v);
+    if (isfinite(result->grad_norm))
+        return LK_OK;
+    const lki_layout *layout = parallel->layout;
+    size_t            span   = 0;
+    while (span + 1 < layout->span_count && isfinite(parallel->block_sums[span]))
+        span++;
+    return lk_fail(LK_ENONFINITE, "step %llu: the gradient of '%s' is not finite; lower the learning "
+                                  "rate or clip the gradient (nothing was updated)",
+                   (unsigned long long)parallel->step,
+                   layout->params[layout->spans[span].param].name);
+}
+
+/* ---- Updates ----------------------------------------------------------------------------- */
+
+static void note_corrupt(step_context *step, size_t index)
+{
+    size_t known = atomic_load(&step->corrupt);
+    while (index < known && !atomic_compare_exchange_weak(&step->corrupt, &known, index))
+        continue;
+}
+
+static void update_span(step_context *step, size_t index)
+{
+    lk_parallel      *parallel = step->parallel;
+    const lki_layout *layout   = parallel->layout;
+    const lki_span   *span     = &layout->spans[index];
+    float            *values   = parallel->params + span->at;
+    size_t            bytes    = span->count * sizeof(float);
+    float            *state[2] = { NULL, NULL };
+    lk_update         update   = step->update;
+
+    if (lki_xxh3(values, bytes) != parallel->hashes[index]) {
+        note_corrupt(step, index);
+        return;
+    }
+    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+        state[i] = parallel->optimizer_state[i] + span->at;
+    update.no_decay = layout->params[span->param].no_decay;
+    lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count,
+                        step->sums + lki_layout_grad_at(layout, span, 0), values, state);
+    parallel->hashes[index] = lki_xxh3(values, bytes);
+}
+
+void lki_attest_written(lk_parallel *parallel, uint32_t param)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
+        if (layout->spans[i].owner == parallel->rank)
+            parallel->hashes[i] = lki_xxh3(parallel->params + layout->spans[i].at,
+                                           layout->spans[i].count * sizeof(float));
+}
+
+static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
+{
+    const lki_span *span = &parallel->layout->spans[index];
+    return lk_fail(LK_ECORRUPT, "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
+                                "it was written; something else wrote into the model's memory, or the "
+                                "memory is faulty",
+                   parallel->rank, (unsigned long long)parallel->step,
+                   parallel->layout->params[span->param].name, span->inside,
+                   span->inside + span->count - 1);
+}
+
+/* Running state: one update per micro-batch index, in order, from the mean over its samples. */
+static void update_running(const lk_parallel *parallel, const float *sums)
+{
+    size_t begin = parallel->state_width * parallel->rank / parallel->ranks;
+    size_t end   = parallel->state_width * (parallel->rank + 1) / parallel->ranks;
+
+    for (uint32_t k = 0; k < parallel->micro_count; k++) {
+        uint64_t samples = 0;
+        for (uint32_t v = 0; v < parallel->leaves; v++)
+            samples += parallel->micro_samples[(size_t)v * parallel->micro_count + k];
+        if (samples == 0)
+            continue;
+        float        inverse = (float)(1.0 / (double)samples);
+        const float *sum     = sums + parallel->layout->grad_elements + k * parallel->state_width;
+        uint32_t     state   = 0;
+        for (size_t i = begin; i < end; i++) {
+            while (state + 1 < parallel->state_count && i >= parallel->state_at[state + 1])
+                state++;
+            float momentum       = parallel->states[state].momentum;
+            float mean           = sum[i] * inverse;
+            parallel->running[i] = (1.0f - momentum) * parallel->running[i] + momentum * mean;
+        }
+    }
+}
+
+lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result)
+{
+    step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
+
+    visit_mine(&step, sum_span);
+    LK_TRY(lk_barrier(parallel->comm));
+    LK_TRY(collect(parallel, result));
+    double inverse = 1.0 / (double)result->count;
+    LK_TRY(check_finite(parallel, result));
+
+    step.update = (lk_update){ .step  = parallel->step,
+                               .lr    = lr,
+                               .scale = (float)inverse,
+                               .clip  = lk_clip_factor(result->grad_norm, parallel->clip_norm) };
+    visit_mine(&step, update_span);
+    if (step.corrupt != SIZE_MAX)
+        return corrupt_error(parallel, step.corrupt);
+    if (parallel->state_width > 0)
+        update_running(parallel, sums);
+    return lk_barrier(parallel->comm);
+}

@@ -1,0 +1,93 @@
+/* parallel/strategy.h -- the strategy waist: one way of turning V gradients into one sum.
+ *
+ * A strategy places the gradients of the virtual workers that its rank runs, and leaves, for
+ * every span that the rank owns, the canonical sum over all V.  What is common to all (who owns
+ * what, norms, clipping, the update, attestation) lies above it in step.c.  A strategy never
+ * sees a model, and a model never sees a strategy.
+ *
+ * Ownership: `parallel` belongs to parallel.c; a strategy owns parallel->private alone, and
+ * frees it in detach(), which must accept a half-made one.
+ */
+#ifndef LKI_PARALLEL_STRATEGY_H
+#define LKI_PARALLEL_STRATEGY_H
+
+#include "base/status.h"
+#include "parallel/layout.h"
+#include "parallel/virtual.h"
+
+typedef struct {
+    const char *name;
+    lk_status (*attach)(lk_parallel *parallel);
+    void (*detach)(lk_parallel *parallel);
+
+    /* Starts the rank's next virtual worker: *gradients is its zeroed gradient space. */
+    lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, float **gradients);
+
+    /* The current virtual worker has finished a term / all of them.  Every term is announced
+     * before end_leaf(). */
+    lk_status (*term_ready)(lk_parallel *parallel, uint32_t term);
+    lk_status (*end_leaf)(lk_parallel *parallel);
+
+    /* (optional) Moves communication forward without waiting. */
+    lk_status (*progress)(lk_parallel *parallel);
+
+    /* The gradient space in which my spans hold the sums over all virtual workers; waits. */
+    lk_status (*reduce)(lk_parallel *parallel, float **sums);
+} lki_strategy_ops;
+
+extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_single;
+
+/* Per virtual worker and step, visible to all ranks. */
+typedef struct {
+    double   loss;
+    uint64_t count, hits;
+} lki_report;
+
+struct lk_parallel {
+    const lki_strategy_ops *ops;
+    void                   *private;
+    lk_comm                *comm;
+    uint32_t                rank, ranks;
+    lk_exec                *exec, *own_exec;
+    lk_optimizer            optimizer;
+    double                  clip_norm;
+    uint32_t                leaves, micro_count;
+    lki_layout             *layout;
+    lki_virtual_plan        plan;
+
+    /* Running state: state_width elements, padded per state; its sums follow the gradients. */
+    uint32_t           state_count;
+    lk_parallel_state *states;
+    size_t            *state_at;
+    size_t             state_width;
+    size_t             width; /* of a gradient space: gradients, then micro_count x state_width */
+
+    /* In the arena: one copy for all ranks. */
+    lk_arena   *arena;
+    float      *params, *optimizer_state[2], *running;
+    double     *block_sums;    /* [span_count] */
+    lki_report *reports;       /* [leaves] */
+    uint64_t   *micro_samples; /* [leaves][micro_count] */
+
+    /* Mine. */
+    size_t   *mine; /* indices of the spans that I own */
+    size_t    mine_count;
+    uint64_t *hashes; /* of what I wrote last, by span */
+    uint8_t  *ready;   /* terms announced by the current virtual worker */
+    double   *scratch; /* as many as parameters or virtual workers */
+
+    /* The step under way. */
+    uint64_t step;
+    uint32_t leaf, micro;   /* the current turn: leaf counts from 0 in my range */
+    bool     turning;
+    float   *gradients; /* of the current virtual worker */
+    lk_error failure;   /* kept until lk_parallel_finish() */
+};
+
+/* step.c: everything after the reduction. */
+lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result);
+
+/* Hashes what this rank owns of parameter `param`, as the baseline of attestation. */
+void lki_attest_written(lk_parallel *parallel, uint32_t param);
+
+#endif

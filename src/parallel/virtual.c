@@ -1,0 +1,74 @@
+/* virtual.c -- ranges of virtual workers and the binary counter over them; see virtual.h. */
+#include "parallel/virtual.h"
+
+#include <string.h>
+
+#include "device/reduce.h"
+
+void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first, uint32_t *count)
+{
+    uint64_t begin = (uint64_t)rank * leaves / ranks;
+    uint64_t end   = ((uint64_t)rank + 1) * leaves / ranks;
+    *first         = (uint32_t)begin;
+    *count         = (uint32_t)(end - begin);
+}
+
+void lki_counter_begin(lki_counter *counter, uint32_t leaves)
+{
+    *counter = (lki_counter){ .leaves = leaves };
+}
+
+/* The lowest buffer that no live sum occupies. */
+static uint32_t free_buffer(const lki_counter *counter)
+{
+    for (uint32_t buffer = 0;; buffer++) {
+        bool taken = false;
+        for (uint32_t i = 0; i < counter->depth; i++)
+            taken |= counter->stack[i].buffer == buffer;
+        if (!taken)
+            return buffer;
+    }
+}
+
+uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf)
+{
+    LK_ASSERT(counter->depth < LKI_NODES_MAX);
+    uint32_t buffer                   = free_buffer(counter);
+    counter->stack[counter->depth++] = (lki_node){ leaf, 1, buffer };
+    if (buffer >= counter->used)
+        counter->used = buffer + 1;
+    return buffer;
+}
+
+bool lki_counter_merge(lki_counter *counter, uint32_t *left, uint32_t *right)
+{
+    if (counter->depth < 2)
+        return false;
+    lki_node *low = &counter->stack[counter->depth - 2], *high = low + 1;
+    uint32_t  both = low->count + high->count;
+    if (!lki_tree_is_node(counter->leaves, low->first, both) || lki_tree_left(both) != low->count)
+        return false;
+    *left      = low->buffer;
+    *right     = high->buffer;
+    low->count = both;
+    counter->depth--;
+    return true;
+}
+
+void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)
+{
+    lki_counter counter;
+    uint32_t    left, right;
+
+    *plan = (lki_virtual_plan){ .leaves = leaves };
+    lki_virtual_range(leaves, ranks, rank, &plan->first, &plan->count);
+    lki_counter_begin(&counter, leaves);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        (void)lki_counter_push(&counter, plan->first + i);
+        while (lki_counter_merge(&counter, &left, &right))
+            continue;
+    }
+    plan->buffers    = counter.used;
+    plan->node_count = counter.depth;
+    memcpy(plan->nodes, counter.stack, counter.depth * sizeof counter.stack[0]);
+}

@@ -1,0 +1,49 @@
+/* parallel/virtual.h -- which virtual workers a rank runs, and how their gradients merge.
+ *
+ * A rank runs a contiguous range of the V virtual workers.  It computes them in order and merges
+ * neighbours like a binary counter: as soon as two adjacent sums are the two children of a node
+ * of the canonical tree, the left one takes the right one in.  What is left at the end are
+ * the few maximal subtrees of the range; each travels once.  The peak number of live buffers is
+ * known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the buffer
+ * of every gradient.
+ */
+#ifndef LKI_PARALLEL_VIRTUAL_H
+#define LKI_PARALLEL_VIRTUAL_H
+
+#include "base/status.h"
+
+enum { LKI_NODES_MAX = 64 }; /* two maximal chains of a 32-bit range */
+
+/* The sum over virtual workers [first, first + count), in buffer `buffer`. */
+typedef struct {
+    uint32_t first, count, buffer;
+} lki_node;
+
+typedef struct {
+    uint32_t leaves;       /* V */
+    uint32_t first, count; /* this rank's range */
+    uint32_t buffers;      /* the peak */
+    uint32_t node_count;   /* what is left at the end */
+    lki_node nodes[LKI_NODES_MAX];
+} lki_virtual_plan;
+
+/* The range of `rank`: [rank V / N, (rank + 1) V / N). */
+void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first, uint32_t *count);
+
+void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
+
+/* The live sums while a range is being computed. */
+typedef struct {
+    uint32_t leaves, depth, used;
+    lki_node stack[LKI_NODES_MAX];
+} lki_counter;
+
+void lki_counter_begin(lki_counter *counter, uint32_t leaves);
+
+/* The buffer in which virtual worker `leaf`, the next of the range, accumulates. */
+uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf);
+
+/* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
+bool lki_counter_merge(lki_counter *counter, uint32_t *left, uint32_t *right);
+
+#endif
