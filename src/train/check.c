@@ -1,0 +1,151 @@
+/* check.c -- completing a configuration, and saying all that is wrong before workers start. */
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/session.h"
+
+enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };
+
+/* The first of 8, 4, 2, 1 that divides what one virtual worker, or the whole batch, is made of. */
+static uint32_t default_micro_batch(uint32_t samples)
+{
+    for (uint32_t b = 8; b > 1; b /= 2)
+        if (samples % b == 0)
+            return b;
+    return 1;
+}
+
+static lk_status check_batch(lk_train_config *c)
+{
+    if (c->global_batch == 0)
+        return lk_fail(LK_EINVAL, "--global-batch is missing: how many samples each update uses");
+    if (c->virtual_workers > 0 && c->global_batch % c->virtual_workers != 0)
+        return lk_fail(LK_EINVAL, "--global-batch %u cannot be divided over --virtual-workers %u; make "
+                                  "it a multiple", c->global_batch, c->virtual_workers);
+    if (c->micro_batch == 0)
+        c->micro_batch = default_micro_batch(
+            c->virtual_workers ? c->global_batch / c->virtual_workers : c->global_batch);
+    if (c->global_batch % c->micro_batch != 0)
+        return lk_fail(LK_EINVAL, "--global-batch %u cannot be divided by --micro-batch %u; make it a "
+                                  "multiple", c->global_batch, c->micro_batch);
+    uint32_t pieces = c->global_batch / c->micro_batch;
+    if (c->virtual_workers == 0)
+        for (uint32_t v = 1; v <= VIRTUAL_WORKERS_DEFAULT_MAX && v <= pieces; v++)
+            if (pieces % v == 0)
+                c->virtual_workers = v;
+    if (pieces % c->virtual_workers != 0)
+        return lk_fail(LK_EINVAL, "--global-batch %u is not --virtual-workers %u x --micro-batch %u x a "
+                                  "whole number", c->global_batch, c->virtual_workers, c->micro_batch);
+    return LK_OK;
+}
+
+static lk_status check_workers(lk_train_config *c)
+{
+    cpu_set_t cpus;
+    if (c->threads == 0)
+        c->threads = 1;
+    if (c->workers == 0) {
+        bool     known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
+        uint32_t cores = known ? (uint32_t)CPU_COUNT(&cpus) : 1;
+        c->workers     = (uint32_t)lki_min(lki_max(cores / c->threads, 1), c->virtual_workers);
+        if (c->strategy != NULL && strcmp(c->strategy, "single") == 0)
+            c->workers = 1;
+    }
+    if (c->workers > c->virtual_workers)
+        return lk_fail(LK_EINVAL, "--workers %u are more than the %u virtual workers of this run; raise "
+                                  "--virtual-workers (or --global-batch), or lower --workers",
+                       c->workers, c->virtual_workers);
+    if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 && strcmp(c->strategy, "single") != 0)
+        return lk_fail(LK_EUNSUPPORTED, "--strategy %s: this version has ddp and single", c->strategy);
+    if (c->strategy != NULL && strcmp(c->strategy, "single") == 0 && c->workers != 1)
+        return lk_fail(LK_EINVAL, "--strategy single is the one-worker reference; use --workers 1");
+    return LK_OK;
+}
+
+static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
+{
+    uint64_t per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
+    if (per_epoch == 0)
+        return lk_fail(LK_EINVAL, "--drop-last leaves nothing: the data have %llu samples, less than one "
+                                  "global batch of %u", (unsigned long long)data->train_count,
+                       c->global_batch);
+    if (c->steps > 0 && c->epochs != 0)
+        return lk_fail(LK_EINVAL, "give --steps or --epochs, not both");
+    if (!(c->epochs >= 0) || c->epochs * (double)per_epoch > 1e15)
+        return lk_fail(LK_EINVAL, "--epochs %g is not a sensible number of epochs", c->epochs);
+    if (c->steps == 0 && c->epochs > 0)
+        c->steps = (uint64_t)(c->epochs * (double)per_epoch + 0.5);
+    if (c->steps == 0)
+        return lk_fail(LK_EINVAL, "how long to train is missing: give --steps or --epochs (an epoch of "
+                                  "these data has %llu steps)", (unsigned long long)per_epoch);
+    if (c->steps > UINT32_MAX)
+        return lk_fail(LK_EINVAL, "--steps %llu is more than %u", (unsigned long long)c->steps, UINT32_MAX);
+    c->schedule.steps = c->steps;
+    return LK_OK;
+}
+
+static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data, const lk_model *model)
+{
+    if (c->eval_every > 0 && data->validation_count == 0)
+        return lk_fail(LK_EINVAL, "--eval-every needs validation data; give --validation FRACTION");
+    if (c->checkpoint_every > 0 && c->checkpoint == NULL)
+        return lk_fail(LK_EINVAL, "--checkpoint-every needs --checkpoint DIR");
+    if (c->log != NULL) {
+        FILE *log = fopen(c->log, "ae");
+        if (log == NULL)
+            return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
+        (void)fclose(log);
+    }
+    if (c->init != NULL && c->resume_required)
+        return lk_fail(LK_EINVAL, "--init and --resume contradict each other: a checkpoint has weights");
+    if (c->init != NULL)
+        LK_TRY(lki_init_check(c->init, model));
+    return lki_checkpoint_check(c);
+}
+
+static lk_status check_data(lk_train_config *c, const lk_dataset *dataset)
+{
+    const lk_dataset_info *data    = lk_dataset_describe(dataset);
+    lk_model_options       options = lki_model_options(c, data);
+    lk_model              *model   = NULL;
+
+    LK_TRY(check_length(c, data));
+    LK_TRY(lk_schedule_check(&c->schedule));
+    LK_TRY(lk_model_build(&model, c->model, &options));
+    lk_status status = check_files(c, data, model);
+    lk_model_free(model);
+    return status;
+}
+
+lk_status lk_train_check(lk_train_config *c)
+{
+    lk_dataset *dataset = NULL;
+    lk_exec    *exec    = NULL;
+
+    if (c->model == NULL)
+        return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
+    if (c->data == NULL)
+        return lk_fail(LK_EINVAL, "--data is missing: for example --data text:FILE");
+    if (!(c->validation >= 0 && c->validation < 1))
+        return lk_fail(LK_EINVAL, "--validation %g is not a fraction from 0 to below 1", c->validation);
+    if (!(c->clip_norm >= 0) || isinf(c->clip_norm))
+        return lk_fail(LK_EINVAL, "--clip-norm %g is not a norm; give a positive number, or 0 for none",
+                       c->clip_norm);
+    if (c->context == 0)
+        c->context = CONTEXT_DEFAULT;
+    LK_TRY(check_batch(c));
+    LK_TRY(check_workers(c));
+    LK_TRY(lk_optimizer_check(&c->optimizer));
+    LK_TRY(lk_exec_open(&exec, 1, c->isa));
+    lk_exec_free(exec);
+
+    lk_dataset_options options = lki_dataset_options(c);
+    LK_TRY(lk_dataset_open(&dataset, c->data, &options));
+    lk_status status = check_data(c, dataset);
+    lk_dataset_free(dataset);
+    return status;
+}

@@ -1,0 +1,193 @@
+/* identity.c -- what defines a run: its options, its exactness id, its hashes. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/session.h"
+
+/* Raised by whoever changes the bits that a kernel, the random numbers or the tree produce. */
+enum { KERNEL_REVISION = 1, RNG_REVISION = 1, TREE_REVISION = 1 };
+
+lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data)
+{
+    lk_model_options options = config->model_options;
+    options.input            = data->x;
+    options.tokens           = data->tokens;
+    options.classes          = data->classes;
+    return options;
+}
+
+lk_dataset_options lki_dataset_options(const lk_train_config *config)
+{
+    return (lk_dataset_options){ .context    = config->context,
+                                 .validation = config->validation,
+                                 .seed       = config->seed,
+                                 .split_seed = config->split_seed };
+}
+
+static void put_integer(json_t *object, const char *key, uint64_t value)
+{
+    (void)json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void put_real(json_t *object, const char *key, double value)
+{
+    (void)json_object_set_new(object, key, json_real(value));
+}
+
+static void put_model(json_t *object, const lk_model_options *model, const lk_dataset_info *data)
+{
+    json_t *hidden = json_array(), *input = json_array();
+    put_integer(object, "layers", model->layers);
+    put_integer(object, "heads", model->heads);
+    put_integer(object, "width", model->width);
+    put_real(object, "dropout", (double)model->dropout);
+    put_integer(object, "depth", model->depth);
+    (void)json_object_set_new(object, "zero-gamma", json_boolean(model->zero_gamma));
+    for (uint32_t i = 0; i < model->hidden_count; i++)
+        (void)json_array_append_new(hidden, json_integer(model->hidden[i]));
+    (void)json_object_set_new(object, "hidden", hidden);
+    put_integer(object, "classes", data->classes);
+    (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
+    for (uint32_t i = 0; i < data->x.rank; i++)
+        (void)json_array_append_new(input, json_integer((json_int_t)data->x.dims[i]));
+    (void)json_object_set_new(object, "input", input);
+}
+
+static void put_optimizer(json_t *object, const lk_train_config *config)
+{
+    static const char *const schedules[] = { "constant", "linear", "cosine", "step" };
+    const lk_optimizer      *o           = &config->optimizer;
+    const lk_schedule       *s           = &config->schedule;
+
+    (void)json_object_set_new(object, "optimizer", json_string(o->kind == LK_SGD ? "sgd" : "adamw"));
+    put_real(object, "momentum", o->momentum);
+    (void)json_object_set_new(object, "nesterov", json_boolean(o->nesterov));
+    put_real(object, "beta1", o->beta1);
+    put_real(object, "beta2", o->beta2);
+    put_real(object, "eps", o->eps);
+    put_real(object, "weight-decay", o->weight_decay);
+    put_real(object, "clip-norm", config->clip_norm);
+    (void)json_object_set_new(object, "schedule", json_string(schedules[s->kind]));
+    put_real(object, "lr", s->lr);
+    put_integer(object, "warmup", s->warmup);
+    if (s->kind == LK_LINEAR || s->kind == LK_COSINE) { /* only these look at the last step */
+        put_real(object, "min-lr", s->min_lr);
+        put_integer(object, "steps", s->steps);
+    }
+    if (s->kind == LK_STEP) {
+        json_t *milestones = json_array();
+        put_real(object, "gamma", s->gamma);
+        for (uint32_t i = 0; i < s->milestone_count; i++)
+            (void)json_array_append_new(milestones, json_integer((json_int_t)s->milestones[i]));
+        (void)json_object_set_new(object, "milestones", milestones);
+    }
+}
+
+json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data)
+{
+    json_t *object = json_object();
+    if (object == NULL)
+        return NULL;
+    (void)json_object_set_new(object, "model", json_string(config->model));
+    put_model(object, &config->model_options, data);
+    put_integer(object, "context", config->context);
+    put_real(object, "validation", config->validation);
+    put_integer(object, "split-seed", config->split_seed);
+    put_integer(object, "seed", config->seed);
+    put_integer(object, "global-batch", config->global_batch);
+    put_integer(object, "micro-batch", config->micro_batch);
+    put_integer(object, "virtual-workers", config->virtual_workers);
+    (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
+    put_optimizer(object, config);
+    return object;
+}
+
+lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+{
+    const char *key;
+    json_t     *value;
+    json_object_foreach((json_t *)(uintptr_t)mine, key, value)
+    {
+        json_t *other = json_object_get(stored, key);
+        if (other != NULL && json_equal(other, value))
+            continue;
+        char *was  = other == NULL ? NULL : json_dumps(other, JSON_ENCODE_ANY);
+        char *now  = json_dumps(value, JSON_ENCODE_ANY);
+        lk_status status =
+            lk_fail(LK_EINVAL, "--%s is %s, but the checkpoint was made with %s; resume with the same "
+                               "value, or start a new run in another directory",
+                    key, now ? now : "?", was ? was : "none");
+        free(was);
+        free(now);
+        return status;
+    }
+    return LK_OK;
+}
+
+void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
+{
+    char       text[512], hex[65];
+    lki_sha256 hash;
+    int        length = snprintf(text, sizeof text,
+                                 "lockstep kernels %d rng %d tree %d dtype fp32 "
+                                        "virtual-workers %u micro-batch %u global-batch %u data %s",
+                                 KERNEL_REVISION, RNG_REVISION, TREE_REVISION,
+                                 config->virtual_workers, config->micro_batch, config->global_batch,
+                                 data->content_hash);
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, text, (size_t)length);
+    lki_sha256_end(&hash, hex);
+    memcpy(out, hex, 16);
+    out[16] = '\0';
+}
+
+void lki_loss_bits(double loss, char hex[17])
+{
+    uint64_t bits;
+    memcpy(&bits, &loss, sizeof bits);
+    (void)snprintf(hex, 17, "%016" PRIx64, bits);
+}
+
+void lki_loss_chain_add(char chain[65], double loss)
+{
+    char       bits[17];
+    lki_sha256 hash;
+    lki_loss_bits(loss, bits);
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, chain, strlen(chain));
+    lki_sha256_add(&hash, bits, 16);
+    lki_sha256_end(&hash, chain);
+}
+
+lk_status lki_weights_hash(const lki_session *session, char hex[65])
+{
+    lk_tensor *tensors = NULL;
+    LK_TRY(LKI_NEW(&tensors, session->param_count, "weights to hash"));
+    for (uint32_t p = 0; p < session->param_count; p++)
+        tensors[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
+                                  lk_parallel_param(session->parallel, p) };
+    lk_weights_hash(tensors, session->param_count, hex);
+    lki_free(tensors);
+    return LK_OK;
+}
+
+lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])
+{
+    lki_sha256 hash;
+    uint32_t   slots = lk_optimizer_state_count(&session->config->optimizer);
+
+    lki_sha256_begin(&hash);
+    lki_sha256_add(&hash, weights, 64);
+    for (uint32_t s = 0; s < session->state_count; s++)
+        lki_sha256_add(&hash, lk_parallel_state_data(session->parallel, s),
+                       session->states[s].count * sizeof(float));
+    for (uint32_t i = 1; i <= slots; i++)
+        for (uint32_t p = 0; p < session->param_count; p++)
+            lki_sha256_add(&hash, lk_parallel_value(session->parallel, p, i),
+                           lk_shape_count(session->params[p].shape) * sizeof(float));
+    lki_sha256_add(&hash, session->loss_chain, strlen(session->loss_chain));
+    lki_sha256_end(&hash, hex);
+    return LK_OK;
+}

@@ -1,0 +1,205 @@
+/* journal.c -- one JSON object a step for programs, one moving line for people.
+ *
+ * The log is line-buffered: a killed run leaves whole lines.  Resuming cuts it back to the
+ * checkpoint's step, so that every step stands in it once.  Progress goes to stderr: a bar on a
+ * terminal, now and then a plain line elsewhere.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/session.h"
+
+enum { BAR = 24, PLAIN_LINES = 20 };
+
+struct lki_report_file {
+    const lk_train_config *config;
+    FILE                  *log; /* NULL: none was asked for */
+    bool                   terminal, bar_shown;
+    double                 begun;
+    uint64_t               start;
+};
+
+/* Bytes of the log up to and with the last line whose step is at most `step`. */
+static size_t log_prefix(const lki_map *map, uint64_t step)
+{
+    size_t at = 0;
+    while (at < map->bytes) {
+        const uint8_t *end = memchr(map->data + at, '\n', map->bytes - at);
+        if (end == NULL)
+            break;
+        size_t  length = (size_t)(end - (map->data + at));
+        json_t *line   = json_loadb((const char *)map->data + at, length, 0, NULL);
+        json_t *number = json_object_get(line, "step");
+        bool    keep   = json_is_integer(number) && (uint64_t)json_integer_value(number) <= step &&
+                    json_object_get(line, "weights") == NULL;
+        json_decref(line);
+        if (!keep)
+            break;
+        at += length + 1;
+    }
+    return at;
+}
+
+static lk_status log_open(lki_journal *journal, const char *path, uint64_t start)
+{
+    struct stat info;
+    if (start > 0 && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+        lki_map map;
+        LK_TRY(lki_map_open(&map, path));
+        size_t prefix = log_prefix(&map, start);
+        lki_map_close(&map);
+        if (truncate(path, (off_t)prefix) != 0)
+            return lk_fail(LK_EIO, "cannot cut the log '%s' back to step %llu: %s", path,
+                           (unsigned long long)start, strerror(errno));
+    }
+    journal->log = fopen(path, start > 0 ? "ae" : "we");
+    if (journal->log == NULL)
+        return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
+    (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
+    return LK_OK;
+}
+
+lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
+{
+    lki_journal *journal = NULL;
+    *out                 = NULL;
+    LK_TRY(LKI_NEW(&journal, 1, "log"));
+    journal->config   = config;
+    journal->terminal = isatty(STDERR_FILENO) == 1;
+    *out              = journal;
+    return LK_OK;
+}
+
+lk_status lki_journal_begin(lki_journal *journal, uint64_t start)
+{
+    if (journal == NULL)
+        return LK_OK;
+    journal->begun = lki_seconds();
+    journal->start = start;
+    return journal->config->log == NULL ? LK_OK : log_open(journal, journal->config->log, start);
+}
+
+static void clear_bar(lki_journal *journal)
+{
+    if (journal->bar_shown)
+        fputs("\r\033[K", stderr);
+    journal->bar_shown = false;
+}
+
+void lki_journal_free(lki_journal *journal)
+{
+    if (journal == NULL)
+        return;
+    clear_bar(journal);
+    if (journal->log != NULL)
+        (void)fclose(journal->log);
+    lki_free(journal);
+}
+
+void lki_journal_say(lki_journal *journal, const char *format, ...)
+{
+    va_list args;
+    if (journal == NULL || journal->config->quiet)
+        return;
+    clear_bar(journal);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
+static lk_status log_checked(const lki_journal *journal, int written)
+{
+    if (written < 0 || ferror(journal->log))
+        return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log, strerror(errno));
+    return LK_OK;
+}
+
+static void show_bar(lki_journal *journal, const lki_step_record *r, double rate, double left)
+{
+    char   bar[BAR + 1];
+    size_t full = (size_t)(r->step * BAR / journal->config->steps);
+    memset(bar, '.', BAR);
+    memset(bar, '#', full);
+    bar[BAR] = '\0';
+    fprintf(stderr, "\r\033[K[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left", bar,
+            (unsigned long long)r->step, (unsigned long long)journal->config->steps, r->loss, rate,
+            r->tokens ? "tokens" : "samples", (int)(left / 60), (int)fmod(left, 60));
+    journal->bar_shown = true;
+}
+
+static void show(lki_journal *journal, const lki_step_record *r)
+{
+    uint64_t steps = journal->config->steps, done = r->step - journal->start;
+    double   spent = lki_seconds() - journal->begun;
+    double   left  = spent / (double)done * (double)(steps - r->step);
+    double   units = (double)(r->tokens ? r->tokens : r->samples);
+    double   rate  = units / r->seconds;
+    uint64_t every = lki_max(1, steps / PLAIN_LINES);
+
+    if (journal->config->quiet)
+        return;
+    if (journal->terminal)
+        show_bar(journal, r, rate, left);
+    else if (done == 1 || r->step % every == 0 || r->step == steps)
+        fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.0f %s/s  %.0f s left\n",
+                (unsigned long long)r->step, (unsigned long long)steps, r->loss, r->lr, rate,
+                r->tokens ? "tokens" : "samples", left);
+}
+
+lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
+{
+    char bits[17], tokens[64] = "";
+    if (journal == NULL)
+        return LK_OK;
+    show(journal, r);
+    if (journal->log == NULL)
+        return LK_OK;
+    lki_loss_bits(r->loss, bits);
+    if (r->tokens > 0)
+        (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
+                       (double)r->tokens / r->seconds);
+    int written = fprintf(journal->log,
+                          "{\"step\": %llu, \"epoch\": %llu, \"loss\": %.17g, \"loss_bits\": \"%s\", "
+                          "\"lr\": %.17g, \"grad_norm\": %.17g, \"samples_per_s\": %.1f%s, "
+                          "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+                          "\"finish_ms\": %.3f}\n",
+                          (unsigned long long)r->step, (unsigned long long)r->epoch, r->loss, bits,
+                          r->lr, r->grad_norm, (double)r->samples / r->seconds, tokens,
+                          1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
+                          1e3 * r->finish_seconds);
+    return log_checked(journal, written);
+}
+
+lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
+{
+    if (journal == NULL)
+        return LK_OK;
+    lki_journal_say(journal, "step %llu  validation loss %.4f  accuracy %.2f %%",
+                    (unsigned long long)step, loss, 100 * accuracy);
+    if (journal->log == NULL)
+        return LK_OK;
+    char bits[17];
+    lki_loss_bits(loss, bits);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"val_loss\": %.17g, \"val_loss_bits\": \"%s\", "
+                               "\"val_accuracy\": %.17g}\n",
+                               (unsigned long long)step, loss, bits, accuracy));
+}
+
+lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
+{
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    return log_checked(journal,
+                       fprintf(journal->log, "{\"step\": %llu, \"weights\": \"%s\", \"run\": \"%s\"}\n",
+                               (unsigned long long)result->steps, result->weights, result->run));
+}

@@ -1,0 +1,326 @@
+/* run.c -- the training loop of one rank: the life of a step.
+ *
+ * data (step, virtual worker, micro-batch) -> forward -> loss sum and count -> backward, each
+ * finished gradient announced to the strategy, which reduces between blocks -> norm, clip, update
+ * -> log, evaluation, checkpoint.  Nothing that reaches a parameter reads a clock or a rank.
+ */
+#include <math.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/session.h"
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+static lk_status open_model(lki_session *s)
+{
+    const lk_dataset_info *data    = lk_dataset_describe(s->dataset);
+    lk_model_options       options = lki_model_options(s->config, data);
+
+    LK_TRY(lk_model_build(&s->model, s->config->model, &options));
+    s->params = lk_model_params(s->model, &s->param_count);
+    s->states = lk_model_states(s->model, &s->state_count);
+    (void)lk_model_terms(s->model, &s->term_count);
+    LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
+    LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
+    LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
+    LK_TRY(LKI_NEW(&s->grads, s->term_count, "gradient table"));
+    LK_TRY(LKI_NEW(&s->state_sums, s->state_count + 1, "state table"));
+    return lk_engine_open(&s->engine, s->model, s->exec, s->config->micro_batch, 1);
+}
+
+static lk_status open_parallel(lki_session *s)
+{
+    const lk_train_config *c     = s->config;
+    lk_parallel_term      *terms = NULL;
+    lk_parallel_state     *states = NULL;
+    const lk_grad_term    *model_terms = lk_model_terms(s->model, &s->term_count);
+
+    lk_status status = LKI_NEW(&terms, s->term_count, "gradient terms");
+    if (status == LK_OK)
+        status = LKI_NEW(&states, s->state_count + 1, "running state");
+    if (status == LK_OK) {
+        for (uint32_t t = 0; t < s->term_count; t++)
+            terms[t] = (lk_parallel_term){ model_terms[t].param, model_terms[t].use };
+        for (uint32_t i = 0; i < s->state_count; i++)
+            states[i] = (lk_parallel_state){ s->states[i].name, s->states[i].count,
+                                             s->states[i].initial, s->states[i].momentum };
+        lk_parallel_options options = { .strategy           = c->strategy,
+                                        .virtual_workers    = c->virtual_workers,
+                                        .micro_count        = s->micro_count,
+                                        .bucket_bytes       = c->bucket_bytes,
+                                        .first_bucket_bytes = c->first_bucket_bytes,
+                                        .optimizer          = c->optimizer,
+                                        .clip_norm          = c->clip_norm,
+                                        .seed               = c->seed,
+                                        .exec               = s->exec,
+                                        .terms              = terms,
+                                        .term_count         = s->term_count,
+                                        .states             = states,
+                                        .state_count        = s->state_count };
+        status = lk_parallel_open(&s->parallel, s->comm, s->params, s->param_count, &options);
+    }
+    lki_free(terms);
+    lki_free(states);
+    return status;
+}
+
+static lk_status open_loader(lki_session *s)
+{
+    const lk_train_config *c       = s->config;
+    lk_loader_options      options = { .seed            = c->seed,
+                                       .global_batch    = c->global_batch,
+                                       .micro_batch     = c->micro_batch,
+                                       .virtual_workers = c->virtual_workers,
+                                       .first           = s->first,
+                                       .count           = s->count,
+                                       .drop_last       = c->drop_last,
+                                       .start_step      = s->start,
+                                       .end_step        = c->steps };
+    return lk_loader_open(&s->loader, s->dataset, &options);
+}
+
+/* Rank 0 says who computes what, as each rank itself reports it. */
+static lk_status introduce(lki_session *s)
+{
+    uint64_t  mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
+    LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
+    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
+    if (status == LK_OK) {
+        lki_journal_say(s->journal, "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
+                        s->config->model, lk_model_param_elements(s->model),
+                        (unsigned long long)lk_dataset_describe(s->dataset)->train_count,
+                        (unsigned long long)s->config->steps, s->config->global_batch,
+                        s->config->virtual_workers, s->micro_count, s->config->micro_batch);
+        for (uint32_t r = 0; r < s->ranks; r++)
+            lki_journal_say(s->journal, "rank %u (pid %llu) runs virtual workers %llu-%llu", r,
+                            (unsigned long long)all[3 * r], (unsigned long long)all[3 * r + 1],
+                            (unsigned long long)(all[3 * r + 1] + all[3 * r + 2] - 1));
+    }
+    lki_free(all);
+    return status;
+}
+
+static lk_status session_open(lki_session *s)
+{
+    const lk_train_config *c       = s->config;
+    lk_dataset_options     options = lki_dataset_options(c);
+
+    lk_comm_note(s->comm, 0, "opening data");
+    if (s->rank == 0)
+        LK_TRY(lki_journal_open(&s->journal, c));
+    LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
+    lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
+    LK_TRY(open_model(s));
+    LK_TRY(open_parallel(s));
+    lk_parallel_range(s->parallel, &s->first, &s->count);
+    LK_TRY(lki_start_values(s));
+    LK_TRY(lki_journal_begin(s->journal, s->start));
+    LK_TRY(introduce(s));
+    return open_loader(s);
+}
+
+static void session_close(lki_session *s)
+{
+    lk_loader_free(s->loader);
+    lk_parallel_free(s->parallel);
+    lk_engine_free(s->engine);
+    lk_exec_free(s->exec);
+    lk_model_free(s->model);
+    lk_dataset_free(s->dataset);
+    lki_journal_free(s->journal);
+    lki_free(s->param_data);
+    lki_free(s->state_data);
+    lki_free(s->grads);
+    lki_free(s->state_sums);
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+static void on_grad_ready(void *user, uint32_t context, uint32_t term)
+{
+    lki_session *s = user;
+    (void)context;
+    lk_parallel_grad_ready(s->parallel, term);
+}
+
+static void on_after_backward(void *user, uint32_t block)
+{
+    lki_session *s = user;
+    (void)block;
+    lk_parallel_progress(s->parallel);
+}
+
+static void fetch_values(lki_session *s)
+{
+    for (uint32_t p = 0; p < s->param_count; p++)
+        s->param_data[p] = lk_parallel_param(s->parallel, p);
+    for (uint32_t i = 0; i < s->state_count; i++)
+        s->state_data[i] = lk_parallel_state_data(s->parallel, i);
+}
+
+/* One micro-batch.  The loss of a virtual worker is one chain over its samples, so it is
+ * reported when the last micro-batch is done; `chain` carries it. */
+static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
+{
+    lk_hooks hooks = { .user           = s,
+                       .grad_ready     = on_grad_ready,
+                       .after_backward = on_after_backward };
+    lk_walk  walk  = { .training = true,
+                       .seed     = s->config->seed,
+                       .step     = (uint32_t)batch->step,
+                       .params   = s->param_data,
+                       .state    = s->state_data,
+                       .hooks    = &hooks };
+
+    for (uint32_t t = 0; t < s->term_count; t++)
+        s->grads[t] = lk_parallel_grad(s->parallel, t);
+    for (uint32_t i = 0; i < s->state_count; i++)
+        s->state_sums[i] = lk_parallel_state_sum(s->parallel, i);
+    if (batch->micro_index == 0)
+        *chain = (lk_pass){ 0 };
+    chain->samples    = batch->samples;
+    chain->first_slot = batch->first_slot;
+    chain->x          = batch->x;
+    chain->targets    = batch->y;
+    chain->grads      = s->grads;
+    chain->state_sums = s->state_sums;
+    lk_engine_forward(s->engine, &walk, chain, 1);
+    lk_engine_backward(s->engine, &walk, chain, 1);
+    bool last = batch->micro_index + 1 == s->micro_count;
+    lk_parallel_report(s->parallel, last ? chain->loss_sum : 0, batch->samples,
+                       last ? chain->count : 0, last ? chain->hits : 0);
+}
+
+static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record)
+{
+    const lk_dataset_info *data = lk_dataset_describe(s->dataset);
+    lk_parallel_turn       turn;
+    lk_step_result         result;
+    lk_batch               batch;
+    lk_pass                chain;
+    double                 begun = lki_seconds(), mark = begun;
+
+    *record    = (lki_step_record){ .step = step + 1 };
+    record->lr = lk_schedule_at(&s->config->schedule, step);
+    LK_TRY(lk_parallel_begin(s->parallel, step));
+    fetch_values(s);
+    while (lk_parallel_next(s->parallel, &turn)) {
+        lk_comm_note(s->comm, step, "forward and backward");
+        mark = lki_seconds();
+        LK_TRY(lk_loader_next(s->loader, &batch));
+        LK_ASSERT(batch.step == step && batch.virtual_worker == turn.virtual_worker &&
+                  batch.micro_index == turn.micro_index);
+        double loaded = lki_seconds();
+        run_turn(s, &batch, &chain);
+        record->data_seconds += loaded - mark;
+        record->compute_seconds += lki_seconds() - loaded;
+    }
+    lk_comm_note(s->comm, step, "reducing gradients");
+    mark = lki_seconds();
+    LK_TRY(lk_parallel_finish(s->parallel, record->lr, &result));
+    double           end  = lki_seconds();
+    lk_step_span span     = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last, step);
+    record->finish_seconds = end - mark;
+    record->seconds        = end - begun;
+    record->epoch          = span.epoch;
+    record->samples        = span.samples;
+    record->tokens         = data->tokens ? result.count : 0;
+    record->loss           = result.loss;
+    record->grad_norm      = result.grad_norm;
+    lki_loss_chain_add(s->loss_chain, result.loss);
+    return LK_OK;
+}
+
+/* ---- The loop ---------------------------------------------------------------------------- */
+
+/* Rank 0 decides; a request may reach the ranks at different moments. */
+static lk_status stop_asked(lki_session *s, bool *stop)
+{
+    uint8_t flag = s->rank == 0 && s->config->stop != NULL && s->config->stop(s->config->stop_context);
+    LK_TRY(lk_broadcast(s->comm, &flag, sizeof flag, 0));
+    *stop = flag != 0;
+    return LK_OK;
+}
+
+static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result)
+{
+    lk_comm_note(s->comm, step, "evaluating");
+    fetch_values(s);
+    LK_TRY(lki_evaluate(s, &result->validation_loss, &result->validation_accuracy));
+    return lki_journal_evaluation(s->journal, step, result->validation_loss, result->validation_accuracy);
+}
+
+static bool due(uint64_t every, uint64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_result *result)
+{
+    const lk_train_config *c          = s->config;
+    bool                   last       = done == c->steps;
+    bool                   validation = lk_dataset_describe(s->dataset)->validation_count > 0;
+
+    LK_TRY(stop_asked(s, stop));
+    if (validation && (last || due(c->eval_every, done)))
+        LK_TRY(evaluate(s, done, result));
+    if (c->checkpoint != NULL && (last || *stop || due(c->checkpoint_every, done)))
+        LK_TRY(lki_save(s, done));
+    return LK_OK;
+}
+
+static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
+{
+    result->steps = done;
+    LK_TRY(lki_weights_hash(s, result->weights));
+    LK_TRY(lki_run_hash(s, result->weights, result->run));
+    LK_TRY(lki_journal_end(s->journal, result));
+    lki_journal_say(s->journal, "run %s", result->run);
+    return lk_barrier(s->comm); /* nobody leaves while others still read the model */
+}
+
+static lk_status loop(lki_session *s, lk_train_result *result)
+{
+    const lk_train_config *c = s->config;
+    lki_step_record        record;
+    bool                   stop = false;
+    uint64_t               done = s->start;
+
+    while (done < c->steps && !stop) {
+        LK_TRY(run_step(s, done, &record));
+        done++;
+        result->loss = record.loss;
+        LK_TRY(lki_journal_step(s->journal, &record));
+        LK_TRY(after_step(s, done, &stop, result));
+    }
+    LK_TRY(finish(s, done, result));
+    if (done == c->steps)
+        return LK_OK;
+    return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
+                   c->checkpoint ? "the state is saved, continue with --resume"
+                                 : "nothing was saved: there is no --checkpoint directory");
+}
+
+lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
+{
+    lki_session s = { .config      = config,
+                      .comm        = comm,
+                      .rank        = lk_comm_rank(comm),
+                      .ranks       = lk_comm_size(comm),
+                      .micro_count = config->global_batch / config->virtual_workers / config->micro_batch };
+    *result = (lk_train_result){ .loss                = NAN,
+                                 .validation_loss     = NAN,
+                                 .validation_accuracy = NAN };
+
+    lk_status status = session_open(&s);
+    if (status == LK_OK)
+        status = loop(&s, result);
+    if (status != LK_OK && status != LK_ESTOPPED)
+        lk_comm_abort(comm); /* records this rank's error and wakes the others */
+    session_close(&s);
+    return status;
+}

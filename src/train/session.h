@@ -1,0 +1,103 @@
+/* train/session.h -- everything one rank holds while it trains. */
+#ifndef LKI_TRAIN_SESSION_H
+#define LKI_TRAIN_SESSION_H
+
+#include <jansson.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "lockstep/checkpoint.h"
+#include "lockstep/data.h"
+#include "lockstep/parallel.h"
+#include "lockstep/train.h"
+
+typedef struct lki_report_file lki_journal;
+
+typedef struct {
+    const lk_train_config *config;
+    lk_comm               *comm;
+    uint32_t               rank, ranks;
+
+    lk_dataset            *dataset;
+    lk_model              *model;
+    lk_exec               *exec;
+    lk_engine             *engine;
+    lk_parallel           *parallel;
+    lk_loader             *loader;
+    lki_journal           *journal; /* log and progress: rank 0 only, else NULL */
+
+    const lk_param        *params;
+    uint32_t               param_count, state_count, term_count, micro_count;
+    const lk_state        *states;
+    uint32_t               first, count; /* my virtual workers */
+
+    const float          **param_data, **state_data; /* fetched each step */
+    float                **grads, **state_sums;      /* fetched each turn */
+    char                   exactness_id[33];
+    char                   loss_chain[65]; /* hash over the loss_bits of all steps so far */
+    uint64_t               start; /* the step to begin with: 0, or the checkpoint's */
+} lki_session;
+
+/* ---- Identity (identity.c) --------------------------------------------------------------- */
+
+/* Everything that defines the result, by option name; new reference, NULL without memory. */
+json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);
+
+/* LK_EINVAL names the first option whose value contradicts the checkpoint's. */
+LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);
+
+void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
+
+/* Model options as config and data set say. */
+lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
+lk_dataset_options lki_dataset_options(const lk_train_config *config);
+
+/* Appends a step's loss to the chain. */
+void lki_loss_chain_add(char chain[65], double loss);
+void lki_loss_bits(double loss, char hex[17]);
+
+/* Hashes of what the run has made so far. */
+LK_NODISCARD lk_status lki_weights_hash(const lki_session *session, char hex[65]);
+LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65]);
+
+/* ---- Checkpoints and starting values (save.c) -------------------------------------------- */
+
+/* Refuses a directory that already has checkpoints unless resuming. */
+LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
+
+/* Loads --init, or the checkpoint to resume from, and sets session->start. */
+LK_NODISCARD lk_status lki_start_values(lki_session *session);
+
+/* Collective: rank 0 writes; every rank learns whether it worked. */
+LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step);
+
+/* Checks that a safetensors file holds every parameter of the model. */
+LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
+
+/* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
+
+/* Collective: mean loss and accuracy over the validation part, each sample once. */
+LK_NODISCARD lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy);
+
+/* ---- Log and progress (journal.c) -------------------------------------------------------- */
+
+typedef struct {
+    uint64_t step, epoch, samples, tokens;
+    double   loss, lr, grad_norm;
+    double   seconds, data_seconds, compute_seconds, finish_seconds;
+} lki_step_record;
+
+/* Everything below takes a NULL journal (other ranks) and does nothing. */
+LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
+
+/* Opens the log for a run that goes on after `start` steps: cut back to there, or new. */
+LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start);
+void lki_journal_free(lki_journal *journal);
+LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
+LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy);
+LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);
+
+/* A line on stderr between progress lines. printf-like. */
+void lki_journal_say(lki_journal *journal, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
