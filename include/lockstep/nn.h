@@ -85,12 +85,24 @@ typedef struct {
     void (*backward)(const lk_block_call *call);
 
     bool loss;           /* the last block: rows of loss instead of an output value */
-    bool inplace;        /* y may share memory with x[0]; x[0] is then garbage after forward */
+    bool inplace;        /* y may share memory with x[0], which is then garbage after forward; and
+                          * dx[0] with dy in backward */
+    bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
 } lk_block_type;
+
+/* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns
+ * it into the gradient of the sum of the rows (dx[0] is the same memory); otherwise it leaves it
+ * alone.  Its planned output is the shape of its rows of loss; a row whose target is negative
+ * counts for nothing and has loss 0. */
 
 /* For plan functions. */
 LK_API const lk_block *lk_plan_block(const lk_plan *plan);
 LK_API void lk_plan_output(lk_plan *plan, lk_shape shape);
+/* Says that backward does not read y: a later block may work in place on it. */
+LK_API void lk_plan_output_unread(lk_plan *plan);
+/* The failure of a plan function: LK_EINVAL, with the block's type and name before the message. */
+LK_API lk_status lk_plan_fail(const lk_plan *plan, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Declares the next parameter "BLOCK.suffix"; see lk_param for the rest. */
 LK_API LK_NODISCARD lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape,
                                             lk_init init, float scale, bool no_decay);
@@ -107,8 +119,9 @@ LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, s
 LK_API LK_NODISCARD lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool tokens);
 LK_API void lk_model_free(lk_model *model);
 
-/* Appends a block.  `name` prefixes its parameters ("" for none).  Copies `options`.  *out is its
- * value.  LK_EINVAL says what does not fit. */
+/* Appends a block.  `name` prefixes its parameters ("" for none).  Copies `options`, but not the
+ * strings that they point to, nor `type`: those must outlive the model.  *out is its value.
+ * LK_EINVAL says what does not fit; the model is then as before. */
 LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type,
                                            const char *name, const void *options, size_t options_bytes,
                                            const lk_value *inputs, uint32_t input_count);
@@ -144,7 +157,8 @@ typedef struct {
 } lk_hooks;
 
 /* One context's micro-batch.  loss_sum, count and hits continue from what they hold, rows in
- * order, FP64.  A pass without samples does nothing but call grad_ready. */
+ * order, FP64.  A pass without samples does nothing but call grad_ready.  `targets` may be NULL
+ * in evaluation: the loss is left out. */
 typedef struct {
     uint32_t       samples, first_slot;
     const void    *x;
@@ -165,7 +179,7 @@ typedef struct {
 } lk_walk;
 
 /* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing
- * is allocated after this.  Borrows model and exec. */
+ * is allocated after this.  Borrows model and exec.  The last block must be a loss. */
 LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
                                              uint32_t micro_batch, uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);

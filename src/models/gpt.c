@@ -1,0 +1,110 @@
+/* gpt.c -- GPT-2: a decoder of pre-norm transformer blocks, with the head tied to the embedding.
+ *
+ * Names, shapes and order of the parameters are those of the Hugging Face checkpoint (Conv1D
+ * weights are (in, out)), so its weights load and ours load there.
+ *
+ * Initial values: N(0, 0.02), residual projections 0.02 / sqrt(2 layers), biases 0, norms 1.
+ * Dropout, if any: on the embedding, the attention probabilities and both residual branches.
+ *
+ * Source: Radford et al. 2019, section 2.3.
+ */
+#include <math.h>
+
+#include "models/build.h"
+
+enum { LAYERS_MAX = 100000, LAYERS_DEFAULT = 4, HEADS_DEFAULT = 4, WIDTH_DEFAULT = 128 };
+
+#define DEVIATION 0.02F
+
+typedef struct {
+    lki_builder base;
+    uint32_t    layers, heads, width;
+    float       dropout, residual_deviation;
+} gpt;
+
+static lk_value norm(gpt *g, lki_name name, lk_value x)
+{
+    return lki_build(&g->base, &lk_block_layernorm, name.text, NULL, 0, x);
+}
+
+static lk_value linear(gpt *g, lki_name name, uint64_t out, const char *activation, float deviation,
+                       lk_value x)
+{
+    lk_linear_options options = { .out = out, .transposed = true, .activation = activation,
+                                  .init = LK_INIT_NORMAL, .scale = deviation };
+    return lki_build(&g->base, &lk_block_linear, name.text, &options, sizeof options, x);
+}
+
+static lk_value dropout(gpt *g, lk_value x)
+{
+    lk_dropout_options options = { .p = g->dropout };
+    if (g->dropout == 0.0F)
+        return x;
+    return lki_build(&g->base, &lk_block_dropout, "", &options, sizeof options, x);
+}
+
+/* The branch comes first: nobody else reads it, so the sum can lie where it did. */
+static lk_value add_branch(gpt *g, lk_value branch, lk_value x)
+{
+    return lki_build2(&g->base, &lk_block_add, "", NULL, 0, dropout(g, branch), x);
+}
+
+static lk_value layer(gpt *g, uint32_t i, lk_value x)
+{
+    lk_attention_options attention = { .heads = g->heads, .dropout = g->dropout };
+    uint64_t             c         = g->width;
+
+    lk_value h = norm(g, lki_name_of("h.%u.ln_1", i), x);
+    h          = linear(g, lki_name_of("h.%u.attn.c_attn", i), 3 * c, NULL, DEVIATION, h);
+    h          = lki_build(&g->base, &lk_block_attention, lki_name_of("h.%u.attn", i).text, &attention,
+                           sizeof attention, h);
+    h = linear(g, lki_name_of("h.%u.attn.c_proj", i), c, NULL, g->residual_deviation, h);
+    x = add_branch(g, h, x);
+
+    h = norm(g, lki_name_of("h.%u.ln_2", i), x);
+    h = linear(g, lki_name_of("h.%u.mlp.c_fc", i), 4 * c, "gelu_tanh", DEVIATION, h);
+    h = linear(g, lki_name_of("h.%u.mlp.c_proj", i), c, NULL, g->residual_deviation, h);
+    return add_branch(g, h, x);
+}
+
+static lk_status check_options(const lk_model_options *options, const gpt *g)
+{
+    if (!options->tokens || options->input.rank != 1)
+        return lk_fail(LK_EINVAL, "gpt: it reads sequences of tokens; give --data text:FILE or tokens:FILE");
+    if (options->classes < 2)
+        return lk_fail(LK_EINVAL, "gpt: a vocabulary of %u; the tokens of --data must have at least 2",
+                       options->classes);
+    if (g->layers > LAYERS_MAX)
+        return lk_fail(LK_EINVAL, "gpt: --layers %u; at most %d", g->layers, LAYERS_MAX);
+    if (g->width % g->heads != 0)
+        return lk_fail(LK_EINVAL, "gpt: --width %u cannot be cut into --heads %u; %u would do", g->width,
+                       g->heads, (g->width / g->heads + 1) * g->heads);
+    if (!(g->dropout >= 0.0F && g->dropout < 1.0F))
+        return lk_fail(LK_EINVAL, "gpt: --dropout %g is not in [0, 1)", (double)g->dropout);
+    return LK_OK;
+}
+
+lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
+{
+    gpt g = {
+        .layers  = options->layers > 0 ? options->layers : LAYERS_DEFAULT,
+        .heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT,
+        .width   = options->width > 0 ? options->width : WIDTH_DEFAULT,
+        .dropout = options->dropout,
+    };
+    g.residual_deviation = DEVIATION / sqrtf(2.0F * (float)g.layers);
+
+    LK_TRY(check_options(options, &g));
+    LK_TRY(lki_build_begin(&g.base, "gpt", options->input, true));
+    lk_embedding_options embedding = { .vocabulary = options->classes, .width = g.width,
+                                       .scale = DEVIATION };
+    lk_value x = lki_build(&g.base, &lk_block_embedding, "", &embedding, sizeof embedding, 0);
+    x          = dropout(&g, x);
+    for (uint32_t i = 0; i < g.layers; i++)
+        x = layer(&g, i, x);
+    x = norm(&g, lki_name_of("ln_f"), x);
+    lk_linear_options head = { .out = options->classes, .no_bias = true, .shared = "wte.weight" };
+    x = lki_build(&g.base, &lk_block_linear, "lm_head", &head, sizeof head, x);
+    lki_build(&g.base, &lk_block_cross_entropy, "", NULL, 0, x);
+    return lki_build_end(&g.base, out);
+}

@@ -1,0 +1,56 @@
+/* mlp.c -- fully connected layers with ReLU: fc0, fc1, ... and one more for the classes.
+ *
+ * Weights and biases start uniform in [-1/sqrt(fan_in), 1/sqrt(fan_in)), as torch.nn.Linear's do
+ * (Kaiming uniform with a = sqrt(5)).  Images are flattened.
+ */
+#include <math.h>
+
+#include "models/build.h"
+
+enum { HIDDEN_MAX = sizeof((lk_model_options *)0)->hidden / sizeof(uint32_t) };
+
+static const uint32_t hidden_default[] = { 512, 512 };
+
+static lk_value layer(lki_builder *builder, uint32_t index, uint64_t in, uint64_t out,
+                      const char *activation, lk_value x)
+{
+    lk_linear_options options = { .out = out, .activation = activation, .init = LK_INIT_UNIFORM,
+                                  .scale = 1.0F / sqrtf((float)in) };
+    return lki_build(builder, &lk_block_linear, lki_name_of("fc%u", index).text, &options,
+                     sizeof options, x);
+}
+
+static lk_status check_options(const lk_model_options *options)
+{
+    if (options->tokens)
+        return lk_fail(LK_EINVAL, "mlp: it reads images or features, not tokens; train gpt on text");
+    if (options->classes < 2)
+        return lk_fail(LK_EINVAL, "mlp: %u classes; the labels of --data must have at least 2",
+                       options->classes);
+    if (options->hidden_count > HIDDEN_MAX)
+        return lk_fail(LK_EINVAL, "mlp: --hidden has %u layers; at most %d", options->hidden_count,
+                       (int)HIDDEN_MAX);
+    for (uint32_t i = 0; i < options->hidden_count; i++)
+        if (options->hidden[i] == 0)
+            return lk_fail(LK_EINVAL, "mlp: layer %u of --hidden has width 0", i);
+    return LK_OK;
+}
+
+lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
+{
+    lki_builder     builder;
+    const uint32_t *hidden = options->hidden_count > 0 ? options->hidden : hidden_default;
+    uint32_t        count  = options->hidden_count > 0 ? options->hidden_count : 2;
+
+    LK_TRY(check_options(options));
+    LK_TRY(lki_build_begin(&builder, "mlp", options->input, false));
+    lk_value x  = lki_build(&builder, &lk_block_flatten, "", NULL, 0, 0);
+    uint64_t in = lk_shape_count(options->input);
+    for (uint32_t i = 0; i < count; i++) {
+        x  = layer(&builder, i, in, hidden[i], "relu", x);
+        in = hidden[i];
+    }
+    x = layer(&builder, count, in, options->classes, NULL, x);
+    lki_build(&builder, &lk_block_cross_entropy, "", NULL, 0, x);
+    return lki_build_end(&builder, out);
+}

@@ -1,0 +1,84 @@
+/* models.c -- the table of built-in models, and what their builders share. */
+#include "lockstep/models.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/build.h"
+
+static const struct {
+    const char *name;
+    lk_status (*build)(lk_model **out, const lk_model_options *options);
+} builtin[] = {
+    { "gpt", lki_build_gpt },
+    { "resnet", lki_build_resnet },
+    { "mlp", lki_build_mlp },
+};
+
+enum { BUILTIN_COUNT = sizeof builtin / sizeof builtin[0] };
+
+const char *lk_model_builtin(uint32_t index)
+{
+    return index < BUILTIN_COUNT ? builtin[index].name : NULL;
+}
+
+lk_status lk_model_build(lk_model **out, const char *name, const lk_model_options *options)
+{
+    *out = NULL;
+    for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
+        if (strcmp(builtin[i].name, name) == 0)
+            return builtin[i].build(out, options);
+    return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, resnet and mlp", name);
+}
+
+/* ---- What builders share ----------------------------------------------------------------- */
+
+static lk_value append(lki_builder *builder, const lk_block_type *type, const char *name,
+                       const void *options, size_t options_bytes, const lk_value *inputs, uint32_t count)
+{
+    lk_value out = 0;
+    if (builder->status == LK_OK)
+        builder->status = lk_model_add(&out, builder->model, type, name, options, options_bytes, inputs,
+                                       count);
+    return out;
+}
+
+lk_value lki_build(lki_builder *builder, const lk_block_type *type, const char *name,
+                   const void *options, size_t options_bytes, lk_value x)
+{
+    return append(builder, type, name, options, options_bytes, &x, 1);
+}
+
+lk_value lki_build2(lki_builder *builder, const lk_block_type *type, const char *name,
+                    const void *options, size_t options_bytes, lk_value x0, lk_value x1)
+{
+    const lk_value inputs[] = { x0, x1 };
+    return append(builder, type, name, options, options_bytes, inputs, 2);
+}
+
+lk_status lki_build_begin(lki_builder *builder, const char *name, lk_shape input, bool tokens)
+{
+    *builder = (lki_builder){ .status = LK_OK };
+    return lk_model_new(&builder->model, name, input, tokens);
+}
+
+lk_status lki_build_end(lki_builder *builder, lk_model **out)
+{
+    if (builder->status != LK_OK) {
+        lk_model_free(builder->model);
+        return builder->status;
+    }
+    *out = builder->model;
+    return LK_OK;
+}
+
+lki_name lki_name_of(const char *format, ...)
+{
+    lki_name name;
+    va_list  args;
+    va_start(args, format);
+    (void)vsnprintf(name.text, sizeof name.text, format, args);
+    va_end(args);
+    return name;
+}

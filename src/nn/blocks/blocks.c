@@ -1,0 +1,57 @@
+/* blocks.c -- what the built-in blocks have in common. */
+#include "nn/blocks/blocks.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+uint64_t lki_width(lk_shape shape)
+{
+    return shape.rank == 0 ? 1 : shape.dims[shape.rank - 1];
+}
+
+uint64_t lki_rows(lk_shape shape)
+{
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < shape.rank; i++)
+        rows *= shape.dims[i];
+    return rows;
+}
+
+bool lki_same_shape(lk_shape a, lk_shape b)
+{
+    return a.rank == b.rank && memcmp(a.dims, b.dims, a.rank * sizeof a.dims[0]) == 0;
+}
+
+size_t lki_elements(const lk_block_call *call, lk_shape shape)
+{
+    return (size_t)call->samples * lk_shape_count(shape);
+}
+
+void lki_copy(size_t count, const float *x, float *y)
+{
+    if (x != y)
+        memcpy(y, x, count * sizeof *y);
+}
+
+void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const float *dy)
+{
+    if (call->dx[i] == NULL)
+        return;
+    if (call->add[i])
+        lki_accumulate(call->exec, count, dy, call->dx[i]);
+    else
+        lki_copy(count, dy, call->dx[i]);
+}
+
+size_t lki_cut_bytes(size_t count)
+{
+    return lki_round_up(count * 4, 64);
+}
+
+void *lki_cut(unsigned char **at, size_t count)
+{
+    void *cut = *at;
+    *at += lki_cut_bytes(count);
+    return cut;
+}

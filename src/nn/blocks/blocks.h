@@ -1,0 +1,29 @@
+/* nn/blocks/blocks.h -- what the built-in blocks have in common. */
+#ifndef LKI_NN_BLOCKS_H
+#define LKI_NN_BLOCKS_H
+
+#include "nn/model.h"
+#include "tensor/ops.h"
+
+/* The innermost dimension, and how many rows of it a sample has. */
+uint64_t lki_width(lk_shape shape);
+uint64_t lki_rows(lk_shape shape);
+
+bool lki_same_shape(lk_shape a, lk_shape b);
+
+/* The elements that the call's samples have in a value of `shape`. */
+size_t lki_elements(const lk_block_call *call, lk_shape shape);
+
+/* y = x, unless they are the same memory. */
+void lki_copy(size_t count, const float *x, float *y);
+
+/* Hands dy on to input `i` unchanged: written or added as the call says; nothing if nobody wants
+ * it. */
+void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const float *dy);
+
+/* Cuts the next `count` elements of four bytes from memory at *at; aligned to 64 bytes. */
+void *lki_cut(unsigned char **at, size_t count);
+/* The bytes that lki_cut() takes for `count` elements. */
+size_t lki_cut_bytes(size_t count);
+
+#endif

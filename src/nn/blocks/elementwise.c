@@ -1,0 +1,131 @@
+/* elementwise.c -- dropout, add and relu: one output element for each input element.
+ *
+ * All three can work in place: their backward passes need no x, and turn dy into dx element by
+ * element.
+ */
+#include "nn/blocks/blocks.h"
+
+/* ---- Dropout ----------------------------------------------------------------------------- */
+
+static lk_status dropout_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_options(plan, sizeof(lk_dropout_options)));
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    const lk_block           *block   = lk_plan_block(plan);
+    const lk_dropout_options *options = block->options;
+
+    if (!(options->p >= 0.0F && options->p < 1.0F))
+        return lk_plan_fail(plan, "p %g is not in [0, 1)", (double)options->p);
+    lk_plan_output(plan, block->x[0]);
+    lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+static lki_dropout_key dropout_key(const lk_block_call *call)
+{
+    const lk_dropout_options *options = call->block->options;
+    return (lki_dropout_key){ .seed = call->seed, .step = call->step,
+                              .first_slot = call->first_slot, .layer = call->block->layer,
+                              .p = options->p };
+}
+
+static void dropout_forward(const lk_block_call *call)
+{
+    lki_dropout_key key   = dropout_key(call);
+    size_t          count = lk_shape_count(call->block->y);
+    if (call->training && key.p > 0.0F)
+        lki_dropout(call->exec, key, call->samples, count, call->x[0], call->y, false);
+    else
+        lki_copy(call->samples * count, call->x[0], call->y);
+}
+
+/* The mask is not kept: the same key makes it again. */
+static void dropout_backward(const lk_block_call *call)
+{
+    lki_dropout_key key   = dropout_key(call);
+    size_t          count = lk_shape_count(call->block->y);
+    if (call->dx[0] == NULL)
+        return;
+    if (call->training && key.p > 0.0F)
+        lki_dropout(call->exec, key, call->samples, count, call->dy, call->dx[0], call->add[0]);
+    else
+        lki_pass_gradient(call, 0, call->samples * count, call->dy);
+}
+
+const lk_block_type lk_block_dropout = {
+    .name     = "dropout",
+    .plan     = dropout_plan,
+    .forward  = dropout_forward,
+    .backward = dropout_backward,
+    .inplace  = true,
+};
+
+/* ---- Add --------------------------------------------------------------------------------- */
+
+static lk_status add_plan(lk_plan *plan)
+{
+    const lk_block *block = lk_plan_block(plan);
+    LK_TRY(lki_plan_inputs(plan, 2, 2));
+    if (!lki_same_shape(block->x[0], block->x[1]))
+        return lk_plan_fail(plan, "it adds values of one shape, not %s and %s",
+                            lki_shape_describe(block->x[0]).text,
+                            lki_shape_describe(block->x[1]).text);
+    lk_plan_output(plan, block->x[0]);
+    lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+static void add_forward(const lk_block_call *call)
+{
+    lki_add(call->exec, lki_elements(call, call->block->y), call->x[0], call->x[1], call->y);
+}
+
+/* dx[0] may be dy, so it comes last. */
+static void add_backward(const lk_block_call *call)
+{
+    size_t count = lki_elements(call, call->block->y);
+    if (call->dx[0] != call->dx[1]) {
+        lki_pass_gradient(call, 1, count, call->dy);
+        lki_pass_gradient(call, 0, count, call->dy);
+    } else { /* a value added to itself: the engine has the first input write, the second add */
+        lki_pass_gradient(call, 0, count, call->dy);
+        lki_pass_gradient(call, 1, count, call->dy);
+    }
+}
+
+const lk_block_type lk_block_add = {
+    .name     = "add",
+    .plan     = add_plan,
+    .forward  = add_forward,
+    .backward = add_backward,
+    .inplace  = true,
+};
+
+/* ---- ReLU -------------------------------------------------------------------------------- */
+
+static lk_status relu_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    lk_plan_output(plan, lk_plan_block(plan)->x[0]); /* backward reads its sign */
+    return LK_OK;
+}
+
+static void relu_forward(const lk_block_call *call)
+{
+    lki_activate(call->exec, LKI_ACT_RELU, lki_elements(call, call->block->y), call->x[0], call->y);
+}
+
+static void relu_backward(const lk_block_call *call)
+{
+    if (call->dx[0] != NULL)
+        lki_activate_backward(call->exec, LKI_ACT_RELU, lki_elements(call, call->block->y), call->y,
+                              call->dy, call->dx[0], call->add[0]);
+}
+
+const lk_block_type lk_block_relu = {
+    .name     = "relu",
+    .plan     = relu_plan,
+    .forward  = relu_forward,
+    .backward = relu_backward,
+    .inplace  = true,
+};

@@ -1,0 +1,160 @@
+/* linear.c -- y = x w + b, and an activation in the product's epilogue.
+ *
+ * The weight is (out, in), as torch.nn.Linear stores it, or (in, out), as the Conv1D of GPT-2
+ * does; or it is an earlier block's, which then gets one more gradient term (tied embeddings).
+ * All leading dimensions of x are rows.
+ *
+ * What backward keeps: nothing without an activation; y itself for ReLU, whose sign is that of
+ * the value before it; the value before a GELU.
+ */
+#include <string.h>
+
+#include "nn/blocks/blocks.h"
+
+static const struct {
+    const char    *name;
+    lki_activation activation;
+} activations[] = {
+    { "relu", LKI_ACT_RELU }, { "gelu", LKI_ACT_GELU_ERF }, { "gelu_tanh", LKI_ACT_GELU_TANH }
+};
+
+static bool find_activation(const char *name, lki_activation *out)
+{
+    *out = LKI_ACT_NONE;
+    if (name == NULL)
+        return true;
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
+        if (strcmp(activations[i].name, name) == 0) {
+            *out = activations[i].activation;
+            return true;
+        }
+    }
+    return false;
+}
+
+static lki_activation activation_of(const lk_block *block)
+{
+    const lk_linear_options *options = block->options;
+    lki_activation           activation;
+    bool                     known = find_activation(options->activation, &activation);
+    LK_ASSERT(known);
+    return activation;
+}
+
+static bool keeps_pre(lki_activation activation)
+{
+    return activation == LKI_ACT_GELU_TANH || activation == LKI_ACT_GELU_ERF;
+}
+
+static lk_status linear_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_options(plan, sizeof(lk_linear_options)));
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    const lk_block          *block   = lk_plan_block(plan);
+    const lk_linear_options *options = block->options;
+    uint64_t                 in = lki_width(block->x[0]), out = options->out;
+    lki_activation           activation;
+
+    if (out == 0)
+        return lk_plan_fail(plan, "out is 0; say how many values it puts out");
+    if (!find_activation(options->activation, &activation))
+        return lk_plan_fail(plan, "unknown activation %s; there are relu, gelu and gelu_tanh",
+                            options->activation);
+    if (options->shared != NULL && options->transposed)
+        return lk_plan_fail(plan, "a shared weight is (out, in): not with transposed");
+
+    lk_shape weight = { 2, { out, in } };
+    if (options->transposed)
+        weight = (lk_shape){ 2, { in, out } };
+    if (options->shared != NULL)
+        LK_TRY(lk_plan_param_shared(plan, options->shared, weight));
+    else
+        LK_TRY(lk_plan_param(plan, "weight", weight, options->init, options->scale, false));
+    if (!options->no_bias) {
+        lk_init init = options->init == LK_INIT_UNIFORM ? LK_INIT_UNIFORM : LK_INIT_ZERO;
+        LK_TRY(lk_plan_param(plan, "bias", (lk_shape){ 1, { out } }, init, options->scale, true));
+    }
+    lk_shape y = block->x[0];
+    if (y.rank == 0)
+        y.rank = 1;
+    y.dims[y.rank - 1] = out;
+    lk_plan_output(plan, y);
+    if (activation != LKI_ACT_RELU)
+        lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+static void linear_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples, size_t *saved,
+                           size_t *scratch)
+{
+    lki_activation activation = activation_of(block);
+    size_t         bytes      = samples * lk_shape_count(block->y) * sizeof(float);
+    (void)exec;
+    *saved   = keeps_pre(activation) ? bytes : 0;
+    *scratch = activation != LKI_ACT_NONE ? bytes : 0;
+}
+
+static void linear_forward(const lk_block_call *call)
+{
+    const lk_block          *block      = call->block;
+    const lk_linear_options *options    = block->options;
+    lki_activation           activation = activation_of(block);
+    lki_gemm_args            gemm       = {
+                          .transpose_b = !options->transposed,
+                          .m           = call->samples * lki_rows(block->x[0]),
+                          .n           = options->out,
+                          .k           = lki_width(block->x[0]),
+                          .a           = call->x[0],
+                          .b           = call->params[0],
+                          .c           = call->y,
+                          .bias        = options->no_bias ? NULL : call->params[1],
+                          .activation  = activation,
+                          .pre         = keeps_pre(activation) && call->training ? call->saved : NULL,
+    };
+    lki_gemm(call->exec, &gemm);
+}
+
+/* The gradient of the value before the activation. */
+static const float *before_activation(const lk_block_call *call)
+{
+    lki_activation activation = activation_of(call->block);
+    if (activation == LKI_ACT_NONE)
+        return call->dy;
+    const float *at = keeps_pre(activation) ? call->saved : call->y;
+    lki_activate_backward(call->exec, activation, lki_elements(call, call->block->y), at, call->dy,
+                          call->scratch, false);
+    return call->scratch;
+}
+
+static void linear_backward(const lk_block_call *call)
+{
+    const lk_block          *block   = call->block;
+    const lk_linear_options *options = block->options;
+    size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]), out = options->out;
+    const float *x = call->x[0], *dz = before_activation(call); /* (rows, out) */
+
+    lki_gemm_args weight = { .transpose_a = true, .accumulate = true, .m = out, .n = in, .k = rows,
+                             .a = dz, .b = x, .c = call->grads[0] };
+    if (options->transposed) {
+        weight.m = in;
+        weight.n = out;
+        weight.a = x;
+        weight.b = dz;
+    }
+    lki_gemm(call->exec, &weight);
+    if (!options->no_bias)
+        lki_bias_backward(call->exec, rows, out, dz, call->grads[1]);
+    if (call->dx[0] == NULL)
+        return;
+    lki_gemm_args input = { .transpose_b = options->transposed, .accumulate = call->add[0], .m = rows,
+                            .n = in, .k = out, .a = dz, .b = call->params[0], .c = call->dx[0] };
+    lki_gemm(call->exec, &input);
+}
+
+const lk_block_type lk_block_linear = {
+    .name     = "linear",
+    .plan     = linear_plan,
+    .buffers  = linear_buffers,
+    .forward  = linear_forward,
+    .backward = linear_backward,
+};

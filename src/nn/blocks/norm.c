@@ -1,0 +1,196 @@
+/* norm.c -- LayerNorm over the innermost dimension; BatchNorm over everything else.
+ *
+ * BatchNorm is "ghost" BatchNorm: when training, the statistics are those of one micro-batch of
+ * one virtual worker, so that no rank needs another's.  The running statistics are sums over
+ * samples here (samples * mean, samples * unbiased variance); whoever owns the state divides by
+ * the count and folds them in.  Evaluation uses the running values.
+ *
+ * With a second input it is the end of a residual block: y = relu(norm(x0) + x1).
+ *
+ * Source: Ioffe and Szegedy 2015 (BatchNorm), Ba et al. 2016 (LayerNorm), Hoffer et al. 2017,
+ * section 3.4 (ghost statistics).
+ */
+#include "nn/blocks/blocks.h"
+
+#define BATCHNORM_MOMENTUM 0.1F /* of the running statistics, as users of PyTorch expect */
+
+/* gamma and beta of `c` channels under the names that PyTorch gives them. */
+static lk_status plan_affine(lk_plan *plan, uint64_t c, lk_init gamma)
+{
+    LK_TRY(lk_plan_param(plan, "weight", (lk_shape){ 1, { c } }, gamma, 0.0F, true));
+    return lk_plan_param(plan, "bias", (lk_shape){ 1, { c } }, LK_INIT_ZERO, 0.0F, true);
+}
+
+/* ---- LayerNorm --------------------------------------------------------------------------- */
+
+typedef struct {
+    float *mean, *rstd; /* (rows) each */
+    size_t rows, c;
+} layernorm_view;
+
+static layernorm_view layernorm_of(const lk_block_call *call)
+{
+    lk_shape       x    = call->block->x[0];
+    unsigned char *at   = call->saved;
+    layernorm_view view = { .rows = call->samples * lki_rows(x), .c = lki_width(x) };
+    view.mean           = lki_cut(&at, view.rows);
+    view.rstd           = lki_cut(&at, view.rows);
+    return view;
+}
+
+static lk_status layernorm_plan(lk_plan *plan)
+{
+    const lk_block *block = lk_plan_block(plan);
+    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    LK_TRY(plan_affine(plan, lki_width(block->x[0]), LK_INIT_ONE));
+    lk_plan_output(plan, block->x[0]);
+    lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+/* The kernels make dx in the same pass as the parameters' gradients; where nobody wants it, it
+ * goes to scratch memory. */
+static float *wanted_or_scratch(const lk_block_call *call, void *scratch)
+{
+    return call->dx[0] != NULL ? call->dx[0] : scratch;
+}
+
+static void layernorm_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
+                              size_t *saved, size_t *scratch)
+{
+    (void)exec;
+    *saved   = 2 * lki_cut_bytes(samples * lki_rows(block->x[0]));
+    *scratch = lki_cut_bytes(samples * lk_shape_count(block->x[0]));
+}
+
+static void layernorm_forward(const lk_block_call *call)
+{
+    layernorm_view v = layernorm_of(call);
+    lki_layernorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1], call->y,
+                  v.mean, v.rstd);
+}
+
+static void layernorm_backward(const lk_block_call *call)
+{
+    layernorm_view v = layernorm_of(call);
+    lki_layernorm_backward(call->exec, v.rows, v.c, call->x[0], call->params[0], v.mean, v.rstd,
+                           call->dy, wanted_or_scratch(call, call->scratch), call->add[0],
+                           call->grads[0], call->grads[1]);
+}
+
+const lk_block_type lk_block_layernorm = {
+    .name     = "layernorm",
+    .plan     = layernorm_plan,
+    .buffers  = layernorm_buffers,
+    .forward  = layernorm_forward,
+    .backward = layernorm_backward,
+};
+
+/* ---- BatchNorm --------------------------------------------------------------------------- */
+
+enum { STATE_MEAN, STATE_VAR };
+
+typedef struct {
+    float *mean, *rstd, *var; /* (c) each */
+    size_t rows, c;
+} batchnorm_view;
+
+static batchnorm_view batchnorm_of(const lk_block_call *call)
+{
+    lk_shape       x    = call->block->x[0];
+    unsigned char *at   = call->saved;
+    batchnorm_view view = { .rows = call->samples * lki_rows(x), .c = lki_width(x) };
+    view.mean           = lki_cut(&at, view.c);
+    view.rstd           = lki_cut(&at, view.c);
+    view.var            = lki_cut(&at, view.c);
+    return view;
+}
+
+static lk_status batchnorm_plan(lk_plan *plan)
+{
+    LK_TRY(lki_plan_options(plan, sizeof(lk_batchnorm_options)));
+    LK_TRY(lki_plan_inputs(plan, 1, 2));
+    const lk_block             *block   = lk_plan_block(plan);
+    const lk_batchnorm_options *options = block->options;
+    uint64_t                    c       = lki_width(block->x[0]);
+
+    if (block->input_count == 2 && !lki_same_shape(block->x[0], block->x[1]))
+        return lk_plan_fail(plan, "it adds %s to %s; put a shortcut or a convolution in between",
+                            lki_shape_describe(block->x[1]).text,
+                            lki_shape_describe(block->x[0]).text);
+    LK_TRY(plan_affine(plan, c, options->zero_gamma ? LK_INIT_ZERO : LK_INIT_ONE));
+    LK_TRY(lk_plan_state(plan, "running_mean", c, 0.0F, BATCHNORM_MOMENTUM));
+    LK_TRY(lk_plan_state(plan, "running_var", c, 1.0F, BATCHNORM_MOMENTUM));
+    lk_plan_output(plan, block->x[0]);
+    if (!options->relu)
+        lk_plan_output_unread(plan);
+    return LK_OK;
+}
+
+/* Scratch: the gradient before the ReLU, and dx where nobody wants it. */
+static void batchnorm_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
+                              size_t *saved, size_t *scratch)
+{
+    (void)exec;
+    *saved   = 3 * lki_cut_bytes(lki_width(block->x[0]));
+    *scratch = 2 * lki_cut_bytes(samples * lk_shape_count(block->x[0]));
+}
+
+static void sum_statistics(const lk_block_call *call, const batchnorm_view *v)
+{
+    float samples = (float)call->samples;
+    if (call->state_sums == NULL)
+        return;
+    for (size_t i = 0; i < v->c; i++) {
+        call->state_sums[STATE_MEAN][i] += samples * v->mean[i];
+        call->state_sums[STATE_VAR][i] += samples * v->var[i];
+    }
+}
+
+static void batchnorm_forward(const lk_block_call *call)
+{
+    const lk_batchnorm_options *options = call->block->options;
+    batchnorm_view              v       = batchnorm_of(call);
+    size_t                      count   = v.rows * v.c;
+
+    if (call->training) {
+        lki_batchnorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1], call->y,
+                      v.mean, v.rstd, v.var);
+        sum_statistics(call, &v);
+    } else {
+        lki_batchnorm_apply(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1],
+                            call->state[STATE_MEAN], call->state[STATE_VAR], call->y);
+    }
+    if (call->block->input_count == 2)
+        lki_accumulate(call->exec, count, call->x[1], call->y);
+    if (options->relu)
+        lki_activate(call->exec, LKI_ACT_RELU, count, call->y, call->y);
+}
+
+static void batchnorm_backward(const lk_block_call *call)
+{
+    const lk_batchnorm_options *options = call->block->options;
+    batchnorm_view              v       = batchnorm_of(call);
+    size_t                      count   = v.rows * v.c;
+    unsigned char              *at      = call->scratch;
+    float                      *before_relu = lki_cut(&at, count), *unwanted = lki_cut(&at, count);
+    const float                *dz          = call->dy;
+
+    if (options->relu) {
+        lki_activate_backward(call->exec, LKI_ACT_RELU, count, call->y, call->dy, before_relu, false);
+        dz = before_relu;
+    }
+    lki_batchnorm_backward(call->exec, v.rows, v.c, call->x[0], call->params[0], v.mean, v.rstd, dz,
+                           wanted_or_scratch(call, unwanted), call->add[0], call->grads[0],
+                           call->grads[1]);
+    if (call->block->input_count == 2)
+        lki_pass_gradient(call, 1, count, dz);
+}
+
+const lk_block_type lk_block_batchnorm = {
+    .name     = "batchnorm",
+    .plan     = batchnorm_plan,
+    .buffers  = batchnorm_buffers,
+    .forward  = batchnorm_forward,
+    .backward = batchnorm_backward,
+};

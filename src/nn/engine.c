@@ -1,0 +1,273 @@
+/* engine.c -- walks a model's blocks forward and backward for a set of contexts.
+ *
+ * Each context (a virtual worker's micro-batch) has its own values, saved memory and gradients;
+ * scratch memory is shared.  A block runs for all contexts before the next block does, so that
+ * what a block needs from elsewhere (its parameters, say) is fetched once a block:
+ *
+ *      forward     for each block:            before_forward, every context, after_forward
+ *      backward    for each block, reversed:  before_backward, every context and its
+ *                                             grad_ready, after_backward
+ *
+ * Contexts never see each other, so the result of one does not depend on how many are walked
+ * together.  A context without samples computes nothing and is ready at once.
+ *
+ * Memory: layout.c; allocated when the engine opens, never after.
+ */
+#include "nn/engine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "tensor/ops.h"
+
+/* ---- Life cycle -------------------------------------------------------------------------- */
+
+/* Asking for more than there is would end the process when the memory is first touched. */
+static lk_status check_memory(const lk_engine *engine, size_t bytes)
+{
+    long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    double has = (double)pages * (double)page_bytes, gib = 1024.0 * 1024.0 * 1024.0;
+    if (pages > 0 && page_bytes > 0 && (double)bytes > has)
+        return lk_fail(LK_ENOMEM, "model %s: activations of %u x %u samples take %.1f GiB, this machine "
+                       "has %.1f; lower the micro-batch or the model's size", engine->model->name,
+                       engine->contexts, engine->micro_batch, (double)bytes / gib, has / gib);
+    return LK_OK;
+}
+
+static lk_status allocate(lk_engine *engine)
+{
+    const lki_layout *layout = &engine->layout;
+    const lk_model   *model  = engine->model;
+    size_t            bytes, total;
+
+    if (__builtin_mul_overflow(layout->context_bytes, (size_t)engine->contexts, &bytes) ||
+        __builtin_add_overflow(bytes, layout->scratch_bytes + layout->loss_rows * 5, &total))
+        return lk_fail(LK_ENOMEM, "model %s: activations of %u contexts of %zu bytes are more than any "
+                       "machine has; walk fewer at a time", model->name, engine->contexts,
+                       layout->context_bytes);
+    LK_TRY(check_memory(engine, total));
+    LK_TRY(lki_alloc((void **)&engine->memory, bytes, "activations; a smaller micro-batch needs less"));
+    LK_TRY(lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
+    LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
+    LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
+    LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
+    for (size_t t = model->term_count; t-- > 0;)
+        engine->first_terms[model->terms[t].block] = (uint32_t)t;
+    return LK_OK;
+}
+
+lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, uint32_t micro_batch,
+                         uint32_t contexts)
+{
+    lk_engine *engine;
+
+    *out = NULL;
+    if (micro_batch == 0 || contexts == 0)
+        return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1", contexts,
+                       micro_batch);
+    LK_TRY(LKI_NEW(&engine, 1, "an engine"));
+    engine->model       = model;
+    engine->exec        = exec;
+    engine->micro_batch = micro_batch;
+    engine->contexts    = contexts;
+    lk_status st        = lki_layout_init(&engine->layout, model, exec, micro_batch);
+    if (st == LK_OK)
+        st = allocate(engine);
+    if (st != LK_OK) {
+        lk_engine_free(engine);
+        return st;
+    }
+    *out = engine;
+    return LK_OK;
+}
+
+void lk_engine_free(lk_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    lki_layout_deinit(&engine->layout);
+    lki_free(engine->memory);
+    lki_free(engine->scratch);
+    lki_free(engine->loss);
+    lki_free(engine->hits);
+    lki_free(engine->first_terms);
+    lki_free(engine);
+}
+
+/* ---- Where things are -------------------------------------------------------------------- */
+
+static float *at(const lk_engine *engine, uint32_t context, size_t offset)
+{
+    return (float *)(void *)(engine->memory + context * engine->layout.context_bytes + offset);
+}
+
+static float *value_of(const lk_engine *engine, uint32_t context, lk_value v)
+{
+    return at(engine, context, engine->layout.places[v - 1].value);
+}
+
+static float *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
+{
+    const lki_place *place = &engine->layout.places[v - 1];
+    if (place->grad_in_value)
+        return value_of(engine, context, v);
+    return place->slot == LKI_NO_SLOT ? NULL
+                                      : at(engine, context, engine->layout.slots[place->slot].offset);
+}
+
+const float *lk_engine_output(const lk_engine *engine, uint32_t context)
+{
+    LK_ASSERT(context < engine->contexts);
+    return value_of(engine, context, engine->model->blocks[engine->model->block_count - 1].inputs[0]);
+}
+
+/* ---- One call ---------------------------------------------------------------------------- */
+
+/* A call and the arrays that it points to. */
+typedef struct {
+    lk_block_call call;
+    const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
+    float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
+} frame;
+
+static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
+                       uint32_t context, uint32_t b)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    const lki_place       *place = &engine->layout.places[b];
+
+    f->call = (lk_block_call){
+        .block = &entry->block, .exec = engine->exec, .training = walk->training,
+        .samples = pass->samples, .seed = walk->seed, .step = walk->step,
+        .first_slot = pass->first_slot, .params = f->params, .state = f->state,
+        .saved = at(engine, context, place->saved), .scratch = engine->scratch,
+    };
+    for (uint32_t i = 0; i < entry->block.input_count; i++)
+        f->call.x[i] = entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        f->params[i] = walk->params[entry->params[i]];
+    for (uint32_t i = 0; i < entry->block.state_count; i++)
+        f->state[i] = walk->state != NULL ? walk->state[entry->states[i]] : NULL;
+    if (!entry->type->loss) {
+        f->call.y = at(engine, context, place->value);
+        return;
+    }
+    f->call.y       = walk->training ? gradient_of(engine, context, entry->inputs[0])
+                                     : value_of(engine, context, entry->inputs[0]);
+    f->call.x[0]    = f->call.y;
+    f->call.targets = pass->targets;
+    f->call.loss    = engine->loss;
+    f->call.hit     = engine->hits;
+}
+
+/* Adds the rows of loss to the pass's sums, in order. */
+static void sum_rows(const lk_engine *engine, lk_pass *pass)
+{
+    size_t rows = (size_t)pass->samples * lk_model_loss_rows(engine->model);
+    for (size_t i = 0; i < rows; i++) {
+        if (pass->targets[i] < 0)
+            continue;
+        pass->loss_sum += (double)engine->loss[i];
+        pass->count++;
+        pass->hits += engine->hits[i];
+    }
+}
+
+static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass, uint32_t context,
+                         uint32_t b)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    frame                  f;
+
+    if (entry->type->loss && pass->targets == NULL) {
+        LK_ASSERT(!walk->training);
+        return;
+    }
+    frame_init(&f, engine, walk, pass, context, b);
+    if (walk->training && pass->state_sums != NULL) {
+        for (uint32_t i = 0; i < entry->block.state_count; i++)
+            f.sums[i] = pass->state_sums[entry->states[i]];
+        f.call.state_sums = f.sums;
+    }
+    if (entry->type->loss) {
+        const float *logits = value_of(engine, context, entry->inputs[0]);
+        if (f.call.y != logits)
+            memcpy(f.call.y, logits, pass->samples * lk_shape_count(entry->block.x[0]) * sizeof *logits);
+        memset(engine->hits, 0, pass->samples * lk_shape_count(entry->block.y));
+    }
+    entry->type->forward(&f.call);
+    if (entry->type->loss)
+        sum_rows(engine, pass);
+}
+
+static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
+                          uint32_t context, uint32_t b)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    const lki_place       *place = &engine->layout.places[b];
+    frame                  f;
+
+    if (!place->wanted) /* no parameters here or before: nothing depends on it */
+        return;
+    frame_init(&f, engine, walk, pass, context, b);
+    if (!entry->type->loss)
+        f.call.dy = gradient_of(engine, context, b + 1);
+    for (uint32_t i = 0; i < entry->block.input_count; i++) {
+        if (place->dx[i])
+            f.call.dx[i] = gradient_of(engine, context, entry->inputs[i]);
+        f.call.add[i] = place->add[i];
+    }
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        f.grads[i] = pass->grads[engine->first_terms[b] + i];
+    f.call.grads = f.grads;
+    entry->type->backward(&f.call);
+}
+
+/* ---- The walks --------------------------------------------------------------------------- */
+
+static const lk_hooks no_hooks;
+
+static void tell(void (*hook)(void *user, uint32_t block), const lk_hooks *hooks, uint32_t block)
+{
+    if (hook != NULL)
+        hook(hooks->user, block);
+}
+
+static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_t count)
+{
+    LK_ASSERT(count <= engine->contexts);
+    for (uint32_t c = 0; c < count; c++)
+        LK_ASSERT(passes[c].samples <= engine->micro_batch);
+}
+
+void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
+{
+    const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
+
+    check_passes(engine, passes, count);
+    for (uint32_t b = 0; b < engine->model->block_count; b++) {
+        tell(hooks->before_forward, hooks, b);
+        for (uint32_t c = 0; c < count; c++)
+            if (passes[c].samples > 0)
+                forward_call(engine, walk, &passes[c], c, b);
+        tell(hooks->after_forward, hooks, b);
+    }
+}
+
+void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
+{
+    const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
+
+    check_passes(engine, passes, count);
+    for (uint32_t b = (uint32_t)engine->model->block_count; b-- > 0;) {
+        tell(hooks->before_backward, hooks, b);
+        for (uint32_t c = 0; c < count; c++) {
+            if (passes[c].samples > 0)
+                backward_call(engine, walk, &passes[c], c, b);
+            for (uint32_t i = 0; hooks->grad_ready != NULL && i < engine->model->blocks[b].block.param_count; i++)
+                hooks->grad_ready(hooks->user, c, engine->first_terms[b] + i);
+        }
+        tell(hooks->after_backward, hooks, b);
+    }
+}

@@ -1,0 +1,19 @@
+/* nn/engine.h -- the engine's insides, for the engine and its tests. */
+#ifndef LKI_NN_ENGINE_H
+#define LKI_NN_ENGINE_H
+
+#include "nn/layout.h"
+
+struct lk_engine {
+    const lk_model *model; /* borrowed */
+    lk_exec        *exec;  /* borrowed */
+    uint32_t        micro_batch, contexts;
+    lki_layout      layout;
+    unsigned char  *memory;      /* contexts x layout.context_bytes */
+    unsigned char  *scratch;     /* one for all: calls follow each other */
+    float          *loss;        /* a row each, of the context whose loss block runs */
+    uint8_t        *hits;
+    uint32_t       *first_terms; /* of each block: terms of a block are neighbours */
+};
+
+#endif

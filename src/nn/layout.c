@@ -1,0 +1,279 @@
+/* layout.c -- the memory of a context, planned once.
+ *
+ * Values and saved memory are kept from forward to backward, one after the other.  A block that
+ * can work in place writes over its input if nobody else reads that and its producer's backward
+ * does not either.
+ *
+ * A value's gradient is alive from the backward pass of its last reader, which writes it, over
+ * those of the other readers, which add to it, to that of its producer, which reads it.  (The
+ * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
+ * works in place turns its dy into its dx where it lies.  The gradient of the logits lies where
+ * the logits were, if the loss block is their only reader.  Values with no parameters before
+ * them, such as the model's input, have no gradient at all.
+ *
+ * Placement: slots from large to small, each at the lowest offset where it overlaps no placed
+ * slot that is alive at the same time (greedy by size; Pisarchyk and Lee 2020).
+ * Cost: quadratic in the number of blocks, once.
+ */
+#include "nn/layout.h"
+
+#include <stdlib.h>
+
+#include "base/memory.h"
+
+enum { ALIGNMENT = 64 };
+
+/* More than any machine has, and small enough for sums and small products not to overflow. */
+#define BYTES_MAX ((size_t)1 << 46)
+
+static lk_status too_large(const lki_block_entry *entry, const char *what, uint32_t micro_batch)
+{
+    return lk_fail(LK_ENOMEM, "%s: its %s for micro-batches of %u samples is more than any machine has; "
+                   "lower the micro-batch or the model's size", entry->label, what, micro_batch);
+}
+
+/* Appends `bytes` to a part of the layout that ends at *end. */
+static lk_status append(size_t *end, size_t bytes, size_t *offset)
+{
+    *offset = *end;
+    if (bytes > BYTES_MAX || *end > BYTES_MAX)
+        return LK_ENOMEM;
+    *end += lki_round_up(bytes, ALIGNMENT);
+    return LK_OK;
+}
+
+/* ---- Values and saved memory ------------------------------------------------------------- */
+
+static void count_readers(lki_layout *layout, const lk_model *model)
+{
+    for (size_t b = 0; b < model->block_count; b++) {
+        const lki_block_entry *entry = &model->blocks[b];
+        lki_place             *place = &layout->places[b];
+        place->wanted                = entry->block.param_count > 0;
+        place->slot                  = LKI_NO_SLOT;
+        for (uint32_t i = 0; i < entry->block.input_count; i++) {
+            if (entry->inputs[i] == 0)
+                continue;
+            layout->places[entry->inputs[i] - 1].readers++;
+            place->wanted = place->wanted || layout->places[entry->inputs[i] - 1].wanted;
+        }
+    }
+}
+
+static lk_status check_model(const lki_layout *layout, const lk_model *model)
+{
+    if (model->block_count == 0 || !model->blocks[model->block_count - 1].type->loss)
+        return lk_fail(LK_EINVAL, "model %s has no loss; end it with a block such as cross_entropy",
+                       model->name);
+    lk_value logits = model->blocks[model->block_count - 1].inputs[0];
+    if (logits == 0 || !layout->places[logits - 1].wanted)
+        return lk_fail(LK_EINVAL, "model %s has no parameters before its loss; there is nothing to train",
+                       model->name);
+    for (size_t b = 0; b + 1 < model->block_count; b++)
+        if (layout->places[b].readers == 0)
+            return lk_fail(LK_EINVAL, "%s: nobody reads its output; leave it out or use it",
+                           model->blocks[b].label);
+    return LK_OK;
+}
+
+/* Whether a later block may write over value `v`: it is the only reader of one that no backward
+ * pass needs. */
+static bool may_overwrite(const lki_layout *layout, const lk_model *model, lk_value v)
+{
+    return v > 0 && layout->places[v - 1].readers == 1 && model->blocks[v - 1].output_unread;
+}
+
+static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t b, uint32_t micro_batch)
+{
+    const lki_block_entry *entry = &model->blocks[b];
+    lki_place             *place = &layout->places[b];
+    lk_value               x0    = entry->inputs[0];
+    size_t count = lk_shape_count(entry->block.y);
+
+    if (__builtin_mul_overflow(count, (size_t)micro_batch * sizeof(float), &place->value_bytes) ||
+        place->value_bytes > BYTES_MAX)
+        return too_large(entry, "output", micro_batch);
+    if (entry->type->loss) {
+        layout->loss_rows  = count * micro_batch;
+        place->value_bytes = 0;
+        return LK_OK;
+    }
+    if (entry->type->inplace && may_overwrite(layout, model, x0) &&
+        layout->places[x0 - 1].value_bytes == place->value_bytes) {
+        place->value        = layout->places[x0 - 1].value;
+        place->value_shared = true;
+        return LK_OK;
+    }
+    if (append(&layout->context_bytes, place->value_bytes, &place->value) != LK_OK)
+        return too_large(entry, "output after those before it", micro_batch);
+    return LK_OK;
+}
+
+static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk_exec *exec, uint32_t b,
+                             uint32_t micro_batch)
+{
+    const lki_block_entry *entry   = &model->blocks[b];
+    lki_place             *place   = &layout->places[b];
+    size_t                 scratch = 0;
+
+    if (entry->type->buffers != NULL)
+        entry->type->buffers(&entry->block, exec, micro_batch, &place->saved_bytes, &scratch);
+    if (scratch > BYTES_MAX)
+        return too_large(entry, "scratch memory", micro_batch);
+    layout->scratch_bytes = lki_max(layout->scratch_bytes, scratch);
+    if (append(&layout->context_bytes, place->saved_bytes, &place->saved) != LK_OK)
+        return too_large(entry, "saved memory", micro_batch);
+    return LK_OK;
+}
+
+/* ---- Gradients --------------------------------------------------------------------------- */
+
+static uint32_t new_slot(lki_layout *layout, size_t bytes, uint32_t from)
+{
+    layout->slots[layout->slot_count] = (lki_grad_slot){ .bytes = bytes, .from = from, .to = from };
+    return layout->slot_count++;
+}
+
+/* The loss block's backward makes the gradient of its input: in place, or beside a value that
+ * others still need. */
+static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32_t b)
+{
+    lk_value   v     = model->blocks[b].inputs[0];
+    lki_place *input = &layout->places[v - 1];
+
+    layout->places[b].dx[0] = true;
+    input->grad_in_value    = may_overwrite(layout, model, v);
+    if (!input->grad_in_value)
+        input->slot = new_slot(layout, input->value_bytes, b);
+}
+
+/* Whether block `b` may turn its dy into dx[0] where it lies. */
+static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry, uint32_t b)
+{
+    lk_value v = entry->inputs[0];
+    if (!entry->type->inplace || layout->places[b].slot == LKI_NO_SLOT ||
+        layout->places[v - 1].value_bytes != layout->places[b].value_bytes)
+        return false;
+    for (uint32_t i = 1; i < entry->block.input_count; i++)
+        if (entry->inputs[i] == v)
+            return false;
+    return true;
+}
+
+/* Blocks from last to first: the first to reach a value opens its slot and writes, the others
+ * add, its producer closes it. */
+static void plan_gradients(lki_layout *layout, const lk_model *model)
+{
+    for (uint32_t b = (uint32_t)model->block_count; b-- > 0;) {
+        const lki_block_entry *entry = &model->blocks[b];
+        lki_place             *place = &layout->places[b];
+        if (entry->type->loss) {
+            plan_loss_gradient(layout, model, b);
+            continue;
+        }
+        for (uint32_t i = 0; place->wanted && i < entry->block.input_count; i++) {
+            lki_place *input = entry->inputs[i] > 0 ? &layout->places[entry->inputs[i] - 1] : NULL;
+            if (input == NULL || !input->wanted)
+                continue;
+            place->dx[i]  = true;
+            place->add[i] = input->slot != LKI_NO_SLOT;
+            if (input->slot == LKI_NO_SLOT)
+                input->slot = i == 0 && may_reuse_dy(layout, entry, b)
+                                  ? place->slot
+                                  : new_slot(layout, input->value_bytes, b);
+        }
+        if (place->slot != LKI_NO_SLOT)
+            layout->slots[place->slot].to = b;
+    }
+}
+
+/* ---- Placing slots ----------------------------------------------------------------------- */
+
+static int larger_first(const void *a, const void *b)
+{
+    const lki_grad_slot *x = *(lki_grad_slot *const *)a, *y = *(lki_grad_slot *const *)b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->from > y->from ? -1 : x->from < y->from;
+}
+
+static bool alive_together(const lki_grad_slot *a, const lki_grad_slot *b)
+{
+    return a->from >= b->to && b->from >= a->to;
+}
+
+/* The lowest offset at which `slot` overlaps none of the placed ones alive with it: try 0, then
+ * step behind whichever is in the way; offsets only grow, so this ends. */
+static size_t first_fit(lki_grad_slot *const *placed, uint32_t count, const lki_grad_slot *slot)
+{
+    size_t offset = 0;
+    for (uint32_t i = 0; i < count;) {
+        const lki_grad_slot *other = placed[i];
+        if (alive_together(other, slot) && offset < other->offset + other->bytes &&
+            other->offset < offset + slot->bytes) {
+            offset = lki_round_up(other->offset + other->bytes, ALIGNMENT);
+            i      = 0;
+        } else {
+            i++;
+        }
+    }
+    return offset;
+}
+
+static lk_status place_gradients(lki_layout *layout)
+{
+    lki_grad_slot **order;
+    LK_TRY(LKI_NEW(&order, layout->slot_count, "the layout of gradients"));
+    for (uint32_t i = 0; i < layout->slot_count; i++)
+        order[i] = &layout->slots[i];
+    qsort(order, layout->slot_count, sizeof *order, larger_first);
+    layout->grads = layout->context_bytes;
+    for (uint32_t i = 0; i < layout->slot_count; i++) {
+        size_t offset       = first_fit(order, i, order[i]);
+        order[i]->offset    = layout->grads + offset;
+        layout->grads_bytes = lki_max(layout->grads_bytes, offset + order[i]->bytes);
+    }
+    lki_free(order);
+    return LK_OK;
+}
+
+/* ---- All of it --------------------------------------------------------------------------- */
+
+static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                         uint32_t micro_batch)
+{
+    LK_TRY(LKI_NEW(&layout->places, model->block_count, "the layout of values"));
+    LK_TRY(LKI_NEW(&layout->slots, model->block_count + 1, "the layout of gradients"));
+    count_readers(layout, model);
+    LK_TRY(check_model(layout, model));
+    size_t input;
+    if (__builtin_mul_overflow(lk_shape_count(model->input), (size_t)micro_batch * sizeof(float), &input) ||
+        input > BYTES_MAX)
+        return lk_fail(LK_ENOMEM, "model %s: the input of a micro-batch of %u samples is more than any "
+                       "machine has; lower the micro-batch", model->name, micro_batch);
+    for (uint32_t b = 0; b < model->block_count; b++) {
+        LK_TRY(place_value(layout, model, b, micro_batch));
+        LK_TRY(place_saved(layout, model, exec, b, micro_batch));
+    }
+    plan_gradients(layout, model);
+    LK_TRY(place_gradients(layout));
+    layout->context_bytes = lki_round_up(layout->context_bytes + layout->grads_bytes, ALIGNMENT);
+    return LK_OK;
+}
+
+lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                          uint32_t micro_batch)
+{
+    *layout      = (lki_layout){ 0 };
+    lk_status st = lay_out(layout, model, exec, micro_batch);
+    if (st != LK_OK)
+        lki_layout_deinit(layout);
+    return st;
+}
+
+void lki_layout_deinit(lki_layout *layout)
+{
+    lki_free(layout->places);
+    lki_free(layout->slots);
+    *layout = (lki_layout){ 0 };
+}

@@ -1,0 +1,47 @@
+/* nn/layout.h -- where a context's values, saved memory and gradients lie.
+ *
+ * Offsets are in bytes from the start of a context's memory.  layout.c says how they are chosen.
+ */
+#ifndef LKI_NN_LAYOUT_H
+#define LKI_NN_LAYOUT_H
+
+#include "nn/model.h"
+
+#define LKI_NO_SLOT UINT32_MAX
+
+/* Memory for the gradient of a value, or of several that follow each other in place: alive from
+ * the backward pass of block `from` down to that of block `to`. */
+typedef struct {
+    size_t   offset, bytes;
+    uint32_t from, to;
+} lki_grad_slot;
+
+/* What one block needs. */
+typedef struct {
+    size_t   value, value_bytes; /* of y; a loss block has none */
+    size_t   saved, saved_bytes;
+    uint32_t readers;            /* how many inputs of later blocks are y */
+    bool     value_shared;       /* y lies where x[0] does */
+    bool     wanted;             /* there are parameters at or before this block */
+    bool     grad_in_value;      /* y's gradient lies where y does: the loss block made it there */
+    uint32_t slot;               /* else of y's gradient; LKI_NO_SLOT if there is none */
+    bool     dx[LK_BLOCK_INPUTS_MAX], add[LK_BLOCK_INPUTS_MAX];
+} lki_place;
+
+typedef struct {
+    lki_place     *places; /* one a block */
+    lki_grad_slot *slots;
+    uint32_t       slot_count;
+    size_t         context_bytes;           /* of one context: values and saved, then gradients */
+    size_t         grads, grads_bytes;      /* where the gradients' part begins, and its size */
+    size_t         scratch_bytes;           /* the most that any block wants */
+    size_t         loss_rows;               /* of a micro-batch */
+} lki_layout;
+
+/* Lays out the memory for micro-batches of up to `micro_batch` samples.  LK_EINVAL: the model has
+ * no loss, or a value nobody reads.  LK_ENOMEM says what is too large. */
+LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                                       uint32_t micro_batch);
+void lki_layout_deinit(lki_layout *layout);
+
+#endif
