@@ -66,6 +66,29 @@ typedef struct {
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result);
 
+/* ---- Sampling ---------------------------------------------------------------------------- */
+
+/* How to continue a text with a trained byte-level gpt. */
+typedef struct {
+    const char *path;        /* checkpoints' directory, a checkpoint, or a safetensors file */
+    const char *prompt;      /* NULL = a line end */
+    uint32_t    tokens;      /* how many to generate */
+    double      temperature; /* 0 = always the likeliest token */
+    uint32_t    top_k;       /* 0 = all tokens */
+    uint64_t    seed;
+    uint32_t    heads;       /* 0 = what the checkpoint says; a safetensors file does not say */
+    uint32_t    threads;     /* 0 = 1 */
+    const char *isa;         /* as in lk_exec_open() */
+
+    /* Receives the prompt and then each new byte. */
+    void (*emit)(void *context, const char *bytes, size_t count);
+    void *context;
+} lk_sample_options;
+
+/* Generates.  Token i is drawn with a number of its own (seed, i), so the text is a function of
+ * the weights and the options: not of threads or instruction sets. */
+LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
+
 #ifdef __cplusplus
 }
 #endif

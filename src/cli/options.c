@@ -307,10 +307,26 @@ static bool check_required(state *s)
     return true;
 }
 
+/* An option of one model given to another is a misunderstanding, not something to ignore. */
+static bool check_only(state *s)
+{
+    const lki_option *first = next_positional(s->command, 0);
+    const char       *word  = NULL;
+    if (first != NULL && first->type == LKI_OPTION_POSITIONAL)
+        memcpy(&word, (const unsigned char *)s->target + first->offset, sizeof word);
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
+        if (o->only != NULL && s->given[o - s->command->options] &&
+            (word == NULL || strcmp(word, o->only) != 0))
+            return lki_refuse(&s->error, "--%s is an option of %s; this is %.60s", o->name, o->only,
+                              word != NULL ? word : "something else");
+    return true;
+}
+
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target)
 {
     state s = { .command = command, .target = target };
-    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) && check_required(&s))
+    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) &&
+        check_required(&s) && check_only(&s))
         return GO_ON;
     if (!s.help)
         return lki_usage_error(command, "%s", s.error.text);

@@ -92,6 +92,7 @@ typedef struct {
     uint32_t         list_max;
     const lki_choice *choices;     /* ends with a row whose name is NULL */
     bool (*read)(const char *text, void *options, lki_message *error);
+    const char      *only;         /* refused unless the first positional is this word */
 } lki_option;
 
 #define LKI_OPTIONS_END { .type = LKI_OPTION_END }

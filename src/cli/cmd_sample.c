@@ -1,0 +1,55 @@
+/* cmd_sample.c -- `lockstep sample`: text from a trained gpt. */
+#include "cli/commands.h"
+#include "lockstep/train.h"
+
+typedef struct { lk_sample_options sample; } sample_options;
+
+#define AT(field) offsetof(sample_options, sample.field)
+
+static const lki_option table[] = {
+    LKI_POSITIONAL("CHECKPOINT", AT(path), true,
+                   "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
+    LKI_STRING("prompt", "TEXT", AT(prompt), "a line end", "what the text begins with"),
+    LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "how many bytes to generate"),
+    LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
+             "0 always takes the likeliest byte; 1 draws as the model says"),
+    LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "draw from the K likeliest bytes only"),
+    LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0", "of the draws; the same seed, the same text"),
+    LKI_U32("heads", "N", AT(heads), 1, 1024, "what the checkpoint says",
+            "attention heads; a .safetensors file does not say"),
+    LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "threads to compute with"),
+    LKI_OPTIONS_END,
+};
+
+static void print_bytes(void *unused, const char *bytes, size_t count)
+{
+    (void)unused;
+    (void)fwrite(bytes, 1, count, stdout);
+    (void)fflush(stdout);
+}
+
+static int sample_main(int argc, char **argv)
+{
+    sample_options options = { .sample = { .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
+    int            done    = lki_options_parse(&lki_command_sample, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    lk_status status = lk_sample(&options.sample);
+    if (status != LK_OK) {
+        fprintf(stderr, "lockstep sample: %s\n", lk_error_last()->message);
+        return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
+    }
+    printf("\n");
+    return 0;
+}
+
+const lki_command lki_command_sample = {
+    .name     = "sample",
+    .summary  = "generate text from a trained gpt",
+    .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
+    .about    = "Continues a prompt, byte by byte, with a byte-level gpt that `lockstep train` has made.\n"
+                "The same checkpoint, prompt, options and seed give the same text everywhere.",
+    .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
+    .options  = table,
+    .main     = sample_main,
+};

@@ -1,0 +1,384 @@
+/* cmd_train.c -- `lockstep train`: the option table, and who does what.
+ *
+ * The process that the user started checks everything, starts the workers as copies of itself
+ * with the same arguments, and watches them; a worker finds itself launched, joins its group and
+ * trains.  So a mistake is said once, before anything is started, and the workers need no other
+ * channel for their configuration than the command line.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/values.h"
+#include "lockstep/launch.h"
+#include "lockstep/train.h"
+
+enum { MODE_PROCESSES = 0, MODE_THREADS };
+
+typedef struct {
+    lk_train_config config;
+    const char     *config_file, *precision, *kernels;
+    int             worker_mode;
+    lk_train_result result; /* rank 0's */
+} train_options;
+
+#define AT(field) offsetof(train_options, field)
+#define HERE_LATER "is not part of this version"
+
+/* ---- Values of their own kind ------------------------------------------------------------ */
+
+static bool read_workers(const char *text, void *target, lki_message *error)
+{
+    train_options *options = target;
+    uint64_t       count   = 0;
+    if (strchr(text, ':') != NULL)
+        return lki_refuse(error, "a range of workers (elastic runs) " HERE_LATER "; give one number");
+    if (!lki_parse_u64(text, strlen(text), &count) || count == 0 || count > 4096)
+        return lki_refuse(error, "must be an integer from 1 to 4096");
+    options->config.workers = (uint32_t)count;
+    return true;
+}
+
+static bool read_resume(const char *text, void *target, lki_message *error)
+{
+    lk_train_config *config = &((train_options *)target)->config;
+    uint64_t         step   = 0;
+
+    config->resume_step = -1;
+    if (*text != '\0' && strcmp(text, "auto") != 0) {
+        if (!lki_parse_u64(text, strlen(text), &step) || step > INT64_MAX)
+            return lki_refuse(error, "must be auto, the step of a checkpoint, or nothing");
+        config->resume_step = (int64_t)step;
+    }
+    config->resume          = true;
+    config->resume_required = strcmp(text, "auto") != 0;
+    return true;
+}
+
+/* ---- The table --------------------------------------------------------------------------- */
+
+static const lki_choice strategies[] = {
+    { "ddp", 0, NULL },
+    { "single", 0, NULL },
+    { "zero1", 0, HERE_LATER "; ddp keeps one copy of the optimizer's state per host already" },
+    { "zero2", 0, HERE_LATER "; use ddp" },
+    { "zero3", 0, HERE_LATER "; use ddp" },
+    { "hybrid", 0, HERE_LATER "; use ddp" },
+    { NULL, 0, NULL },
+};
+static const lki_choice optimizers[] = {
+    { "sgd", LK_SGD, NULL },
+    { "adamw", LK_ADAMW, NULL },
+    { "lars", 0, HERE_LATER "; use sgd" },
+    { "lamb", 0, HERE_LATER "; use adamw" },
+    { NULL, 0, NULL },
+};
+static const lki_choice schedules[] = {
+    { "constant", LK_CONSTANT, NULL }, { "linear", LK_LINEAR, NULL },
+    { "cosine", LK_COSINE, NULL },     { "step", LK_STEP, NULL },
+    { NULL, 0, NULL },
+};
+static const lki_choice precisions[] = {
+    { "fp32", 0, NULL },
+    { "bf16", 0, HERE_LATER "; use fp32" },
+    { "fp16", 0, HERE_LATER "; use fp32" },
+    { NULL, 0, NULL },
+};
+static const lki_choice kernels[] = {
+    { "own", 0, NULL },
+    { "onednn", 0, HERE_LATER "; use own" },
+    { NULL, 0, NULL },
+};
+static const lki_choice isas[] = {
+    { "auto", 0, NULL }, { "avx512", 0, NULL }, { "avx2", 0, NULL }, { "portable", 0, NULL },
+    { NULL, 0, NULL },
+};
+static const lki_choice modes[] = {
+    { "processes", MODE_PROCESSES, NULL }, { "threads", MODE_THREADS, NULL }, { NULL, 0, NULL },
+};
+
+/* Written out where a row needs more than the short forms carry. */
+static const lki_option table[] = {
+    LKI_POSITIONAL("MODEL", AT(config.model), true, "gpt, resnet or mlp"),
+    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(config_file),
+      .help = "read options from a TOML file, a key each; the command line wins over it" },
+
+    { .group = "gpt", .only = "gpt", .name = "layers", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.model_options.layers), .low = 1, .high = 1024, .preset = "4",
+      .help = "transformer blocks" },
+    { .only = "gpt", .name = "heads", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.model_options.heads), .low = 1, .high = 1024, .preset = "4",
+      .help = "attention heads; they divide --width" },
+    { .only = "gpt", .name = "width", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.model_options.width), .low = 1, .high = 1 << 20, .preset = "128",
+      .help = "embedding width" },
+    { .only = "gpt", .name = "context", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.context), .low = 1, .high = 1 << 20, .preset = "64",
+      .help = "tokens of a sample" },
+    { .only = "gpt", .name = "dropout", .type = LKI_OPTION_FLOAT, .value = "P",
+      .offset = AT(config.model_options.dropout), .range = &lki_range_fraction, .preset = "0",
+      .help = "probability of dropping a value" },
+    { .group = "resnet", .only = "resnet", .name = "depth", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.model_options.depth), .low = 1, .high = 4096, .preset = "20",
+      .help = "20, 32 or 56 (the CIFAR family), or 18 (ResNet-18)" },
+    { .only = "resnet", .name = "zero-gamma", .type = LKI_OPTION_FLAG,
+      .offset = AT(config.model_options.zero_gamma),
+      .help = "start the last norm of every residual block at 0" },
+    { .group = "mlp", .only = "mlp", .name = "hidden", .type = LKI_OPTION_U32_LIST,
+      .value = "N,N...", .offset = AT(config.model_options.hidden), .list_max = 8, .low = 1,
+      .high = 1 << 20, .count_offset = AT(config.model_options.hidden_count), .preset = "512,512",
+      .help = "widths of the hidden layers" },
+
+    { .group = "data", .required = true, .name = "data", .type = LKI_OPTION_STRING,
+      .value = "SOURCE", .offset = AT(config.data),
+      .help = "text:FILE|DIR, tokens:FILE, shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y or "
+              "synthetic:SPEC" },
+    LKI_REAL("validation", "FRACTION", AT(config.validation), &lki_range_fraction, "0",
+             "part of the data kept for validation"),
+    { .required = true, .name = "global-batch", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.global_batch), .low = 1, .high = 1 << 30,
+      .help = "samples of a step, over all workers" },
+    LKI_U32("micro-batch", "N", AT(config.micro_batch), 1, 1 << 24, "8, 4, 2 or 1",
+            "samples computed at once; part of what defines the result"),
+    LKI_U32("virtual-workers", "V", AT(config.virtual_workers), 1, 4096,
+            "the largest divisor of global batch / micro-batch up to 32",
+            "fixed slices of every batch; part of what defines the result"),
+    LKI_U64("seed", "N", AT(config.seed), 0, UINT64_MAX, "0",
+            "of initial values, order, dropout and offsets"),
+    LKI_U64("split-seed", "N", AT(config.split_seed), 0, UINT64_MAX, "0",
+            "which images are kept for validation"),
+    LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
+
+    { .group = "workers (they never change the result)", .name = "workers",
+      .type = LKI_OPTION_CUSTOM, .value = "N", .read = read_workers,
+      .preset = "one per core, at most V", .help = "worker processes on this machine" },
+    LKI_U32("threads", "N", AT(config.threads), 1, 1024, "1", "threads of each worker"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",
+               "what a worker is"),
+    LKI_CHOICE(LKI_OPTION_NAME, "strategy", "NAME", AT(config.strategy), strategies, "ddp",
+               "how the workers keep one model in step"),
+    LKI_CHOICE(LKI_OPTION_NAME, "isa", "NAME", AT(config.isa), isas, "auto",
+               "instruction set of the kernels"),
+    LKI_CHOICE(LKI_OPTION_NAME, "kernels", "NAME", AT(kernels), kernels, "own",
+               "whose kernels compute"),
+    { .name = "bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
+      .offset = AT(config.bucket_bytes), .range = &lki_range_positive, .preset = "25",
+      .help = "gradients that travel together" },
+    { .name = "first-bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
+      .offset = AT(config.first_bucket_bytes), .range = &lki_range_positive, .preset = "1",
+      .help = "the first bucket, which can start early" },
+    { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
+      .offset = AT(config.timeout_ms), .range = &lki_range_positive, .preset = "30",
+      .help = "how long workers wait for each other before they name who is missing" },
+
+    { .group = "training", .name = "steps", .type = LKI_OPTION_U64, .value = "N",
+      .offset = AT(config.steps), .low = 1, .high = UINT64_MAX >> 16,
+      .help = "updates to make; this or --epochs" },
+    LKI_REAL("epochs", "X", AT(config.epochs), &lki_range_positive, NULL, "passes over the data"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "optimizer", "NAME", AT(config.optimizer.kind), optimizers, "sgd",
+               "update rule"),
+    { .required = true, .name = "lr", .type = LKI_OPTION_REAL, .value = "X",
+      .offset = AT(config.schedule.lr), .range = &lki_range_positive, .help = "learning rate" },
+    LKI_REAL("min-lr", "X", AT(config.schedule.min_lr), &lki_range_not_negative, "0",
+             "where linear and cosine end"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "schedule", "NAME", AT(config.schedule.kind), schedules, "constant",
+               "the learning rate over the steps"),
+    LKI_U64("warmup", "N", AT(config.schedule.warmup), 0, UINT64_MAX >> 16, "0",
+            "steps of linear warmup"),
+    { .name = "milestones", .type = LKI_OPTION_U64_LIST, .value = "N,N...",
+      .offset = AT(config.schedule.milestones), .list_max = 8, .low = 1, .high = UINT64_MAX >> 16,
+      .count_offset = AT(config.schedule.milestone_count),
+      .help = "schedule step: the steps at which the rate falls" },
+    LKI_REAL("gamma", "X", AT(config.schedule.gamma), &lki_range_positive, "0.1",
+             "schedule step: the factor at each milestone"),
+    LKI_REAL("momentum", "X", AT(config.optimizer.momentum), &lki_range_fraction, "0", "of sgd"),
+    LKI_FLAG("nesterov", AT(config.optimizer.nesterov), "Nesterov's form of sgd's momentum"),
+    { .name = "betas", .type = LKI_OPTION_REAL_PAIR, .value = "A,B",
+      .offset = AT(config.optimizer.beta1), .range = &lki_range_unit_open, .preset = "0.9,0.999",
+      .help = "of adamw" },
+    LKI_REAL("eps", "X", AT(config.optimizer.eps), &lki_range_positive, "1e-8", "of adamw"),
+    LKI_REAL("weight-decay", "X", AT(config.optimizer.weight_decay), &lki_range_not_negative, "0",
+             "norms and biases are left out"),
+    LKI_REAL("clip-norm", "X", AT(config.clip_norm), &lki_range_positive, "none",
+             "largest norm of the gradient"),
+    LKI_CHOICE(LKI_OPTION_NAME, "precision", "NAME", AT(precision), precisions, "fp32",
+               "arithmetic of the kernels"),
+
+    { .group = "files", .name = "checkpoint", .type = LKI_OPTION_STRING, .value = "DIR",
+      .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end of the run" },
+    LKI_U64("checkpoint-every", "N", AT(config.checkpoint_every), 1, UINT64_MAX >> 16, "none",
+            "also write one every N steps"),
+    LKI_U32("keep", "N", AT(config.keep), 1, 1 << 20, "3", "the newest checkpoints that are kept"),
+    { .name = "resume", .type = LKI_OPTION_CUSTOM, .value = "auto|STEP", .value_optional = true,
+      .read = read_resume,
+      .help = "go on from the newest checkpoint in DIR, or that of STEP; auto: only if there is one" },
+    LKI_STRING("init", "FILE", AT(config.init), NULL, "start from the weights of a safetensors file"),
+    LKI_STRING("log", "FILE", AT(config.log), NULL, "one JSON object a step"),
+    LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
+            "evaluate on the validation part every N steps"),
+    LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
+
+    LKI_LATER("hosts", "emulating several hosts " HERE_LATER),
+    LKI_LATER("restart", "restarting workers " HERE_LATER "; run again with --resume=auto"),
+    LKI_LATER("trace", "tracing " HERE_LATER "; --log has the parts of each step"),
+    LKI_OPTIONS_END,
+};
+
+/* ---- Workers ----------------------------------------------------------------------------- */
+
+static int exit_code(lk_status status)
+{
+    if (status == LK_OK)
+        return 0;
+    if (status == LK_ENONFINITE)
+        return LKI_EXIT_NONFINITE;
+    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : LKI_EXIT_FAILURE;
+}
+
+static int report(lk_status status)
+{
+    if (status != LK_OK)
+        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
+    return exit_code(status);
+}
+
+static bool launcher_asks(void *comm)
+{
+    return lk_stop_requested(comm);
+}
+
+/* Signals are blocked in the threads mode, so a request to stop stays pending for all to see. */
+static bool signal_pending(void *unused)
+{
+    sigset_t pending;
+    (void)unused;
+    return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 ||
+                                         sigismember(&pending, SIGTERM) == 1);
+}
+
+/* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
+static lk_status work(lk_comm *comm, void *context)
+{
+    train_options  *options = context;
+    lk_train_config config  = options->config;
+    lk_train_result result  = { .steps = 0 };
+
+    if (config.stop == NULL) {
+        config.stop         = launcher_asks;
+        config.stop_context = comm;
+    }
+    lk_status status = lk_train_run(comm, &config, &result);
+    if (status != LK_OK && status != LK_ESTOPPED)
+        lk_comm_abort(comm);
+    if (lk_comm_rank(comm) == 0)
+        options->result = result;
+    return status;
+}
+
+static void print_weights(const train_options *options, lk_status status)
+{
+    if (status == LK_OK)
+        printf("weights %s\n", options->result.weights);
+}
+
+static int run_worker(train_options *options)
+{
+    lk_comm *comm = NULL;
+    if (lk_join(&comm) != LK_OK)
+        return report(lk_error_last()->status);
+
+    lk_status status = lk_train_check(&options->config);
+    if (status != LK_OK)
+        lk_comm_abort(comm);
+    else
+        status = work(comm, options);
+    if (lk_comm_rank(comm) == 0)
+        print_weights(options, status);
+    (void)fflush(stdout);
+    lk_comm_free(comm);
+    return exit_code(status);
+}
+
+static int run_threads(train_options *options)
+{
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+    options->config.stop = signal_pending;
+
+    lk_status status = lk_launch_threads(options->config.workers, options->config.timeout_ms, work,
+                                         options);
+    print_weights(options, status);
+    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
+}
+
+static int launch(const train_options *options, char **argv)
+{
+    /* argv is the command's part of main's: the program's name stands before it. */
+    static char self[] = "/proc/self/exe";
+    size_t      count  = 0;
+    while (argv[count] != NULL)
+        count++;
+    char **worker = calloc(count + 2, sizeof *worker);
+    if (worker == NULL) {
+        fprintf(stderr, "lockstep train: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    worker[0] = self;
+    memcpy(worker + 1, argv, count * sizeof *argv);
+
+    lk_launch_options how    = { .workers    = options->config.workers,
+                                 .argv       = worker,
+                                 .timeout_ms = options->config.timeout_ms };
+    lk_launch_result  result = { .exit_code = 0 };
+    lk_status         status = lk_launch(&how, &result);
+    free(worker);
+    if (status != LK_OK)
+        return report(status);
+    if (result.failed && result.exit_code != LKI_EXIT_STOPPED)
+        fprintf(stderr, "lockstep train: %s\n", result.cause);
+    return result.exit_code;
+}
+
+static int train_main(int argc, char **argv)
+{
+    train_options options = { .config = { .resume_step = -1 } };
+    int           done    = lki_options_parse(&lki_command_train, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    if (lk_launched())
+        return run_worker(&options);
+
+    lk_status status = lk_train_check(&options.config);
+    if (status == LK_EINVAL)
+        return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
+    if (status != LK_OK)
+        return report(status);
+    if (options.worker_mode == MODE_THREADS)
+        return run_threads(&options);
+    return launch(&options, argv);
+}
+
+const lki_command lki_command_train = {
+    .name    = "train",
+    .summary = "train a model on this machine's cores",
+    .usage   = "MODEL --data SOURCE --global-batch N --steps N --lr X [options]",
+    .about =
+        "Trains a built-in model with N worker processes.  The result is a function of the options\n"
+        "under model, data and training: the number of workers, their threads, the instruction set\n"
+        "and the buckets change the time it takes and not one bit of the weights.  Progress goes to\n"
+        "stderr; the last line of stdout is `weights` and the hash of the trained weights.\n"
+        "Ctrl-C saves (with --checkpoint) and leaves with status 75; --resume goes on from there.",
+    .examples =
+        "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 --global-batch 32 \\\n"
+        "      --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1 --log run1.jsonl\n"
+        "  lockstep train resnet --data idx:images.gz,labels.gz --validation 0.2 --global-batch 128 \\\n"
+        "      --epochs 5 --momentum 0.9 --lr 0.1 --schedule cosine\n"
+        "  lockstep train mlp --config mlp.toml --seed 7",
+    .options = table,
+    .main    = train_main,
+};
