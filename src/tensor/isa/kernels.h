@@ -9,10 +9,12 @@
 #define LKI_TENSOR_ISA_KERNELS_H
 
 #include "tensor/isa/gemm.h"
+#include "tensor/isa/nn.h"
 
 typedef struct {
     const char             *name;
     const lki_gemm_kernels *gemm;
+    const lki_nn_kernels   *nn;
 } lki_kernels;
 
 #if defined(__x86_64__)

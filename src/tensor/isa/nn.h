@@ -1,0 +1,93 @@
+/* tensor/isa/nn.h -- the kernels behind convolution, attention, norms and loss.
+ *
+ * One table an instruction set; the operators in ops/ cut the work and call through it.
+ */
+#ifndef LKI_TENSOR_ISA_NN_H
+#define LKI_TENSOR_ISA_NN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum {
+    LKI_TILE_START,    /* c = the chain from +0.0 */
+    LKI_TILE_CONTINUE, /* c = the chain from what c holds */
+    LKI_TILE_ADD,      /* c = c + the chain from +0.0 */
+} lki_tile_mode;
+
+/* c (rows, columns) = chain of fma over k ascending of a (rows, k) and b (k, columns).  A row of
+ * `a` is `segments` runs of `length` values, `pitch` elements apart: a convolution's window as it
+ * lies in the image.  b lies in panels of 16 columns, padded: b(k, j) is
+ * b[j / 16 * panel + k * step + j % 16].  Rows of a and c start where their pointers say. */
+typedef struct {
+    size_t              rows, columns;
+    const float *const *a;
+    size_t              segments, length, pitch;
+    const float        *b;
+    size_t              panel, step;
+    float *const       *c;
+    lki_tile_mode       mode;
+} lki_tile_rows;
+
+/* c (m, columns) continues its chain of fma over k of a(k, i) b(k, j): the product of a
+ * transposed a.  k walks `runs` runs of `run` steps each; a moves by a_step within a run and by
+ * a_pitch from run to run, b by b_step throughout.  columns is a multiple of 16. */
+typedef struct {
+    size_t       m, columns;
+    const float *a;
+    size_t       runs, run, a_pitch, a_step;
+    const float *b;
+    size_t       b_step;
+    float       *c;
+    size_t       ldc;
+} lki_tile_outer;
+
+/* Some columns of a matrix whose rows are `stride` apart; the vectors have `columns` values. */
+typedef struct {
+    size_t       rows, columns, stride;
+    const float *x, *dy;
+    const float *mean, *rstd, *gamma, *beta;
+    const float *mean_dy, *mean_dy_xhat; /* batchnorm_dx: column means of dy and dy * xhat */
+    float       *y;                      /* y or dx */
+    bool         add;
+} lki_columns;
+
+/* One row of scores against `count` keys, of which the first `valid` are in its past. */
+typedef struct {
+    size_t       count, valid;
+    float        scale;
+    const float *keep; /* 0 or 1 / (1 - p) a key; NULL without dropout */
+    float       *s;    /* scores in; probabilities (dropped ones 0) out */
+} lki_score_row;
+
+typedef struct {
+    void (*tile_rows)(const lki_tile_rows *tile);
+    void (*tile_outer)(const lki_tile_outer *tile);
+    /* Row r of `a` becomes column r of the panels of 16 columns, padded with zeros. */
+    void (*pack_transposed)(size_t rows, size_t length, const float *a, size_t lda, float *panels);
+
+    void (*layernorm)(size_t rows, size_t c, const float *x, const float *gamma, const float *beta,
+                      float *y, float *mean, float *rstd);
+    void (*layernorm_dx)(const lki_columns *rows); /* mean and rstd are per row here */
+    void (*layernorm_dparams)(const lki_columns *columns, float *dgamma, float *dbeta);
+
+    void (*column_sums)(const lki_columns *columns, float *sums);
+    void (*column_squares)(const lki_columns *columns, float *sums);
+    void (*column_products)(const lki_columns *columns, float *sums, float *products);
+    void (*batchnorm_apply)(const lki_columns *columns);
+    void (*batchnorm_dx)(const lki_columns *columns);
+
+    void (*softmax_xent)(size_t classes, float *logits, int32_t target, float *loss, uint8_t *hit,
+                         bool gradient);
+
+    /* Moves (max, sum) on by the row; yields the factor for what was summed under the old max. */
+    float (*score_forward)(const lki_score_row *row, float *max, float *sum);
+    /* dp: gradient of the dropped probabilities in, of the unscaled scores out. */
+    void (*score_backward)(const lki_score_row *row, float lse, float delta, float *dp);
+    void (*scale)(size_t n, float factor, float *x);
+    float (*dot)(size_t n, const float *a, const float *b);
+    void (*dropout_keep)(uint64_t seed, const uint32_t key[3], float p, uint64_t first, size_t n,
+                         float *keep);
+} lki_nn_kernels;
+
+#endif

@@ -1,0 +1,316 @@
+/* attention.c -- causal self-attention by blocks, forward and backward.
+ *
+ * A task is one head of one sample.  It packs the head's keys and values once, then walks
+ * blocks of QUERIES rows against blocks of KEYS columns; a block of scores lives in L1 and no
+ * (t, t) tensor exists.  The softmax is online (isa/softmax.inc).  Blocks wholly in the future
+ * are not visited; in the others a future key has probability exactly 0.
+ *
+ *      forward    S = Q K'        O = rescaled O + P V          y = O / sum, lse = max + log sum
+ *      backward   P = exp(S - lse)         dP = dY V'           dS = P (dP - delta) scale
+ *                 dV += P' dY     dK += dS' Q     dQ += dS K    delta = dY . y
+ *
+ * The log of the denominator replaces the maximum and the sum, and delta, the row's sum of
+ * P dP, is dY . y: Dao et al., "FlashAttention", 2022, section 3.1 and appendix B.  With dropout
+ * P V and dP take the kept probabilities only; both identities still hold.
+ *
+ * Order:   blocks are constants of this file.  O and dQ run over keys ascending, dK and dV over
+ *          queries ascending: every value is one chain, whichever thread takes the head.
+ * Cost:    4 t^2 c operations forward and 10 backward, halved by causality but for the
+ *          diagonal blocks.
+ * Memory:  a few (t, head size) matrices a thread: lki_attention_scratch_bytes().
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+#include "tensor/ops.h"
+
+enum { LANES = 16, QUERIES = 32, KEYS = 64 };
+
+/* A head's own copies; rows are `width` wide: the head size in whole lanes, padded with zeros.
+ * `k_columns`, `v_columns` are the transposes in panels of 16 keys.  t_pad is t in whole KEYS. */
+typedef struct {
+    size_t width, t_pad, panel;
+    float *scores, *dp;                    /* (QUERIES, KEYS) */
+    float *out;                            /* (QUERIES, width) */
+    float *keep;                           /* (KEYS) */
+    float *q, *k, *v, *dy, *dq, *dk, *dv;  /* (t_pad, width) */
+    float *k_columns, *v_columns;          /* (t_pad / 16, head size, 16) */
+    float *delta;                          /* (t_pad) */
+} head;
+
+typedef struct {
+    const lki_nn_kernels       *kernels;
+    const lki_attention_shape  *shape;
+    size_t       size;  /* of a head */
+    float        scale; /* 1 / sqrt(size) */
+    const float *qkv, *dy;
+    float       *y, *lse, *dqkv;
+    const float *old_y, *old_lse;
+    bool         add;
+    char        *scratch;
+    size_t       scratch_each;
+} attention;
+
+static size_t head_lay_out(head *h, size_t t, size_t size, float *base)
+{
+    size_t at = 0;
+    *h = (head){ .width = lki_round_up(size, LANES), .t_pad = lki_round_up(t, KEYS),
+                 .panel = size * LANES };
+    const struct { float **field; size_t count; } parts[] = {
+        { &h->scores, QUERIES * KEYS },        { &h->dp, QUERIES * KEYS },
+        { &h->out, QUERIES * h->width },       { &h->keep, KEYS },
+        { &h->q, h->t_pad * h->width },        { &h->k, h->t_pad * h->width },
+        { &h->v, h->t_pad * h->width },        { &h->dy, h->t_pad * h->width },
+        { &h->dq, h->t_pad * h->width },       { &h->dk, h->t_pad * h->width },
+        { &h->dv, h->t_pad * h->width },       { &h->k_columns, h->t_pad * size },
+        { &h->v_columns, h->t_pad * size },    { &h->delta, h->t_pad },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (base != NULL)
+            *parts[i].field = base + at;
+        at += lki_round_up(parts[i].count, LANES);
+    }
+    return at * sizeof(float);
+}
+
+size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape)
+{
+    head h;
+    return head_lay_out(&h, shape->t, shape->c / shape->heads, NULL) * lk_exec_threads(exec);
+}
+
+/* (t, size) values, rows `stride` apart, into (t_pad, width), the rest zeros. */
+static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const float *from, float *to)
+{
+    for (size_t i = 0; i < t; i++) {
+        memcpy(to + i * h->width, from + i * stride, size * sizeof *to);
+        memset(to + i * h->width + size, 0, (h->width - size) * sizeof *to);
+    }
+    memset(to + t * h->width, 0, (h->t_pad - t) * h->width * sizeof *to);
+}
+
+/* Row i of the head's part of a (b, t, parts * c) tensor. */
+static size_t place(const attention *a, size_t index, size_t i, size_t parts)
+{
+    const lki_attention_shape *s = a->shape;
+    return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * a->size;
+}
+
+/* A block: queries first_query .. + queries against keys first_key .. + keys (whole lanes). */
+typedef struct { size_t first_query, queries, first_key, keys; } block;
+
+static block block_at(size_t t, size_t first_query, size_t first_key)
+{
+    size_t queries = lki_min(QUERIES, t - first_query);
+    size_t past    = first_query + queries - first_key; /* keys up to the last query's own */
+    return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
+}
+
+/* to (queries, keys) = rows of `left` (width wide) times the columns of `right`. */
+static void block_scores(const attention *a, const head *h, const block *b, const float *left,
+                         const float *right, float *to)
+{
+    const float *from[QUERIES];
+    float       *rows[QUERIES];
+    for (size_t i = 0; i < b->queries; i++) {
+        from[i] = left + (b->first_query + i) * h->width;
+        rows[i] = to + i * KEYS;
+    }
+    a->kernels->tile_rows(&(lki_tile_rows){
+        .rows = b->queries, .columns = b->keys, .a = from, .segments = 1, .length = a->size,
+        .b = right + b->first_key / LANES * h->panel, .panel = h->panel, .step = LANES, .c = rows,
+    });
+}
+
+/* to (queries, width) continues its chains over the block's keys: scores times rows of `right`. */
+static void block_values(const attention *a, const head *h, const block *b, const float *scores,
+                         const float *right, float *to)
+{
+    const float *from[QUERIES];
+    float       *rows[QUERIES];
+    for (size_t i = 0; i < b->queries; i++) {
+        from[i] = scores + i * KEYS;
+        rows[i] = to + i * h->width;
+    }
+    a->kernels->tile_rows(&(lki_tile_rows){
+        .rows = b->queries, .columns = h->width, .a = from, .segments = 1, .length = b->keys,
+        .b = right + b->first_key * h->width, .panel = LANES, .step = h->width, .c = rows,
+        .mode = LKI_TILE_CONTINUE,
+    });
+}
+
+/* to (keys, width) continues its chains over the block's queries: transposed scores times rows. */
+static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
+                             const float *right, float *to)
+{
+    a->kernels->tile_outer(&(lki_tile_outer){
+        .m = b->keys, .columns = h->width, .a = scores, .runs = 1, .run = b->queries,
+        .a_step = KEYS, .b = right + b->first_query * h->width, .b_step = h->width,
+        .c = to + b->first_key * h->width, .ldc = h->width,
+    });
+}
+
+/* Scores of query i of a block; `index` is the task: (sample, head). */
+static lki_score_row score_row(const attention *a, const head *h, const block *b, size_t index,
+                               size_t i)
+{
+    const lki_attention_shape *s = a->shape;
+    size_t        query = b->first_query + i;
+    size_t        past  = query < b->first_key ? 0 : query + 1 - b->first_key;
+    lki_score_row row   = { .count = b->keys, .valid = lki_min(b->keys, past), .scale = a->scale,
+                            .s = h->scores + i * KEYS };
+    if (s->dropout.p > 0.0f) {
+        uint32_t slot   = s->dropout.first_slot + (uint32_t)(index / s->heads);
+        uint32_t key[3] = { slot, s->dropout.step, s->dropout.layer };
+        uint64_t first  = (index % s->heads * s->t + query) * s->t + b->first_key;
+        a->kernels->dropout_keep(s->dropout.seed, key, s->dropout.p, first, b->keys, h->keep);
+        row.keep = h->keep;
+    }
+    return row;
+}
+
+static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
+{
+    size_t t = a->shape->t, queries = lki_min(QUERIES, t - first_query);
+    float  max[QUERIES], sum[QUERIES];
+
+    memset(h->out, 0, QUERIES * h->width * sizeof *h->out);
+    for (size_t i = 0; i < queries; i++) {
+        max[i] = -__builtin_inff();
+        sum[i] = 0.0f;
+    }
+    for (size_t first_key = 0; first_key < first_query + queries; first_key += KEYS) {
+        block b = block_at(t, first_query, first_key);
+        block_scores(a, h, &b, h->q, h->k_columns, h->scores);
+        for (size_t i = 0; i < queries; i++) {
+            lki_score_row row = score_row(a, h, &b, index, i);
+            float rescale = a->kernels->score_forward(&row, &max[i], &sum[i]);
+            if (first_key > 0)
+                a->kernels->scale(h->width, rescale, h->out + i * h->width);
+        }
+        block_values(a, h, &b, h->scores, h->v, h->out);
+    }
+    for (size_t i = 0; i < queries; i++) {
+        float *y = a->y + place(a, index, first_query + i, 1);
+        a->kernels->scale(h->width, 1.0f / sum[i], h->out + i * h->width);
+        memcpy(y, h->out + i * h->width, a->size * sizeof *y);
+        a->lse[index * t + first_query + i] = max[i] + lki_logf(sum[i]);
+    }
+}
+
+static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
+{
+    size_t t = a->shape->t, c = a->shape->c, size = a->size;
+    const float *q = a->qkv + place(a, index, 0, 3);
+
+    (void)head_lay_out(h, t, size, (float *)(void *)(a->scratch + thread * a->scratch_each));
+    copy_rows(h, t, size, 3 * c, q, h->q);
+    copy_rows(h, t, size, 3 * c, q + 2 * c, h->v);
+    memset(h->k_columns, 0, h->t_pad * size * sizeof *h->k_columns);
+    a->kernels->pack_transposed(t, size, q + c, 3 * c, h->k_columns);
+}
+
+static void forward_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    head h;
+
+    head_open(a, index, thread, &h);
+    for (size_t query = 0; query < a->shape->t; query += QUERIES)
+        forward_queries(a, &h, index, query);
+}
+
+static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
+                              void *scratch)
+{
+    head   h;
+    size_t size = shape->c / shape->heads;
+    return (attention){
+        .kernels      = lki_exec_kernels(exec)->nn,
+        .shape        = shape,
+        .size         = size,
+        .scale        = 1.0f / __builtin_sqrtf((float)size),
+        .qkv          = qkv,
+        .scratch      = scratch,
+        .scratch_each = head_lay_out(&h, shape->t, size, NULL),
+    };
+}
+
+void lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
+                   float *lse, void *scratch)
+{
+    attention a = attention_of(exec, shape, qkv, scratch);
+    a.y   = y;
+    a.lse = lse;
+    lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, forward_task, &a);
+}
+
+static void backward_block(const attention *a, const head *h, size_t index, const block *b)
+{
+    block_scores(a, h, b, h->q, h->k_columns, h->scores);
+    block_scores(a, h, b, h->dy, h->v_columns, h->dp);
+    for (size_t i = 0; i < b->queries; i++) {
+        size_t        query = b->first_query + i;
+        lki_score_row row   = score_row(a, h, b, index, i);
+        a->kernels->score_backward(&row, a->old_lse[index * a->shape->t + query], h->delta[query],
+                                   h->dp + i * KEYS);
+    }
+    block_transposed(a, h, b, h->scores, h->dy, h->dv);
+    block_transposed(a, h, b, h->dp, h->q, h->dk);
+    block_values(a, h, b, h->dp, h->k, h->dq + b->first_query * h->width);
+}
+
+static void put_rows(const attention *a, const head *h, const float *from, float *to)
+{
+    for (size_t i = 0; i < a->shape->t; i++) {
+        const float *x = from + i * h->width;
+        float       *y = to + i * 3 * a->shape->c;
+        for (size_t d = 0; d < a->size; d++)
+            y[d] = a->add ? y[d] + x[d] : x[d];
+    }
+}
+
+static void backward_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    size_t t = a->shape->t, c = a->shape->c, size = a->size;
+    const float *qkv = a->qkv + place(a, index, 0, 3), *dy = a->dy + place(a, index, 0, 1);
+    float       *dqkv = a->dqkv + place(a, index, 0, 3);
+    head h;
+
+    head_open(a, index, thread, &h);
+    copy_rows(&h, t, size, 3 * c, qkv + c, h.k);
+    copy_rows(&h, t, size, c, dy, h.dy);
+    memset(h.v_columns, 0, h.t_pad * size * sizeof *h.v_columns);
+    a->kernels->pack_transposed(t, size, qkv + 2 * c, 3 * c, h.v_columns);
+    memset(h.dq, 0, h.t_pad * h.width * sizeof *h.dq);
+    memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
+    memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
+    for (size_t i = 0; i < t; i++)
+        h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + place(a, index, i, 1));
+
+    for (size_t first_query = 0; first_query < t; first_query += QUERIES) {
+        size_t end = lki_min(t, first_query + QUERIES);
+        for (size_t first_key = 0; first_key < end; first_key += KEYS) {
+            block b = block_at(t, first_query, first_key);
+            backward_block(a, &h, index, &b);
+        }
+    }
+    put_rows(a, &h, h.dq, dqkv);
+    put_rows(a, &h, h.dk, dqkv + c);
+    put_rows(a, &h, h.dv, dqkv + 2 * c);
+}
+
+void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
+                            const float *y, const float *lse, const float *dy, float *dqkv,
+                            bool add, void *scratch)
+{
+    attention a = attention_of(exec, shape, qkv, scratch);
+    a.old_y   = y;
+    a.old_lse = lse;
+    a.dy      = dy;
+    a.dqkv    = dqkv;
+    a.add     = add;
+    lki_pool_run(lki_exec_pool(exec), shape->b * shape->heads, backward_task, &a);
+}

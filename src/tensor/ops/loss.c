@@ -1,0 +1,43 @@
+/* loss.c -- softmax cross-entropy, one row at a time (isa/softmax.inc); split over rows. */
+#include "base/memory.h"
+#include "tensor/exec.h"
+#include "tensor/ops.h"
+
+enum { VALUES_PER_TASK = 16384 };
+
+typedef struct {
+    const lki_nn_kernels *kernels;
+    size_t                rows, classes, rows_per_task;
+    float                *logits, *loss;
+    const int32_t        *targets;
+    uint8_t              *hit;
+    bool                  gradient;
+} softmax_xent;
+
+static void softmax_xent_task(void *context, size_t index, uint32_t thread)
+{
+    const softmax_xent *s = context;
+    size_t first = index * s->rows_per_task, last = lki_min(first + s->rows_per_task, s->rows);
+    (void)thread;
+    for (size_t r = first; r < last; r++)
+        s->kernels->softmax_xent(s->classes, s->logits + r * s->classes, s->targets[r], s->loss + r,
+                                 s->hit + r, s->gradient);
+}
+
+void lki_softmax_xent(lk_exec *exec, size_t rows, size_t classes, float *logits,
+                      const int32_t *targets, float *loss, uint8_t *hit, bool gradient)
+{
+    softmax_xent s = {
+        .kernels       = lki_exec_kernels(exec)->nn,
+        .rows          = rows,
+        .classes       = classes,
+        .rows_per_task = lki_max(1, VALUES_PER_TASK / lki_max(1, classes)),
+        .logits        = logits,
+        .loss          = loss,
+        .targets       = targets,
+        .hit           = hit,
+        .gradient      = gradient,
+    };
+    lki_pool_run(lki_exec_pool(exec), (rows + s.rows_per_task - 1) / s.rows_per_task,
+                 softmax_xent_task, &s);
+}

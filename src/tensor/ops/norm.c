@@ -1,0 +1,239 @@
+/* norm.c -- LayerNorm and BatchNorm, forward and backward.
+ *
+ * LayerNorm is split over rows; its parameters' gradients over blocks of columns, where every
+ * element is one chain over the rows in order that continues from what the buffer holds.
+ *
+ * BatchNorm sums columns of a matrix that may have sixteen columns and a hundred thousand rows,
+ * so rows are cut too: into CHUNKS chunks, whatever the machine, whose sums fold as a balanced
+ * tree.  Columns go by slabs, so that the chunks' partial sums fit on the stack.
+ *
+ *      chunk k of `rows` rows is [k rows / 8, (k + 1) rows / 8); its four chains and their fold
+ *      are in isa/norm.inc; the tree is ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+ *
+ * Cost: BatchNorm reads x three times forward, x and dy twice backward; a slab's rows are whole
+ * cache lines where channels are multiples of 16.
+ */
+#include "base/memory.h"
+#include "tensor/exec.h"
+#include "tensor/ops.h"
+
+enum {
+    CHUNKS           = 8,
+    SLAB             = 128, /* columns: 8 chunks x 2 sums x 128 floats are 8 KiB of stack */
+    ROWS_PER_TASK    = 32,
+    COLUMNS_PER_TASK = 32,
+};
+
+static const float epsilon = 1e-5f;
+
+typedef struct {
+    const lki_nn_kernels *kernels;
+    lki_columns           all; /* columns: the whole width */
+    float                *mean, *rstd;
+    float                *dgamma, *dbeta;
+} layernorm;
+
+static void layernorm_task(void *context, size_t index, uint32_t thread)
+{
+    const layernorm *n = context;
+    size_t first = index * ROWS_PER_TASK, c = n->all.columns;
+    size_t rows  = lki_min(ROWS_PER_TASK, n->all.rows - first);
+    (void)thread;
+    n->kernels->layernorm(rows, c, n->all.x + first * c, n->all.gamma, n->all.beta,
+                          n->all.y + first * c, n->mean + first, n->rstd + first);
+}
+
+void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                   const float *beta, float *y, float *mean, float *rstd)
+{
+    layernorm n = {
+        .kernels = lki_exec_kernels(exec)->nn,
+        .all     = { .rows = rows, .columns = c, .x = x, .gamma = gamma, .beta = beta, .y = y },
+        .mean    = mean,
+        .rstd    = rstd,
+    };
+    lki_pool_run(lki_exec_pool(exec), (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_task, &n);
+}
+
+static void layernorm_dx_task(void *context, size_t index, uint32_t thread)
+{
+    const layernorm *n = context;
+    lki_columns      t = n->all;
+    size_t first = index * ROWS_PER_TASK;
+    (void)thread;
+
+    t.rows = lki_min(ROWS_PER_TASK, t.rows - first);
+    t.x += first * t.stride;
+    t.dy += first * t.stride;
+    t.y += first * t.stride;
+    t.mean += first;
+    t.rstd += first;
+    n->kernels->layernorm_dx(&t);
+}
+
+static void layernorm_dparams_task(void *context, size_t index, uint32_t thread)
+{
+    const layernorm *n = context;
+    lki_columns      t = n->all;
+    size_t first = index * COLUMNS_PER_TASK;
+    (void)thread;
+
+    t.columns = lki_min(COLUMNS_PER_TASK, t.columns - first);
+    t.x += first;
+    t.dy += first;
+    n->kernels->layernorm_dparams(&t, n->dgamma + first, n->dbeta + first);
+}
+
+void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                            const float *mean, const float *rstd, const float *dy, float *dx,
+                            bool add, float *dgamma, float *dbeta)
+{
+    layernorm n = {
+        .kernels = lki_exec_kernels(exec)->nn,
+        .all     = { .rows = rows, .columns = c, .stride = c, .x = x, .dy = dy, .mean = mean,
+                     .rstd = rstd, .gamma = gamma, .y = dx, .add = add },
+        .dgamma  = dgamma,
+        .dbeta   = dbeta,
+    };
+    lki_pool *pool = lki_exec_pool(exec);
+    /* dx may be dy, so the gradients that read dy come first. */
+    lki_pool_run(pool, (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, layernorm_dparams_task, &n);
+    lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
+}
+
+/* What the chunks of one slab of columns do, and where their sums go. */
+typedef struct slab slab;
+struct slab {
+    const lki_nn_kernels *kernels;
+    lki_columns           all; /* the slab's columns, all rows */
+    void (*work)(const slab *s, const lki_columns *chunk, size_t index);
+    float (*sums)[SLAB], (*products)[SLAB]; /* a row a chunk */
+};
+
+static void slab_task(void *context, size_t index, uint32_t thread)
+{
+    const slab *s     = context;
+    lki_columns chunk = s->all;
+    size_t first = index * chunk.rows / CHUNKS, last = (index + 1) * chunk.rows / CHUNKS;
+    (void)thread;
+
+    chunk.rows = last - first;
+    chunk.x += first * chunk.stride;
+    if (chunk.dy != NULL)
+        chunk.dy += first * chunk.stride;
+    if (chunk.y != NULL)
+        chunk.y += first * chunk.stride;
+    s->work(s, &chunk, index);
+}
+
+static void slab_run(lk_exec *exec, slab *s,
+                     void (*work)(const slab *s, const lki_columns *chunk, size_t index))
+{
+    s->work = work;
+    lki_pool_run(lki_exec_pool(exec), CHUNKS, slab_task, s);
+}
+
+static void work_sums(const slab *s, const lki_columns *chunk, size_t index)
+{
+    s->kernels->column_sums(chunk, s->sums[index]);
+}
+
+static void work_squares(const slab *s, const lki_columns *chunk, size_t index)
+{
+    s->kernels->column_squares(chunk, s->sums[index]);
+}
+
+static void work_products(const slab *s, const lki_columns *chunk, size_t index)
+{
+    s->kernels->column_products(chunk, s->sums[index], s->products[index]);
+}
+
+static void work_apply(const slab *s, const lki_columns *chunk, size_t index)
+{
+    (void)index;
+    s->kernels->batchnorm_apply(chunk);
+}
+
+static void work_dx(const slab *s, const lki_columns *chunk, size_t index)
+{
+    (void)index;
+    s->kernels->batchnorm_dx(chunk);
+}
+
+static float fold_chunks(float (*sums)[SLAB], size_t column)
+{
+    float pair[4];
+    for (size_t i = 0; i < 4; i++)
+        pair[i] = sums[2 * i][column] + sums[2 * i + 1][column];
+    return (pair[0] + pair[1]) + (pair[2] + pair[3]);
+}
+
+void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                   const float *beta, float *y, float *mean, float *rstd, float *var)
+{
+    float sums[CHUNKS][SLAB];
+    for (size_t first = 0; first < c; first += SLAB) {
+        slab s = {
+            .kernels = lki_exec_kernels(exec)->nn,
+            .all     = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
+                         .x = x + first, .mean = mean + first, .rstd = rstd + first,
+                         .gamma = gamma + first, .beta = beta + first, .y = y + first },
+            .sums    = sums,
+        };
+        slab_run(exec, &s, work_sums);
+        for (size_t i = 0; i < s.all.columns; i++)
+            mean[first + i] = fold_chunks(sums, i) / (float)rows;
+        slab_run(exec, &s, work_squares);
+        for (size_t i = 0; i < s.all.columns; i++) {
+            float squares   = fold_chunks(sums, i);
+            rstd[first + i] = 1.0f / __builtin_sqrtf(squares / (float)rows + epsilon);
+            var[first + i]  = squares / (float)(rows > 1 ? rows - 1 : 1);
+        }
+        slab_run(exec, &s, work_apply);
+    }
+}
+
+void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                            const float *mean, const float *rstd, const float *dy, float *dx,
+                            bool add, float *dgamma, float *dbeta)
+{
+    float sums[CHUNKS][SLAB], products[CHUNKS][SLAB];
+    for (size_t first = 0; first < c; first += SLAB) {
+        float mean_dy[SLAB], mean_dy_xhat[SLAB];
+        slab  s = {
+            .kernels  = lki_exec_kernels(exec)->nn,
+            .all      = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
+                          .x = x + first, .dy = dy + first, .mean = mean + first,
+                          .rstd = rstd + first, .gamma = gamma + first, .mean_dy = mean_dy,
+                          .mean_dy_xhat = mean_dy_xhat, .y = dx + first, .add = add },
+            .sums     = sums,
+            .products = products,
+        };
+        slab_run(exec, &s, work_products);
+        for (size_t i = 0; i < s.all.columns; i++) {
+            float sum = fold_chunks(sums, i), product = fold_chunks(products, i);
+            mean_dy[i]      = sum / (float)rows;
+            mean_dy_xhat[i] = product / (float)rows;
+            dbeta[first + i] += sum;
+            dgamma[first + i] += product;
+        }
+        slab_run(exec, &s, work_dx);
+    }
+}
+
+void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
+                         const float *beta, const float *mean, const float *var, float *y)
+{
+    for (size_t first = 0; first < c; first += SLAB) {
+        float rstd[SLAB];
+        slab  s = {
+            .kernels = lki_exec_kernels(exec)->nn,
+            .all     = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
+                         .x = x + first, .mean = mean + first, .rstd = rstd,
+                         .gamma = gamma + first, .beta = beta + first, .y = y + first },
+        };
+        for (size_t i = 0; i < s.all.columns; i++)
+            rstd[i] = 1.0f / __builtin_sqrtf(var[first + i] + epsilon);
+        slab_run(exec, &s, work_apply);
+    }
+}
