@@ -33,9 +33,10 @@ typedef struct {
     const char *config;        /* a JSON object: every option that defines the result */
 } lk_checkpoint_info;
 
-/* Writes DIR/step-%08u and then removes all but the newest `keep` (0 = keep all) that verify by
- * their manifest.  Creates DIR if need be.  LK_EINVAL when the step is already there; LK_EIO with
- * the file and the reason, nothing half-written left under the final name. */
+/* Writes DIR/step-%08u, and once that is durable removes the steps older than the newest `keep`
+ * (0 = keep all) that are complete by their manifests; never the one just written.  Creates DIR if
+ * need be.  LK_EINVAL when the step is already there; LK_EIO with the file and the reason, nothing
+ * half-written left under the final name.  A file's name ends in ".safetensors". */
 LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
                                                   const lk_checkpoint_file *files, size_t file_count,
                                                   uint32_t keep);
@@ -48,22 +49,43 @@ typedef struct lk_checkpoint lk_checkpoint;
 LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
 
 /* Opens `path`: a step directory, or a directory of them (then the newest that verifies; `notes`
- * (may be NULL) receives one line for every newer one that was skipped, and why).
- * Verifies every hash.  LK_ECORRUPT names the file and the block; LK_EFORMAT what is malformed. */
+ * (may be NULL) receives one line for every newer one that was skipped, and why).  Verifies the
+ * manifest and every block of every file.  LK_ECORRUPT names the file, the block and the tensor in
+ * it; LK_EFORMAT what is malformed; LK_EIO what cannot be read, or that there is none. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path,
                                                  char *notes, size_t notes_bytes);
 /* The one of a given step of DIR. */
-LK_API LK_NODISCARD lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t step);
+LK_API LK_NODISCARD lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir,
+                                                      uint64_t step);
+
+/* As lk_checkpoint_open(), but reads only the manifest: for looking at damaged ones.  Tensors have
+ * no data (NULL). */
+LK_API LK_NODISCARD lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path);
 LK_API void lk_checkpoint_free(lk_checkpoint *checkpoint);
 
+/* `config` comes back as the same JSON values in the same order; its spelling may differ. */
 LK_API const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint);
 LK_API const char *lk_checkpoint_path(const lk_checkpoint *checkpoint);
 
+/* The i-th file on the disk as the manifest has it; NULL past the end. */
+typedef struct {
+    const char *name;
+    uint64_t    bytes;
+    const char *sha256;
+} lk_checkpoint_stored;
+LK_API const lk_checkpoint_stored *lk_checkpoint_file_at(const lk_checkpoint *checkpoint,
+                                                         size_t index);
+
+/* Reads the i-th file and compares its blocks and its SHA-256 with the manifest: LK_ECORRUPT,
+ * LK_EIO. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index);
+
 /* The i-th tensor of the checkpoint (all files, in manifest order), mapped; NULL past the end. */
 LK_API const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index);
+LK_API const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t index);
 
-/* Copies elements [first, first + count) of FP32 tensor `name` of file `file`.  LK_EFORMAT if there is no
- * such tensor or its shape is not `shape`. */
+/* Copies elements [first, first + count) of FP32 tensor `name` of file `file`, whatever pieces it
+ * lies in.  LK_EFORMAT if there is no such tensor or its shape is not `shape`. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file,
                                                  const char *name, lk_shape shape, size_t first,
                                                  size_t count, float *out);

@@ -1,0 +1,82 @@
+/* checkpoint/checkpoint_test.h -- the small checkpoint that the tests write, and a place for it. */
+#ifndef LKI_CHECKPOINT_TEST_H
+#define LKI_CHECKPOINT_TEST_H
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lockstep/checkpoint.h"
+
+#define ZEROS_16 "0000000000000000"
+#define WEIGHTS ZEROS_16 ZEROS_16 ZEROS_16 "00000000000000ff"
+
+typedef struct {
+    float              weight[6], bias[3], momentum[6];
+    uint64_t           counter;
+    lk_tensor          model[2], optimizer[1], state[1];
+    lk_checkpoint_file files[3];
+    lk_checkpoint_info info;
+} small;
+
+/* Values depend on the step, so that one checkpoint is not taken for another. */
+static inline void small_init(small *s, uint64_t step)
+{
+    for (size_t i = 0; i < 6; i++) {
+        s->weight[i]   = (float)(100 * step + i);
+        s->momentum[i] = -(float)(100 * step + i);
+        s->bias[i / 2] = (float)step;
+    }
+    s->counter      = step;
+    s->model[0]     = (lk_tensor){ "wte.weight", LK_F32, { 2, { 2, 3 } }, s->weight };
+    s->model[1]     = (lk_tensor){ "ln.bias", LK_F32, { 1, { 3 } }, s->bias };
+    s->optimizer[0] = (lk_tensor){ "wte.weight", LK_F32, { 2, { 2, 3 } }, s->momentum };
+    s->state[0]     = (lk_tensor){ "counter", LK_U64, { 0, { 0 } }, &s->counter };
+    s->files[0]     = (lk_checkpoint_file){ "model.safetensors", s->model, 2 };
+    s->files[1]     = (lk_checkpoint_file){ "optimizer.safetensors", s->optimizer, 1 };
+    s->files[2]     = (lk_checkpoint_file){ "state.safetensors", s->state, 1 };
+    s->info         = (lk_checkpoint_info){ step, UINT64_MAX, "v8-b4", WEIGHTS,
+                                            "{\"lr\": 0.001, \"layers\": 2}" };
+}
+
+static inline lk_status small_write(const char *dir, uint64_t step, uint32_t keep)
+{
+    small s;
+    small_init(&s, step);
+    return lk_checkpoint_write(dir, &s.info, s.files, 3, keep);
+}
+
+/* Removes a folder and what is in it. */
+static inline void remove_all(const char *path)
+{
+    DIR           *directory = opendir(path);
+    struct dirent *found;
+    char           inner[1024];
+    while (directory != NULL && (found = readdir(directory)) != NULL)
+        if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0) {
+            (void)snprintf(inner, sizeof inner, "%.500s/%s", path, found->d_name);
+            if (unlink(inner) != 0)
+                remove_all(inner);
+        }
+    if (directory != NULL)
+        (void)closedir(directory);
+    (void)rmdir(path);
+}
+
+/* How many entries of `path` begin with `prefix`. */
+static inline size_t entries(const char *path, const char *prefix)
+{
+    DIR           *directory = opendir(path);
+    struct dirent *found;
+    size_t         count = 0;
+    while (directory != NULL && (found = readdir(directory)) != NULL)
+        count += strncmp(found->d_name, prefix, strlen(prefix)) == 0;
+    if (directory != NULL)
+        (void)closedir(directory);
+    return count;
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* directory.c -- what a checkpoint needs of the file system besides writing files.
+ *
+ * A writer holds flock() on its temporary directory.  A process id alone would not tell whether
+ * the writer lives: in containers every writer has the same small number, and on a shared file
+ * system it may run on another host.  The lock dies with the process.
+ */
+#include "checkpoint/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+lk_status lki_path_join(char out[LKI_PATH_BYTES], const char *folder, const char *name)
+{
+    int length = snprintf(out, LKI_PATH_BYTES, "%s/%s", folder, name);
+    if (length < 0 || length >= LKI_PATH_BYTES)
+        return lk_fail(LK_EINVAL, "a path of more than %d bytes: '%.60s...'", LKI_PATH_BYTES - 1,
+                       folder);
+    return LK_OK;
+}
+
+void lki_step_name(char out[LKI_STEP_NAME_BYTES], uint64_t step)
+{
+    (void)snprintf(out, LKI_STEP_NAME_BYTES, "step-%08" PRIu64, step);
+}
+
+bool lki_step_parse(uint64_t *step, const char *name)
+{
+    char same[LKI_STEP_NAME_BYTES];
+    if (strncmp(name, "step-", 5) != 0 || strspn(name + 5, "0123456789") != strlen(name + 5))
+        return false;
+    *step = strtoull(name + 5, NULL, 10);
+    lki_step_name(same, *step);
+    return strcmp(same, name) == 0;
+}
+
+static int newest_first(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return (a < b) - (a > b);
+}
+
+lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir)
+{
+    *out             = NULL;
+    *count           = 0;
+    size_t capacity  = 0;
+    DIR   *directory = opendir(dir);
+    if (directory == NULL)
+        return lk_fail(LK_EIO, "cannot read the directory '%s': %s", dir, strerror(errno));
+
+    lk_status      status = LK_OK;
+    struct dirent *found;
+    while (status == LK_OK && (found = readdir(directory)) != NULL) {
+        uint64_t step;
+        if (!lki_step_parse(&step, found->d_name))
+            continue;
+        status = lki_reserve((void **)out, &capacity, *count, sizeof **out, "a list of steps");
+        if (status == LK_OK)
+            (*out)[(*count)++] = step;
+    }
+    (void)closedir(directory);
+    if (status != LK_OK) {
+        lki_free(*out);
+        *out = NULL;
+    } else if (*count > 0) {
+        qsort(*out, *count, sizeof **out, newest_first);
+    }
+    return status;
+}
+
+lk_status lki_directory_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return lk_fail(LK_EIO, "cannot open the directory '%s': %s", path, strerror(errno));
+    lk_status status = LK_OK;
+    if (fsync(fd) != 0)
+        status = lk_fail(LK_EIO, "cannot bring the directory '%s' to the disk: fsync: %s", path,
+                         strerror(errno));
+    (void)close(fd);
+    return status;
+}
+
+/* Makes one directory whose parent is there; `slash` is the last one of `path` or NULL. */
+static lk_status make_one(char *path, char *slash)
+{
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? LK_OK
+                               : lk_fail(LK_EIO, "cannot make the directory '%s': %s", path,
+                                         strerror(errno));
+    if (slash == NULL)
+        return lki_directory_sync(".");
+    if (slash == path)
+        return lki_directory_sync("/");
+    *slash           = '\0';
+    lk_status status = lki_directory_sync(path);
+    *slash           = '/';
+    return status;
+}
+
+lk_status lki_directory_make(const char *path)
+{
+    char  copy[LKI_PATH_BYTES];
+    char *slash = NULL;
+    if (path[0] == '\0' || strlen(path) >= sizeof copy)
+        return lk_fail(LK_EINVAL, "a directory's path of %zu bytes", strlen(path));
+    strcpy(copy, path);
+    for (char *at = copy + 1; *at != '\0'; at++) {
+        if (*at != '/' || at[-1] == '/')
+            continue;
+        *at = '\0';
+        LK_TRY(make_one(copy, slash));
+        *at   = '/';
+        slash = at;
+    }
+    if (copy[0] == '/' && slash == NULL)
+        slash = copy;
+    if (slash == NULL || slash[1] != '\0')
+        LK_TRY(make_one(copy, slash));
+
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return lk_fail(LK_EIO, "'%s' is not a directory", path);
+    return LK_OK;
+}
+
+void lki_directory_remove(const char *path)
+{
+    DIR *directory = opendir(path);
+    if (directory == NULL)
+        return;
+    char           file[LKI_PATH_BYTES];
+    struct dirent *found;
+    while ((found = readdir(directory)) != NULL)
+        if (strcmp(found->d_name, ".") != 0 && strcmp(found->d_name, "..") != 0 &&
+            snprintf(file, sizeof file, "%s/%s", path, found->d_name) < (int)sizeof file)
+            (void)unlink(file);
+    (void)closedir(directory);
+    (void)rmdir(path);
+}
+
+void lki_directory_sweep(const char *dir)
+{
+    DIR *directory = opendir(dir);
+    if (directory == NULL)
+        return;
+    char           path[LKI_PATH_BYTES];
+    struct dirent *found;
+    while ((found = readdir(directory)) != NULL) {
+        if (strncmp(found->d_name, LKI_TEMPORARY_PREFIX, sizeof LKI_TEMPORARY_PREFIX - 1) != 0 ||
+            snprintf(path, sizeof path, "%s/%s", dir, found->d_name) >= (int)sizeof path)
+            continue;
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            lki_directory_remove(path);
+        (void)close(fd);
+    }
+    (void)closedir(directory);
+}

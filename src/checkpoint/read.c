@@ -1,0 +1,452 @@
+/* read.c -- opening checkpoints: the manifest first, then every block against its hash.
+ *
+ * Opening costs one pass of XXH3 over the mapped files; SHA-256 is for lk_checkpoint_verify(),
+ * which people ask for.  Tensors are used where they are mapped; only one that lies in several
+ * pieces is put together in memory.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+struct lk_checkpoint {
+    char                 path[LKI_PATH_BYTES];
+    lki_manifest         manifest;
+    lk_checkpoint_stored *stored;    /* a row for every file, for lk_checkpoint_file_at() */
+    lki_map              *maps;      /* one for every file; NULL if only the manifest was asked */
+    lk_safetensors      **files;     /* views of the maps */
+    lk_tensor            *tensors;   /* in the manifest's order */
+    void                **assembled; /* tensors that lie in several pieces */
+};
+
+/* ---- The manifest -------------------------------------------------------------------------- */
+
+static lk_status load_manifest(lki_manifest *out, const char *step_path)
+{
+    char    path[LKI_PATH_BYTES];
+    lki_map map;
+    *out = (lki_manifest){ 0 };
+    LK_TRY(lki_path_join(path, step_path, LKI_MANIFEST_NAME));
+    LK_TRY(lki_map_open(&map, path));
+    const char *text   = (const char *)map.data;
+    lk_status   status = lki_manifest_verify(text, map.bytes, path);
+    if (status == LK_OK)
+        status = lki_manifest_parse(out, text, map.bytes, path);
+    lki_map_close(&map);
+
+    const char *name = strrchr(step_path, '/');
+    uint64_t    step;
+    if (status == LK_OK && lki_step_parse(&step, name == NULL ? step_path : name + 1) &&
+        step != out->info.step) {
+        status = lk_fail(LK_EFORMAT, "%s: is of step %" PRIu64 ", its directory of step %" PRIu64,
+                         path, out->info.step, step);
+        lki_manifest_free(out);
+    }
+    return status;
+}
+
+bool lki_checkpoint_complete(const char *step_path)
+{
+    char         path[LKI_PATH_BYTES];
+    lki_manifest manifest;
+    if (load_manifest(&manifest, step_path) != LK_OK)
+        return false;
+    bool complete = true;
+    for (size_t i = 0; i < manifest.file_count && complete; i++) {
+        struct stat info;
+        complete = lki_path_join(path, step_path, manifest.files[i].name) == LK_OK &&
+                   stat(path, &info) == 0 && S_ISREG(info.st_mode) &&
+                   (uint64_t)info.st_size == manifest.files[i].bytes;
+    }
+    lki_manifest_free(&manifest);
+    return complete;
+}
+
+/* ---- Verifying ----------------------------------------------------------------------------- */
+
+/* What lies in a range of a file, as far as its header can be read. */
+static void name_contents(char out[160], const lki_map *map, size_t first, size_t end)
+{
+    lki_safetensors_index index;
+    (void)snprintf(out, 160, "%s", first == 0 ? "the header" : "its tensors unknown");
+    if (lki_safetensors_parse(&index, map->data, map->bytes, "") != LK_OK)
+        return;
+    for (size_t i = 0; i < index.count && first >= index.data_at; i++) {
+        uint64_t count, bytes;
+        size_t   at = (size_t)((const uint8_t *)index.tensors[i].data - map->data);
+        if (lki_shape_size(index.tensors[i].shape, index.tensors[i].dtype, &count, &bytes) &&
+            at < end && at + bytes > first) {
+            (void)snprintf(out, 160, "tensor '%.120s'", index.tensors[i].name);
+            break;
+        }
+    }
+    if (first < index.data_at && index.count > 0)
+        (void)snprintf(out, 160, "the header and tensor '%.120s'", index.tensors[0].name);
+    lki_safetensors_index_free(&index);
+}
+
+static lk_status verify_blocks(const lki_manifest_file *file, const lki_map *map, const char *path)
+{
+    if (map->bytes != file->bytes)
+        return lk_fail(LK_ECORRUPT, "%s: has %zu bytes, the manifest says %" PRIu64, path, map->bytes,
+                       file->bytes);
+    for (size_t i = 0; i < json_array_size(file->blocks); i++) {
+        char   hex[33], contents[160];
+        size_t first = i * LKI_BLOCK_BYTES, end = lki_min(map->bytes, first + LKI_BLOCK_BYTES);
+        lki_xxh3_128(map->data + first, end - first, hex);
+        if (strcmp(hex, json_string_value(json_array_get(file->blocks, i))) == 0)
+            continue;
+        name_contents(contents, map, first, end);
+        return lk_fail(LK_ECORRUPT, "%s: block %zu (bytes %zu to %zu: %s) differs from its hash", path,
+                       i, first, end, contents);
+    }
+    return LK_OK;
+}
+
+lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index)
+{
+    char    path[LKI_PATH_BYTES], hex[65];
+    lki_map map;
+    LK_ASSERT(index < checkpoint->manifest.file_count);
+    const lki_manifest_file *file = &checkpoint->manifest.files[index];
+    LK_TRY(lki_path_join(path, checkpoint->path, file->name));
+    LK_TRY(lki_map_open(&map, path));
+    lk_status status = verify_blocks(file, &map, path);
+    if (status == LK_OK) {
+        lki_sha256 hash;
+        lki_sha256_begin(&hash);
+        lki_sha256_add(&hash, map.data, map.bytes);
+        lki_sha256_end(&hash, hex);
+        if (strcmp(hex, file->sha256) != 0)
+            status = lk_fail(LK_ECORRUPT, "%s: SHA-256 %.16s..., the manifest says %.16s...", path,
+                             hex, file->sha256);
+    }
+    lki_map_close(&map);
+    return status;
+}
+
+/* ---- Tensors out of pieces ----------------------------------------------------------------- */
+
+/* The stored tensor that a piece means; it must have the piece's size, and the whole its shape. */
+static lk_status find_piece(const lk_tensor **out, const lk_checkpoint *checkpoint,
+                            const lki_manifest_tensor *tensor, const lki_manifest_piece *piece)
+{
+    const char      *file  = checkpoint->manifest.files[piece->file].name;
+    const lk_tensor *found = lk_safetensors_find(checkpoint->files[piece->file], tensor->name);
+    if (found == NULL)
+        return lk_fail(LK_EFORMAT, "%s/%s: has no tensor '%s', which the manifest puts there",
+                       checkpoint->path, file, tensor->name);
+    uint64_t count, bytes;
+    bool     same = lki_shape_size(found->shape, found->dtype, &count, &bytes) &&
+                count == piece->count && found->dtype == tensor->dtype;
+    if (tensor->piece_count == 1 && same)
+        same = found->shape.rank == tensor->shape.rank &&
+               memcmp(found->shape.dims, tensor->shape.dims, sizeof tensor->shape.dims) == 0;
+    if (!same)
+        return lk_fail(LK_EFORMAT, "%s/%s: type or shape of tensor '%s' is not the manifest's",
+                       checkpoint->path, file, tensor->name);
+    *out = found;
+    return LK_OK;
+}
+
+static lk_status place_tensor(lk_checkpoint *checkpoint, size_t index)
+{
+    const lki_manifest_tensor *tensor = &checkpoint->manifest.tensors[index];
+    const lki_manifest_piece  *pieces = &checkpoint->manifest.pieces[tensor->first_piece];
+    const lk_tensor           *found  = NULL;
+    if (tensor->piece_count == 1) {
+        LK_TRY(find_piece(&found, checkpoint, tensor, &pieces[0]));
+        checkpoint->tensors[index].data = found->data;
+        return LK_OK;
+    }
+    uint64_t count, bytes;
+    bool     fits = lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes);
+    LK_ASSERT(fits);
+    LK_TRY(lki_alloc(&checkpoint->assembled[index], (size_t)bytes, "a tensor of several pieces"));
+    checkpoint->tensors[index].data = checkpoint->assembled[index];
+    for (size_t i = 0; i < tensor->piece_count; i++) {
+        size_t unit = lk_dtype_bytes(tensor->dtype);
+        LK_TRY(find_piece(&found, checkpoint, tensor, &pieces[i]));
+        memcpy((uint8_t *)checkpoint->assembled[index] + pieces[i].first * unit, found->data,
+               pieces[i].count * unit);
+    }
+    return LK_OK;
+}
+
+/* Nothing may lie in a file that the manifest does not know of, or be meant twice. */
+static lk_status check_all_meant(const lk_checkpoint *checkpoint)
+{
+    const lki_manifest *manifest = &checkpoint->manifest;
+    for (size_t f = 0; f < manifest->file_count; f++) {
+        size_t pieces = 0;
+        for (size_t i = 0; i < manifest->piece_count; i++)
+            pieces += manifest->pieces[i].file == f;
+        if (pieces != lk_safetensors_count(checkpoint->files[f]))
+            return lk_fail(LK_EFORMAT, "%s/%s: has %zu tensors, the manifest knows of %zu",
+                           checkpoint->path, manifest->files[f].name,
+                           lk_safetensors_count(checkpoint->files[f]), pieces);
+    }
+    return LK_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static lk_status list_contents(lk_checkpoint *checkpoint)
+{
+    const lki_manifest *manifest = &checkpoint->manifest;
+    LK_TRY(LKI_NEW(&checkpoint->stored, manifest->file_count + 1, "the files of a checkpoint"));
+    LK_TRY(LKI_NEW(&checkpoint->tensors, manifest->tensor_count + 1, "the tensors of a checkpoint"));
+    for (size_t i = 0; i < manifest->file_count; i++)
+        checkpoint->stored[i] = (lk_checkpoint_stored){ manifest->files[i].name,
+                                                        manifest->files[i].bytes,
+                                                        manifest->files[i].sha256 };
+    for (size_t i = 0; i < manifest->tensor_count; i++) {
+        const lki_manifest_tensor *tensor = &manifest->tensors[i];
+        checkpoint->tensors[i] = (lk_tensor){ tensor->name, tensor->dtype, tensor->shape, NULL };
+    }
+    return LK_OK;
+}
+
+static lk_status open_files(lk_checkpoint *checkpoint)
+{
+    const lki_manifest *manifest = &checkpoint->manifest;
+    char                path[LKI_PATH_BYTES];
+    LK_TRY(LKI_NEW(&checkpoint->maps, manifest->file_count + 1, "the files of a checkpoint"));
+    LK_TRY(LKI_NEW(&checkpoint->files, manifest->file_count + 1, "the files of a checkpoint"));
+    LK_TRY(LKI_NEW(&checkpoint->assembled, manifest->tensor_count + 1, "a checkpoint's tensors"));
+    for (size_t i = 0; i < manifest->file_count; i++) {
+        lki_map *map = &checkpoint->maps[i];
+        LK_TRY(lki_path_join(path, checkpoint->path, manifest->files[i].name));
+        LK_TRY(lki_map_open(map, path));
+        LK_TRY(verify_blocks(&manifest->files[i], map, path));
+        LK_TRY(lki_safetensors_view(&checkpoint->files[i], map->data, map->bytes, path));
+    }
+    LK_TRY(check_all_meant(checkpoint));
+    for (size_t i = 0; i < manifest->tensor_count; i++)
+        LK_TRY(place_tensor(checkpoint, i));
+    return LK_OK;
+}
+
+static lk_status open_one(lk_checkpoint **out, const char *step_path, bool with_data)
+{
+    lk_checkpoint *checkpoint = NULL;
+    *out                      = NULL;
+    LK_TRY(LKI_NEW(&checkpoint, 1, "an open checkpoint"));
+    lk_status status = load_manifest(&checkpoint->manifest, step_path);
+    (void)snprintf(checkpoint->path, sizeof checkpoint->path, "%s", step_path);
+    if (status == LK_OK)
+        status = list_contents(checkpoint);
+    if (status == LK_OK && with_data)
+        status = open_files(checkpoint);
+    if (status != LK_OK)
+        lk_checkpoint_free(checkpoint);
+    else
+        *out = checkpoint;
+    return status;
+}
+
+static void add_note(char *notes, size_t notes_bytes, const char *name)
+{
+    size_t used = notes_bytes > 0 ? strlen(notes) : 0;
+    if (notes_bytes > used + 1)
+        (void)snprintf(notes + used, notes_bytes - used, "skipped %s: %s\n", name,
+                       lk_error_last()->message);
+}
+
+/* The newest step of `dir` that opens. */
+static lk_status open_newest(lk_checkpoint **out, const char *dir, bool with_data, char *notes,
+                             size_t notes_bytes)
+{
+    char      path[LKI_PATH_BYTES], name[LKI_STEP_NAME_BYTES], why[256];
+    uint64_t *steps;
+    size_t    count;
+    LK_TRY(lki_steps_list(&steps, &count, dir));
+    lk_status status =
+        count == 0 ? lk_fail(LK_EIO, "there is no checkpoint in '%s'", dir) : LK_ECORRUPT;
+    for (size_t i = 0; i < count && status != LK_OK && status != LK_ENOMEM; i++) {
+        lki_step_name(name, steps[i]);
+        status = lki_path_join(path, dir, name);
+        if (status == LK_OK)
+            status = open_one(out, path, with_data);
+        if (status != LK_OK)
+            add_note(notes, notes_bytes, name);
+        if (i == 0)
+            (void)snprintf(why, sizeof why, "%.255s", lk_error_last()->message);
+    }
+    if (count > 0 && status != LK_OK && status != LK_ENOMEM)
+        status = lk_fail(LK_ECORRUPT, "none of the %zu checkpoints in '%s' verifies; the newest: %s",
+                         count, dir, why);
+    lki_free(steps);
+    return status;
+}
+
+/* A step directory has a manifest, or at least the name of one. */
+static bool is_step(const char *path)
+{
+    char        manifest[LKI_PATH_BYTES];
+    const char *name = strrchr(path, '/');
+    struct stat info;
+    uint64_t    step;
+    return lki_step_parse(&step, name == NULL ? path : name + 1) ||
+           (snprintf(manifest, sizeof manifest, "%s/" LKI_MANIFEST_NAME, path) <
+                (int)sizeof manifest &&
+            stat(manifest, &info) == 0);
+}
+
+static lk_status open_path(lk_checkpoint **out, const char *path, bool with_data, char *notes,
+                           size_t notes_bytes)
+{
+    char   trimmed[LKI_PATH_BYTES];
+    size_t length = strlen(path);
+    *out          = NULL;
+    if (notes_bytes > 0)
+        notes[0] = '\0';
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    if (length == 0 || length >= sizeof trimmed)
+        return lk_fail(LK_EINVAL, "a checkpoint's path of %zu bytes", length);
+    memcpy(trimmed, path, length);
+    trimmed[length] = '\0';
+    if (is_step(trimmed))
+        return open_one(out, trimmed, with_data);
+    return open_newest(out, trimmed, with_data, notes, notes_bytes);
+}
+
+lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path, char *notes, size_t notes_bytes)
+{
+    return open_path(out, path, true, notes, notes == NULL ? 0 : notes_bytes);
+}
+
+lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path)
+{
+    return open_path(out, path, false, NULL, 0);
+}
+
+lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t step)
+{
+    char path[LKI_PATH_BYTES], name[LKI_STEP_NAME_BYTES];
+    *out = NULL;
+    lki_step_name(name, step);
+    LK_TRY(lki_path_join(path, dir, name));
+    return open_one(out, path, true);
+}
+
+void lk_checkpoint_free(lk_checkpoint *checkpoint)
+{
+    if (checkpoint == NULL)
+        return;
+    for (size_t i = 0; checkpoint->files != NULL && i < checkpoint->manifest.file_count; i++)
+        lk_safetensors_free(checkpoint->files[i]);
+    for (size_t i = 0; checkpoint->maps != NULL && i < checkpoint->manifest.file_count; i++)
+        lki_map_close(&checkpoint->maps[i]);
+    for (size_t i = 0; checkpoint->assembled != NULL && i < checkpoint->manifest.tensor_count; i++)
+        lki_free(checkpoint->assembled[i]);
+    lki_free(checkpoint->files);
+    lki_free(checkpoint->maps);
+    lki_free(checkpoint->assembled);
+    lki_free(checkpoint->stored);
+    lki_free(checkpoint->tensors);
+    lki_manifest_free(&checkpoint->manifest);
+    lki_free(checkpoint);
+}
+
+lk_status lk_checkpoint_exists(const char *dir, bool *out)
+{
+    struct stat info;
+    uint64_t   *steps;
+    size_t      count;
+    *out = false;
+    if (stat(dir, &info) != 0 && errno == ENOENT)
+        return LK_OK;
+    LK_TRY(lki_steps_list(&steps, &count, dir));
+    *out = count > 0;
+    lki_free(steps);
+    return LK_OK;
+}
+
+/* ---- Looking and reading ------------------------------------------------------------------- */
+
+const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint)
+{
+    return &checkpoint->manifest.info;
+}
+
+const char *lk_checkpoint_path(const lk_checkpoint *checkpoint)
+{
+    return checkpoint->path;
+}
+
+const lk_checkpoint_stored *lk_checkpoint_file_at(const lk_checkpoint *checkpoint, size_t index)
+{
+    return index < checkpoint->manifest.file_count ? &checkpoint->stored[index] : NULL;
+}
+
+const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index)
+{
+    return index < checkpoint->manifest.tensor_count ? &checkpoint->tensors[index] : NULL;
+}
+
+const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t index)
+{
+    return index < checkpoint->manifest.tensor_count ? checkpoint->manifest.tensors[index].file
+                                                     : NULL;
+}
+
+static const lk_tensor *find_tensor(const lk_checkpoint *checkpoint, const char *file,
+                                    const char *name)
+{
+    for (size_t i = 0; i < checkpoint->manifest.tensor_count; i++)
+        if (strcmp(checkpoint->tensors[i].name, name) == 0 &&
+            strcmp(checkpoint->manifest.tensors[i].file, file) == 0)
+            return &checkpoint->tensors[i];
+    return NULL;
+}
+
+static void describe_shape(char out[120], lk_shape shape)
+{
+    int used = snprintf(out, 120, "(");
+    for (uint32_t i = 0; i < shape.rank && i < LK_RANK_MAX; i++)
+        used += snprintf(out + used, 120 - (size_t)used, "%s%" PRIu64, i > 0 ? ", " : "",
+                         shape.dims[i]);
+    (void)snprintf(out + used, 120 - (size_t)used, ")");
+}
+
+lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, const char *name,
+                             lk_shape shape, size_t first, size_t count, float *out)
+{
+    const lk_tensor *tensor = find_tensor(checkpoint, file, name);
+    if (tensor == NULL)
+        return lk_fail(LK_EFORMAT, "%s: there is no tensor '%s' in %s", checkpoint->path, name, file);
+    if (tensor->data == NULL)
+        return lk_fail(LK_EINVAL, "%s: only the manifest is open", checkpoint->path);
+    if (tensor->dtype != LK_F32)
+        return lk_fail(LK_EFORMAT, "%s: tensor '%s' of %s has type %s, not F32", checkpoint->path,
+                       name, file, lk_dtype_name(tensor->dtype));
+    bool same = shape.rank == tensor->shape.rank;
+    for (uint32_t i = 0; i < tensor->shape.rank && same; i++)
+        same = shape.dims[i] == tensor->shape.dims[i];
+    if (!same) {
+        char has[120], wanted[120];
+        describe_shape(has, tensor->shape);
+        describe_shape(wanted, shape);
+        return lk_fail(LK_EFORMAT, "%s: tensor '%s' of %s has shape %s, not %s", checkpoint->path,
+                       name, file, has, wanted);
+    }
+    uint64_t all, bytes;
+    bool     fits = lki_shape_size(tensor->shape, LK_F32, &all, &bytes);
+    LK_ASSERT(fits);
+    if (first > all || count > all - first)
+        return lk_fail(LK_EINVAL, "%s: elements %zu + %zu of tensor '%s', which has %" PRIu64,
+                       checkpoint->path, first, count, name, all);
+    memcpy(out, (const float *)tensor->data + first, count * sizeof *out);
+    return LK_OK;
+}
