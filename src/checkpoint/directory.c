@@ -19,7 +19,7 @@
 
 #include "base/memory.h"
 
-lk_status lki_path_join(char out[LKI_PATH_BYTES], const char *folder, const char *name)
+lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const char *name)
 {
     int length = snprintf(out, LKI_PATH_BYTES, "%s/%s", folder, name);
     if (length < 0 || length >= LKI_PATH_BYTES)

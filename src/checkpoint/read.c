@@ -35,7 +35,7 @@ static lk_status load_manifest(lki_manifest *out, const char *step_path)
     char    path[LKI_PATH_BYTES];
     lki_map map;
     *out = (lki_manifest){ 0 };
-    LK_TRY(lki_path_join(path, step_path, LKI_MANIFEST_NAME));
+    LK_TRY(lki_directory_join(path, step_path, LKI_MANIFEST_NAME));
     LK_TRY(lki_map_open(&map, path));
     const char *text   = (const char *)map.data;
     lk_status   status = lki_manifest_verify(text, map.bytes, path);
@@ -63,7 +63,7 @@ bool lki_checkpoint_complete(const char *step_path)
     bool complete = true;
     for (size_t i = 0; i < manifest.file_count && complete; i++) {
         struct stat info;
-        complete = lki_path_join(path, step_path, manifest.files[i].name) == LK_OK &&
+        complete = lki_directory_join(path, step_path, manifest.files[i].name) == LK_OK &&
                    stat(path, &info) == 0 && S_ISREG(info.st_mode) &&
                    (uint64_t)info.st_size == manifest.files[i].bytes;
     }
@@ -118,7 +118,7 @@ lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index)
     lki_map map;
     LK_ASSERT(index < checkpoint->manifest.file_count);
     const lki_manifest_file *file = &checkpoint->manifest.files[index];
-    LK_TRY(lki_path_join(path, checkpoint->path, file->name));
+    LK_TRY(lki_directory_join(path, checkpoint->path, file->name));
     LK_TRY(lki_map_open(&map, path));
     lk_status status = verify_blocks(file, &map, path);
     if (status == LK_OK) {
@@ -225,7 +225,7 @@ static lk_status open_files(lk_checkpoint *checkpoint)
     LK_TRY(LKI_NEW(&checkpoint->assembled, manifest->tensor_count + 1, "a checkpoint's tensors"));
     for (size_t i = 0; i < manifest->file_count; i++) {
         lki_map *map = &checkpoint->maps[i];
-        LK_TRY(lki_path_join(path, checkpoint->path, manifest->files[i].name));
+        LK_TRY(lki_directory_join(path, checkpoint->path, manifest->files[i].name));
         LK_TRY(lki_map_open(map, path));
         LK_TRY(verify_blocks(&manifest->files[i], map, path));
         LK_TRY(lki_safetensors_view(&checkpoint->files[i], map->data, map->bytes, path));
@@ -274,7 +274,7 @@ static lk_status open_newest(lk_checkpoint **out, const char *dir, bool with_dat
         count == 0 ? lk_fail(LK_EIO, "there is no checkpoint in '%s'", dir) : LK_ECORRUPT;
     for (size_t i = 0; i < count && status != LK_OK && status != LK_ENOMEM; i++) {
         lki_step_name(name, steps[i]);
-        status = lki_path_join(path, dir, name);
+        status = lki_directory_join(path, dir, name);
         if (status == LK_OK)
             status = open_one(out, path, with_data);
         if (status != LK_OK)
@@ -336,7 +336,7 @@ lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t
     char path[LKI_PATH_BYTES], name[LKI_STEP_NAME_BYTES];
     *out = NULL;
     lki_step_name(name, step);
-    LK_TRY(lki_path_join(path, dir, name));
+    LK_TRY(lki_directory_join(path, dir, name));
     return open_one(out, path, true);
 }
 

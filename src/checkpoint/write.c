@@ -98,7 +98,7 @@ static lk_status note_file(writer *w, const lk_checkpoint_file *file, const lki_
 static lk_status write_file(writer *w, const lk_checkpoint_file *file)
 {
     lki_output output;
-    LK_TRY(lki_path_join(w->scratch, w->temporary, file->name));
+    LK_TRY(lki_directory_join(w->scratch, w->temporary, file->name));
     lk_status status = lki_output_open(&output, w->scratch, true);
     if (status == LK_OK)
         status = lki_safetensors_put(&output, file->tensors, file->tensor_count);
@@ -114,7 +114,7 @@ static lk_status write_manifest(writer *w)
 {
     char      *text;
     lki_output output;
-    LK_TRY(lki_path_join(w->scratch, w->temporary, LKI_MANIFEST_NAME));
+    LK_TRY(lki_directory_join(w->scratch, w->temporary, LKI_MANIFEST_NAME));
     LK_TRY(lki_manifest_dump(&text, w->info, json_incref(w->file_entries),
                              json_incref(w->tensor_entries)));
     lk_status status = lki_output_open(&output, w->scratch, true);
@@ -136,14 +136,14 @@ static lk_status prepare(writer *w)
     lki_step_name(name, w->info->step);
     (void)snprintf(temporary, sizeof temporary, LKI_TEMPORARY_PREFIX "%s-%ld", name + 5,
                    (long)getpid());
-    LK_TRY(lki_path_join(w->final, w->dir, name));
+    LK_TRY(lki_directory_join(w->final, w->dir, name));
     LK_TRY(lki_directory_make(w->dir));
     if (lstat(w->final, &info) == 0)
         return lk_fail(LK_EINVAL, "'%s' is there already and is never overwritten; resume from it "
                                   "or choose another directory", w->final);
     lki_directory_sweep(w->dir);
 
-    LK_TRY(lki_path_join(w->scratch, w->dir, temporary));
+    LK_TRY(lki_directory_join(w->scratch, w->dir, temporary));
     if (mkdir(w->scratch, 0777) != 0)
         return lk_fail(LK_EIO, "cannot make the directory '%s': %s", w->scratch, strerror(errno));
     strcpy(w->temporary, w->scratch); /* set: from here on there is something to remove */
@@ -186,7 +186,7 @@ static void retire(writer *w, const char *name)
     char *away = w->temporary; /* free again: the new checkpoint has its final name */
     (void)snprintf(away, sizeof w->temporary, "%s/" LKI_TEMPORARY_PREFIX "%s-%ld", w->dir, name + 5,
                    (long)getpid());
-    if (lki_path_join(w->scratch, w->dir, name) == LK_OK && rename(w->scratch, away) == 0)
+    if (lki_directory_join(w->scratch, w->dir, name) == LK_OK && rename(w->scratch, away) == 0)
         lki_directory_remove(away);
 }
 
@@ -203,7 +203,7 @@ static void prune(writer *w, uint32_t keep)
         if (complete >= keep && steps[i] != w->info->step)
             retire(w, name);
         else if (steps[i] == w->info->step ||
-                 (lki_path_join(w->scratch, w->dir, name) == LK_OK &&
+                 (lki_directory_join(w->scratch, w->dir, name) == LK_OK &&
                   lki_checkpoint_complete(w->scratch)))
             complete++;
     }
