@@ -1,0 +1,291 @@
+/* arena.c -- memory that all ranks map, there before it is used.
+ *
+ * Rank 0 creates a memfd, fills in every page (so that what is missing is missing now, as a
+ * status), and hands the descriptor to the launcher, which passes it on; the others map it.  Two
+ * rounds of comparing outcomes make it all or nothing: one after the memory exists, before the
+ * others wait for the descriptor, and one after everybody has mapped it.  Among threads one
+ * mapping serves all and its address is what travels.
+ *
+ * The kernel would rather kill a process than refuse it a page of shared memory; so the amount
+ * is first compared with what the machine and the control group say is available.
+ */
+#include "comm/group.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older headers lack the name */
+#endif
+
+enum { PATIENCE_MS = 10 };
+
+/* ---- How much there is ------------------------------------------------------------------- */
+
+/* The number after `key` (NULL: the first) in a small file, or UINT64_MAX. */
+static uint64_t number_in(const char *path, const char *key)
+{
+    char  text[4096];
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return UINT64_MAX;
+    size_t read = fread(text, 1, sizeof text - 1, file);
+    (void)fclose(file);
+    text[read]       = '\0';
+    const char *from = key == NULL ? text : strstr(text, key);
+    if (from == NULL)
+        return UINT64_MAX;
+    from += key == NULL ? 0 : strlen(key);
+    char              *end;
+    unsigned long long number = strtoull(from, &end, 10);
+    return end == from ? UINT64_MAX : number; /* "max" is no number: no limit */
+}
+
+static uint64_t room_below(const char *limit_path, const char *usage_path)
+{
+    uint64_t limit = number_in(limit_path, NULL), used = number_in(usage_path, NULL);
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    return limit > used ? limit - used : 0;
+}
+
+static lk_status check_available(const char *name, size_t bytes)
+{
+    uint64_t kib    = number_in("/proc/meminfo", "MemAvailable:");
+    uint64_t memory = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
+    uint64_t group  = room_below("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+
+    if (bytes > memory)
+        return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the machine has %llu available", name,
+                       bytes, (unsigned long long)memory);
+    if (bytes > group)
+        return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the control group (container) has %llu "
+                       "left; raise its memory limit", name, bytes, (unsigned long long)group);
+    return LK_OK;
+}
+
+/* ---- Making and mapping ------------------------------------------------------------------ */
+
+static lk_status map_fd(void **out, int fd, const char *name, size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s", name, bytes, strerror(errno));
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    /* Populating through the mapping lets the kernel use huge pages, where it has them, and
+     * spares the page faults later. */
+    if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+        int error = errno;
+        (void)munmap(memory, bytes);
+        return lk_fail(LK_ENOMEM, "arena %s: no memory for %zu bytes: %s", name, bytes,
+                       strerror(error));
+    }
+    *out = memory;
+    return LK_OK;
+}
+
+/* On success *fd is sealed and every page of *memory is there. */
+static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
+{
+    char label[80];
+
+    LK_TRY(check_available(name, bytes));
+    snprintf(label, sizeof label, "lockstep-%.52s", name);
+    *fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd < 0)
+        return lk_fail(LK_EIO, "arena %s: memfd_create: %s", name, strerror(errno));
+    lk_status st = LK_OK;
+    if (ftruncate(*fd, (off_t)bytes) != 0)
+        st = lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s", name, bytes, strerror(errno));
+    if (st == LK_OK)
+        st = map_fd(memory, *fd, name, bytes);
+    int error = st == LK_OK ? posix_fallocate(*fd, 0, (off_t)bytes) : 0;
+    if (error != 0) { /* kernels without MADV_POPULATE_WRITE find out here */
+        (void)munmap(*memory, bytes);
+        st = lk_fail(LK_ENOMEM, "arena %s: no memory for %zu bytes: %s", name, bytes,
+                     strerror(error));
+    }
+    if (st != LK_OK) {
+        (void)close(*fd);
+        *fd = -1;
+        return st;
+    }
+    (void)fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    return LK_OK;
+}
+
+/* ---- The descriptor's way ---------------------------------------------------------------- */
+
+static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t bytes, int fd)
+{
+    lki_arena_message message = { .bytes = bytes, .index = comm->arena_count };
+    snprintf(message.name, sizeof message.name, "%.51s", name);
+    if (comm->socket < 0)
+        return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on; start the "
+                       "workers with lockstep run, or use threads", name);
+    return lki_descriptor_send(comm->socket, &message, fd);
+}
+
+/* Waits for the descriptor of this arena; what else ends a wait ends this one. */
+static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
+{
+    int64_t end = lki_now_ms() + comm->timeout_ms;
+
+    *fd = -1;
+    if (comm->socket < 0)
+        return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on", name);
+    while (*fd < 0) {
+        struct pollfd     ready = { .fd = comm->socket, .events = POLLIN };
+        lki_arena_message message;
+        bool              open = true;
+        if (poll(&ready, 1, PATIENCE_MS) > 0)
+            LK_TRY(lki_descriptor_receive(comm->socket, &message, fd, &open));
+        if (*fd >= 0 && (message.bytes != bytes || message.index != comm->arena_count)) {
+            (void)close(*fd);
+            return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu bytes), "
+                           "got that of %s (number %u, %llu bytes)", name, comm->arena_count, bytes,
+                           message.name, message.index, (unsigned long long)message.bytes);
+        }
+        if (!open)
+            return lk_fail(LK_EPEER, "arena %s: the launcher is gone", name);
+        if (lki_failed(comm))
+            return lki_group_failure(comm);
+        if (*fd < 0 && lki_now_ms() > end)
+            return lk_fail(LK_ETIMEOUT, "arena %s: its descriptor did not come within %u ms; is the "
+                           "launcher stopped?", name, comm->timeout_ms);
+    }
+    return LK_OK;
+}
+
+/* ---- Putting it together ----------------------------------------------------------------- */
+
+/* Has the mapping undone when the last rank of this process leaves, whatever happens before.
+ * Among threads only rank 0 comes here. */
+static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
+{
+    lki_mapping *mapping;
+    lk_status    st = LKI_NEW(&mapping, 1, "mapping of an arena");
+    if (st != LK_OK) {
+        (void)munmap(memory, bytes);
+        return st;
+    }
+    *mapping              = (lki_mapping){ comm->group->mappings, memory, bytes };
+    comm->group->mappings = mapping;
+    return LK_OK;
+}
+
+static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void **memory)
+{
+    int fd;
+    if (comm->rank != 0)
+        return LK_OK;
+    LK_TRY(create(&fd, memory, name, bytes));
+    lk_status st = keep(comm, *memory, bytes);
+    if (st == LK_OK && !comm->group->threads && comm->size > 1)
+        st = send_to_launcher(comm, name, bytes, fd);
+    (void)close(fd);
+    return st;
+}
+
+/* How the others come to the memory that rank 0 has made. */
+static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory)
+{
+    if (comm->group->threads)
+        return lk_broadcast(comm, memory, sizeof *memory, 0);
+    if (comm->rank == 0)
+        return LK_OK;
+    int fd;
+    LK_TRY(receive(comm, name, bytes, &fd));
+    lk_status st = map_fd(memory, fd, name, bytes);
+    (void)close(fd);
+    return st == LK_OK ? keep(comm, *memory, bytes) : st;
+}
+
+static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
+{
+    lki_op    op;
+    lki_print print = lki_print_make(LKI_OP_ARENA, LK_U8, 0, bytes);
+    print.hash      = lki_xxh3(name, strlen(name));
+    LK_TRY(lki_op_open(&op, comm, print));
+    lki_op_publish(comm, &op);
+    LK_TRY(lki_op_meet(comm, &op));
+    lki_op_close(comm, &op);
+    return LK_OK;
+}
+
+/* All or nothing; *memory is NULL unless all went well. */
+static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void **memory)
+{
+    LK_TRY(meet(comm, name, bytes));
+    LK_TRY(lki_agree(comm, create_here(comm, name, bytes, memory)));
+    return lki_agree(comm, reach(comm, name, bytes, memory));
+}
+
+lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes)
+{
+    lk_arena *arena;
+    void     *memory = NULL;
+
+    *out = NULL;
+    if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
+        return lk_fail(LK_EINVAL, "arena %s of %zu bytes", name, bytes);
+    LK_TRY(LKI_NEW(&arena, 1, "arena"));
+    lk_status st = establish(comm, name, bytes, &memory);
+    if (st != LK_OK) {
+        lki_free(arena);
+        return st;
+    }
+    *arena       = (lk_arena){ .next = comm->arenas, .data = memory, .bytes = bytes,
+                               .index = comm->arena_count++ };
+    comm->arenas = arena;
+    *out         = arena;
+    return LK_OK;
+}
+
+void lki_arenas_close(lk_comm *comm)
+{
+    while (comm->arenas != NULL) {
+        lk_arena *arena = comm->arenas;
+        comm->arenas    = arena->next;
+        lki_free(arena);
+    }
+}
+
+void *lk_arena_data(const lk_arena *arena)
+{
+    return arena->data;
+}
+
+size_t lk_arena_bytes(const lk_arena *arena)
+{
+    return arena->bytes;
+}
+
+lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes)
+{
+    uintptr_t at = (uintptr_t)data;
+    for (const lk_arena *arena = comm->arenas; arena != NULL; arena = arena->next) {
+        uintptr_t base = (uintptr_t)arena->data;
+        if (at >= base && at - base <= arena->bytes && bytes <= arena->bytes - (at - base))
+            return (lki_place){ .arena = arena->index + 1, .offset = at - base };
+    }
+    return (lki_place){ 0 };
+}
+
+void *lki_place_data(const lk_comm *comm, lki_place place)
+{
+    const lk_arena *arena = comm->arenas;
+    while (arena != NULL && arena->index + 1 != place.arena)
+        arena = arena->next;
+    LK_ASSERT(arena != NULL && place.offset <= arena->bytes);
+    return (unsigned char *)arena->data + place.offset;
+}

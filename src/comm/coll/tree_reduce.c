@@ -1,0 +1,226 @@
+/* tree_reduce.c -- the canonical tree over virtual workers, summed by the owners of slices.
+ *
+ * Every rank publishes where its nodes lie: (first, count, place) each, in the slot of the
+ * operation.  Once all have, each owner reads every node of its slices once, sums in the order
+ * of the tree and writes the result once.  Who holds which nodes cannot matter to the sum: the
+ * nodes determine what is still to be added, and the tree says in which order.
+ *
+ *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
+ *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    inner sums that a rank holds are done
+ *
+ * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
+ *          each rank; nothing else moves.
+ * Order:   the canonical tree, for every number of ranks, map and slicing.
+ * Memory:  nothing beside the request; up to LKI_IN_FLIGHT operations are open at once.
+ */
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/group.h"
+#include "comm/request.h"
+
+/* A node as the others need to know it. */
+typedef struct {
+    uint32_t first, count;
+    uint32_t arena, reserved;
+    uint64_t offset;
+} told_node;
+
+typedef struct { told_node nodes[LK_TREE_NODES_MAX]; } told;
+
+_Static_assert(sizeof(told) + 8 <= LKI_BODY_BYTES, "the nodes of a rank travel in a slot");
+
+/* How many nodes a rank has travels with them, behind the longest list. */
+static const size_t told_bytes = LKI_BODY_BYTES;
+
+/* ---- Starting ---------------------------------------------------------------------------- */
+
+static lk_status check_nodes(const lk_comm *comm, const lk_tree_op *op)
+{
+    uint32_t end = 0;
+
+    if (op->node_count > LK_TREE_NODES_MAX)
+        return lk_fail(LK_EINVAL, "tree_reduce: %u nodes on rank %u, at most %d are possible: merge "
+                       "neighbours, or give each rank a contiguous range", op->node_count,
+                       comm->rank, LK_TREE_NODES_MAX);
+    for (uint32_t i = 0; i < op->node_count; i++) {
+        const lk_tree_node *node = &op->nodes[i];
+        if (!lki_tree_is_node(op->leaves, node->first, node->count))
+            return lk_fail(LK_EINVAL, "tree_reduce: [%u, +%u) is no node of the tree over %u leaves",
+                           node->first, node->count, op->leaves);
+        if (node->first < end)
+            return lk_fail(LK_EINVAL, "tree_reduce: node [%u, +%u) comes after one that ends at %u",
+                           node->first, node->count, end);
+        end = node->first + node->count;
+        if (op->elements > 0
+            && lki_place_of(comm, node->data, op->elements * sizeof(float)).arena == 0)
+            return lk_fail(LK_EINVAL, "tree_reduce: the %zu elements of node [%u, +%u) do not lie in "
+                           "an arena", op->elements, node->first, node->count);
+    }
+    return LK_OK;
+}
+
+static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
+{
+    size_t end = 0;
+
+    if (op->leaves == 0)
+        return lk_fail(LK_EINVAL, "tree_reduce over 0 leaves");
+    if (op->elements > SIZE_MAX / sizeof(float))
+        return lk_fail(LK_EINVAL, "tree_reduce of %zu elements: more than memory can hold",
+                       op->elements);
+    for (size_t i = 0; i < op->slice_count; i++) {
+        const lk_slice *slice = &op->slices[i];
+        if (slice->owner >= comm->size)
+            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu belongs to rank %u of %u", i,
+                           slice->owner, comm->size);
+        if (slice->first < end || slice->first > op->elements
+            || slice->count > op->elements - slice->first)
+            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu, [%zu, +%zu), overlaps the one before "
+                           "it or leaves the %zu elements", i, slice->first, slice->count,
+                           op->elements);
+        end = slice->first + slice->count;
+    }
+    return LK_OK;
+}
+
+/* Field by field: the padding of a slice is nobody's business. */
+static uint64_t hash_of(const lk_tree_op *op)
+{
+    uint64_t hash = op->leaves;
+    for (size_t i = 0; i < op->slice_count; i++) {
+        const lk_slice *s        = &op->slices[i];
+        const uint64_t  words[4] = { hash, s->first, s->count, s->owner };
+        hash                     = lki_xxh3(words, sizeof words);
+    }
+    return hash;
+}
+
+static void tell_nodes(const lk_comm *comm, const lki_op *op, const lk_tree_op *tree)
+{
+    unsigned char *payload = lki_op_payload(comm, op, comm->rank, told_bytes);
+    told           mine;
+
+    memset(&mine, 0, sizeof mine);
+    for (uint32_t i = 0; i < tree->node_count; i++) {
+        const lk_tree_node *node  = &tree->nodes[i];
+        lki_place           place = lki_place_of(comm, node->data, tree->elements * sizeof(float));
+        mine.nodes[i] = (told_node){ .first = node->first, .count = node->count,
+                                     .arena = place.arena, .offset = place.offset };
+    }
+    memcpy(payload, &mine, sizeof mine);
+    memcpy(payload + sizeof mine, &tree->node_count, sizeof tree->node_count);
+}
+
+lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *tree)
+{
+    lk_request *request;
+
+    *out = NULL;
+    LK_TRY(check_slices(comm, tree));
+    LK_TRY(check_nodes(comm, tree));
+    LK_TRY(LKI_NEW(&request, 1, "request"));
+    lki_print print = lki_print_make(LKI_OP_TREE_REDUCE, LK_F32, 0, tree->elements);
+    print.hash      = hash_of(tree);
+    request->comm   = comm;
+    request->tree   = *tree;
+    lk_status st    = lki_op_open(&request->op, comm, print);
+    if (st != LK_OK) {
+        lki_free(request);
+        return st;
+    }
+    tell_nodes(comm, &request->op, tree);
+    lki_op_publish(comm, &request->op);
+    lki_request_enter(comm, request);
+    lki_ring(comm);
+    *out = request;
+    return LK_OK;
+}
+
+/* ---- Finishing --------------------------------------------------------------------------- */
+
+/* Inserts by `first`: ranks usually hold ascending ranges, so this rarely moves anything. */
+static void insert(lki_tree_input *inputs, uint32_t count, lki_tree_input input)
+{
+    uint32_t at = count;
+    while (at > 0 && inputs[at - 1].first > input.first) {
+        inputs[at] = inputs[at - 1];
+        at--;
+    }
+    inputs[at] = input;
+}
+
+/* All ranks' nodes in ascending order. */
+static uint32_t collect(lk_comm *comm, const lki_op *op, lki_tree_input *inputs)
+{
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        const unsigned char *payload = lki_op_payload(comm, op, rank, told_bytes);
+        uint32_t             nodes;
+        told                 theirs;
+        memcpy(&theirs, payload, sizeof theirs);
+        memcpy(&nodes, payload + sizeof theirs, sizeof nodes);
+        LK_ASSERT(nodes <= LK_TREE_NODES_MAX);
+        for (uint32_t i = 0; i < nodes; i++) {
+            const told_node *node = &theirs.nodes[i];
+            lki_place        at   = { .arena = node->arena, .offset = node->offset };
+            insert(inputs, count++, (lki_tree_input){
+                .first = node->first, .count = node->count,
+                .data  = node->arena == 0 ? NULL : lki_place_data(comm, at) });
+        }
+    }
+    return count;
+}
+
+/* Every rank sees the same nodes, so every rank comes to the same conclusion. */
+static lk_status check_cover(lk_comm *comm, const lk_request *request,
+                             const lki_tree_input *inputs, uint32_t count)
+{
+    uint32_t leaves = request->tree.leaves, end = 0;
+
+    for (uint32_t i = 0; i < count && inputs[i].first == end; i++)
+        end += inputs[i].count;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        total += inputs[i].count;
+    if (end == leaves && total == leaves)
+        return LK_OK;
+    return lki_fail_group(comm, comm->rank, LK_EMISMATCH,
+                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to %u "
+                          "once and %llu in all, but there are %u: each must be held by one rank",
+                          (unsigned long long)request->op.seq, end, (unsigned long long)total,
+                          leaves);
+}
+
+lk_status lki_tree_reduce_finish(lk_comm *comm, const lk_request *request)
+{
+    const lk_tree_op *tree   = &request->tree;
+    lki_tree_input   *inputs = comm->inputs;
+    lki_tree_input   *parts  = inputs + (size_t)comm->size * LK_TREE_NODES_MAX;
+    uint32_t          count  = collect(comm, &request->op, inputs);
+
+    LK_TRY(check_cover(comm, request, inputs, count));
+    for (size_t i = 0; i < tree->slice_count; i++) {
+        const lk_slice *slice = &tree->slices[i];
+        if (slice->owner != comm->rank || slice->count == 0)
+            continue;
+        for (uint32_t k = 0; k < count; k++) {
+            parts[k] = inputs[k];
+            parts[k].data += slice->first;
+        }
+        lki_tree_sum_f32(tree->leaves, parts, count, slice->count, tree->out + slice->first);
+    }
+    return LK_OK;
+}
+
+lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *tree)
+{
+    lk_request *request;
+
+    LK_TRY(lk_tree_reduce_start(&request, comm, tree));
+    lk_status st = lk_request_wait(request);
+    lk_request_free(request);
+    return st;
+}

@@ -1,0 +1,258 @@
+/* collectives_test.c -- barrier, broadcast, all_gather and all_reduce, for every number of ranks.
+ *
+ * Goal:   the right bytes on every rank, whatever the size, the place of the buffers and the
+ *         number of ranks; as threads and as processes; with more ranks than cores.
+ * Method: sizes around every switch-over; all_reduce against the tree evaluated here by plain
+ *         recursion, bit by bit; a barrier is tested by the counter that it orders.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/world.h"
+
+static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001, 70000 };
+enum { COUNTS = sizeof counts / sizeof counts[0], MANY = 70000 };
+
+static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
+{
+    if (count == 1)
+        return world_value(first, i, call);
+    uint32_t left = 1;
+    while (2 * left < count)
+        left *= 2;
+    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
+}
+
+static double tree_f64(uint32_t first, uint32_t count, size_t i, uint32_t call)
+{
+    if (count == 1)
+        return 1.0 / 3 * (double)world_value(first, i, call);
+    uint32_t left = 1;
+    while (2 * left < count)
+        left *= 2;
+    return tree_f64(first, left, i, call) + tree_f64(first + left, count - left, i, call);
+}
+
+/* ---- all_reduce -------------------------------------------------------------------------- */
+
+static bool sum_f32(lk_comm *comm, float *send, float *recv, size_t n, uint32_t call)
+{
+    uint32_t rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+
+    for (size_t i = 0; i < n; i++)
+        send[i] = world_value(rank, i, call);
+    CHECK(lk_all_reduce(comm, send, recv, n, LK_F32) == LK_OK);
+    for (size_t i = 0; i < n; i++) {
+        float want = tree(0, size, i, call);
+        CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
+    }
+    return true;
+}
+
+static bool sum_f64(lk_comm *comm, double *send, double *recv, size_t n, uint32_t call)
+{
+    uint32_t rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+
+    for (size_t i = 0; i < n; i++)
+        send[i] = 1.0 / 3 * (double)world_value(rank, i, call);
+    CHECK(lk_all_reduce(comm, send, recv, n, LK_F64) == LK_OK);
+    for (size_t i = 0; i < n; i++) {
+        double want = tree_f64(0, size, i, call);
+        CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
+    }
+    return true;
+}
+
+/* Rank r's two buffers of MANY doubles, in an arena. */
+static double *my_part(const lk_arena *arena, const lk_comm *comm)
+{
+    return (double *)lk_arena_data(arena) + (size_t)lk_comm_rank(comm) * 2 * MANY;
+}
+
+static bool reduces_every_count(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+    double   *heap = malloc(2 * MANY * sizeof *heap);
+    uint32_t  call = 0;
+    bool      good = heap != NULL;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "test", (size_t)lk_comm_size(comm) * 2 * MANY * 8) == LK_OK);
+    double *mine = my_part(arena, comm);
+    for (size_t k = 0; k < COUNTS && good; k++) {
+        size_t n  = counts[k];
+        bool   me = lk_comm_rank(comm) == lk_comm_size(comm) - 1;
+        double *mixed = me ? heap : mine; /* one rank without an arena */
+        good = sum_f32(comm, (float *)heap, (float *)(heap + MANY), n, call++)
+               && sum_f32(comm, (float *)heap, (float *)heap, n, call++)
+               && sum_f32(comm, (float *)mine, (float *)(mine + MANY), n, call++)
+               && sum_f32(comm, (float *)mine, (float *)mine, n, call++)
+               && sum_f32(comm, (float *)mixed, (float *)mixed, n, call++)
+               && sum_f64(comm, heap, heap, n, call++) && sum_f64(comm, mine, mine, n, call++);
+    }
+    free(heap);
+    return good;
+}
+
+static bool refuses_nonsense(lk_comm *comm, void *context)
+{
+    float  buffer[8] = { 0 };
+    double value     = 1;
+
+    (void)context;
+    CHECK(lk_all_reduce(comm, buffer, buffer + 1, 4, LK_F32) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "overlap") != NULL);
+    CHECK(lk_all_reduce(comm, buffer, buffer, 4, LK_BF16) == LK_EUNSUPPORTED);
+    CHECK(lk_broadcast(comm, buffer, 4, lk_comm_size(comm)) == LK_EINVAL);
+    CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64) == LK_OK); /* all is still well */
+    return true;
+}
+
+/* ---- broadcast and all_gather ------------------------------------------------------------ */
+
+static unsigned char byte_of(uint32_t rank, size_t i, uint32_t call)
+{
+    return (unsigned char)(i * 7 + i / 251 + rank * 31 + call * 13);
+}
+
+static bool broadcast_once(lk_comm *comm, unsigned char *data, size_t n, uint32_t root,
+                           uint32_t call)
+{
+    for (size_t i = 0; i < n; i++)
+        data[i] = lk_comm_rank(comm) == root ? byte_of(root, i, call) : 0;
+    CHECK(lk_broadcast(comm, data, n, root) == LK_OK);
+    for (size_t i = 0; i < n; i++)
+        CHECK(data[i] == byte_of(root, i, call));
+    return true;
+}
+
+static bool gather_once(lk_comm *comm, const unsigned char *send, unsigned char *recv, size_t n,
+                        uint32_t call)
+{
+    CHECK(lk_all_gather(comm, send, recv, n) == LK_OK);
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        for (size_t i = 0; i < n; i++)
+            CHECK(recv[rank * n + i] == byte_of(rank, i, call));
+    return true;
+}
+
+static bool moves_every_size(lk_comm *comm, void *context)
+{
+    uint32_t       rank = lk_comm_rank(comm), size = lk_comm_size(comm), call = 0;
+    unsigned char *heap = malloc((size_t)(size + 1) * 3 * MANY);
+    lk_arena      *arena;
+    bool           good = heap != NULL;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "bytes", (size_t)size * 3 * MANY) == LK_OK);
+    unsigned char *mine = (unsigned char *)lk_arena_data(arena) + (size_t)rank * 3 * MANY;
+    for (size_t k = 0; k < COUNTS && good; k++) {
+        size_t         n  = 3 * counts[k];
+        unsigned char *in = k % 2 == 0 ? mine : heap + (size_t)size * 3 * MANY;
+        good = broadcast_once(comm, heap, n, (uint32_t)k % size, call)
+               && broadcast_once(comm, mine, n, (uint32_t)(k + 1) % size, call + 1);
+        for (size_t i = 0; i < n; i++)
+            in[i] = byte_of(rank, i, call);
+        good = good && gather_once(comm, in, heap, n, call);
+        memset(heap, 0, size * n);
+        for (size_t i = 0; i < n; i++)
+            heap[rank * n + i] = byte_of(rank, i, call + 1);
+        good = good && gather_once(comm, heap + rank * n, heap, n, call + 1);
+        call += 2;
+    }
+    free(heap);
+    return good;
+}
+
+/* ---- Order ------------------------------------------------------------------------------- */
+
+/* Each rank counts up in the arena; after a barrier it must see all others' counts, and nobody
+ * may be further than one round ahead. */
+static bool orders_memory(lk_comm *comm, void *context)
+{
+    uint32_t  rank = lk_comm_rank(comm), size = lk_comm_size(comm), rounds = *(uint32_t *)context;
+    lk_arena *arena;
+
+    CHECK(lk_comm_arena(&arena, comm, "order", (size_t)size * 64) == LK_OK);
+    uint64_t *cells = lk_arena_data(arena);
+    for (uint64_t round = 1; round <= rounds; round++) {
+        cells[rank * 8] = round;
+        CHECK(lk_barrier(comm) == LK_OK);
+        for (uint32_t r = 0; r < size; r++)
+            CHECK(cells[r * 8] == round);
+        double one = 1;
+        CHECK(lk_all_reduce(comm, &one, &one, 1, LK_F64) == LK_OK && one == (double)size);
+    }
+    return true;
+}
+
+/* Small operations in a row, none of which waits for the one before to be read by all. */
+static bool turns_the_ring(lk_comm *comm, void *context)
+{
+    uint32_t rank = lk_comm_rank(comm), size = lk_comm_size(comm), rounds = *(uint32_t *)context;
+
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint32_t root = round % size, value = rank == root ? round : 0, all[WORLD_MAX];
+        CHECK(lk_broadcast(comm, &value, sizeof value, root) == LK_OK && value == round);
+        value += rank;
+        CHECK(lk_all_gather(comm, &value, all, sizeof value) == LK_OK);
+        for (uint32_t r = 0; r < size; r++)
+            CHECK(all[r] == round + r);
+    }
+    return true;
+}
+
+static void every_size(world_main main, void *context)
+{
+    for (uint32_t size = 1; size <= 8; size += size < 4 ? 1 : 2) {
+        assert_true(world_all(size, true, main, context));
+        assert_true(world_all(size, false, main, context));
+    }
+    assert_true(world_all(5, true, main, context));
+    assert_true(world_all(7, false, main, context));
+}
+
+static void all_reduce_is_the_tree(void **state)
+{
+    (void)state;
+    every_size(reduces_every_count, NULL);
+}
+
+static void bytes_arrive(void **state)
+{
+    (void)state;
+    every_size(moves_every_size, NULL);
+}
+
+static void nonsense_is_refused(void **state)
+{
+    (void)state;
+    every_size(refuses_nonsense, NULL);
+}
+
+static void barriers_order_memory(void **state)
+{
+    uint32_t rounds = 300;
+    (void)state;
+    every_size(orders_memory, &rounds);
+}
+
+static void small_operations_in_a_row(void **state)
+{
+    uint32_t rounds = 500;
+    (void)state;
+    every_size(turns_the_ring, &rounds);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nonsense_is_refused),      cmocka_unit_test(barriers_order_memory),
+        cmocka_unit_test(small_operations_in_a_row), cmocka_unit_test(bytes_arrive),
+        cmocka_unit_test(all_reduce_is_the_tree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

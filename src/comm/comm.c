@@ -1,0 +1,256 @@
+/* comm.c -- the life of a communicator: join, note, abort, leave. */
+#include "lockstep/comm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/group.h"
+
+enum { TIMEOUT_MS = 30000, SPINS = 50 };
+
+/* ---- The mapping that ranks of this process share ---------------------------------------- */
+
+static void group_release(lki_group *group)
+{
+    if (group == NULL || atomic_fetch_sub(&group->users, 1) != 1)
+        return;
+    while (group->mappings != NULL) {
+        lki_mapping *mapping = group->mappings;
+        group->mappings      = mapping->next;
+        (void)munmap(mapping->data, mapping->bytes);
+        lki_free(mapping);
+    }
+    (void)munmap(group->board, group->board->bytes);
+    lki_free(group);
+}
+
+/* Maps the control memory: `fd`, or memory of this process alone if it is -1. */
+static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
+{
+    lki_group *group;
+
+    *out = NULL;
+    LK_TRY(LKI_NEW(&group, 1, "group"));
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        lki_free(group);
+        return lk_fail(LK_ENOMEM, "cannot map the control memory, %zu bytes: %s", bytes,
+                       strerror(errno));
+    }
+    atomic_store(&group->users, 1);
+    group->board   = memory;
+    group->threads = threads;
+    *out           = group;
+    return LK_OK;
+}
+
+/* ---- A rank ------------------------------------------------------------------------------ */
+
+static uint32_t cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    return (uint32_t)CPU_COUNT(&set);
+}
+
+static void comm_delete(lk_comm *comm)
+{
+    lki_free(comm->inputs);
+    lki_free(comm->pointers);
+    lki_free(comm->targets);
+    lki_free(comm);
+}
+
+static lk_status comm_new(lk_comm **out, lki_group *group, uint32_t rank,
+                          const lk_comm_options *options)
+{
+    uint32_t size = group->board->size;
+    lk_comm *comm;
+
+    *out = NULL;
+    LK_TRY(LKI_NEW(&comm, 1, "communicator"));
+    comm->board      = group->board;
+    comm->me         = &group->board->ranks[rank];
+    comm->rank       = rank;
+    comm->size       = size;
+    comm->timeout_ms = options != NULL && options->timeout_ms != 0 ? options->timeout_ms : TIMEOUT_MS;
+    comm->spins      = size <= cores() ? SPINS : 0;
+    comm->socket     = -1;
+    lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
+    if (st == LK_OK)
+        st = LKI_NEW(&comm->pointers, (size_t)size * 2, "buffers of all ranks");
+    if (st == LK_OK)
+        st = LKI_NEW(&comm->targets, size, "buffers of all ranks");
+    if (st != LK_OK) {
+        comm_delete(comm);
+        return st;
+    }
+    comm->group = group;
+    *out        = comm;
+    return LK_OK;
+}
+
+static void announce(lk_comm *comm)
+{
+    atomic_store(&comm->me->pid, (int32_t)getpid());
+    atomic_store(&comm->me->state, LKI_RANK_RUNNING);
+    atomic_store(&comm->me->joined, 1);
+    comm->unrung = true;
+    lki_ring(comm);
+}
+
+void lk_comm_free(lk_comm *comm)
+{
+    if (comm == NULL)
+        return;
+    lki_requests_orphan(comm);
+    uint32_t running = LKI_RANK_RUNNING; /* a rank that gave up stays on record as such */
+    (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_LEFT);
+    lki_wake_all(comm->board);
+    lki_peers_close(comm);
+    lki_arenas_close(comm);
+    if (comm->socket >= 0)
+        (void)close(comm->socket);
+    group_release(comm->group);
+    comm_delete(comm);
+}
+
+lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_options *options)
+{
+    lki_group *group;
+    uint32_t   made = 0;
+    lk_status  st   = LK_OK;
+
+    for (uint32_t rank = 0; rank < size; rank++)
+        out[rank] = NULL;
+    if (size < 1 || size > LKI_RANKS_MAX)
+        return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
+                       LKI_RANKS_MAX);
+    LK_TRY(group_open(&group, -1, lki_board_bytes(size), true));
+    lki_board_init(group->board, size);
+    atomic_store(&group->users, size);
+    for (; made < size && st == LK_OK; made += st == LK_OK)
+        st = comm_new(&out[made], group, made, options);
+    if (st != LK_OK) {
+        atomic_store(&group->users, made + 1);
+        group_release(group);
+        for (uint32_t rank = 0; rank < made; rank++) {
+            lk_comm_free(out[rank]);
+            out[rank] = NULL;
+        }
+        return st;
+    }
+    for (uint32_t rank = 0; rank < size; rank++)
+        announce(out[rank]);
+    return LK_OK;
+}
+
+static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank)
+{
+    const lki_board *board = group->board;
+    if (!lki_board_valid(board, bytes))
+        return lk_fail(LK_EFORMAT, "the control memory was not made by this version of lockstep: "
+                       "launcher and program must use the same one");
+    if (rank >= board->size)
+        return lk_fail(LK_EINVAL, "rank %u in a group of %u", rank, board->size);
+    if (atomic_load(&board->ranks[rank].joined) != 0)
+        return lk_fail(LK_EINVAL, "rank %u has joined already: a process joins once", rank);
+    return LK_OK;
+}
+
+lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int launcher_socket,
+                            const lk_comm_options *options)
+{
+    struct stat about;
+    lki_group  *group;
+
+    *out = NULL;
+    if (fstat(control_fd, &about) != 0)
+        return lk_fail(LK_EINVAL, "descriptor %d is no control memory: %s", control_fd,
+                       strerror(errno));
+    size_t bytes = (size_t)about.st_size;
+    if (bytes < sizeof(lki_board))
+        return lk_fail(LK_EFORMAT, "descriptor %d is no control memory: %zu bytes", control_fd,
+                       bytes);
+    LK_TRY(group_open(&group, control_fd, bytes, false));
+    lk_comm  *comm = NULL;
+    lk_status st   = check_board(group, bytes, rank);
+    if (st == LK_OK)
+        st = comm_new(&comm, group, rank, options);
+    if (st != LK_OK) {
+        (void)munmap(group->board, bytes); /* its own word about its size is not to be trusted */
+        lki_free(group);
+        return st;
+    }
+    announce(comm);
+    comm->socket = launcher_socket;
+    st           = lki_await(comm, offsetof(lki_rank, joined), 1);
+    if (st == LK_OK)
+        st = lki_peers_open(comm);
+    if (st != LK_OK) {
+        comm->socket = -1; /* still the caller's */
+        lk_comm_abort(comm);
+        lk_comm_free(comm);
+        return st;
+    }
+    *out = comm;
+    return LK_OK;
+}
+
+/* ---- While it runs ----------------------------------------------------------------------- */
+
+uint32_t lk_comm_rank(const lk_comm *comm)
+{
+    return comm->rank;
+}
+
+uint32_t lk_comm_size(const lk_comm *comm)
+{
+    return comm->size;
+}
+
+bool lki_comm_stop_requested(const lk_comm *comm)
+{
+    return atomic_load(&comm->board->stop) != 0;
+}
+
+void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase)
+{
+    uint64_t words[LKI_PHASE_BYTES / 8] = { 0 };
+    size_t   length = phase == NULL ? 0 : strnlen(phase, LKI_PHASE_BYTES - 1);
+
+    if (length > 0)
+        memcpy(words, phase, length);
+    atomic_store_explicit(&comm->me->step, step, memory_order_relaxed);
+    for (size_t i = 0; i < LKI_PHASE_BYTES / 8; i++)
+        atomic_store_explicit(&comm->me->phase[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&comm->me->noted, 1, memory_order_release);
+}
+
+void lk_comm_abort(lk_comm *comm)
+{
+    const lk_error *last    = lk_error_last();
+    uint32_t        running = LKI_RANK_RUNNING;
+
+    (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_FAILED);
+    if (last->status != LK_OK) {
+        lki_board_condemn(comm->board, comm->rank, comm->rank, last->status, LK_EPEER,
+                          last->message);
+        return;
+    }
+    lki_rank_view view;
+    char          message[240];
+    lki_board_view(comm->board, comm->rank, &view);
+    snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", comm->rank,
+             view.pid, view.place);
+    lki_board_condemn(comm->board, comm->rank, comm->rank, LK_EPEER, LK_EPEER, message);
+}

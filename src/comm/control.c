@@ -1,0 +1,292 @@
+/* control.c -- the launcher's side: create the control memory, keep and pass on descriptors,
+ * tell the ranks about deaths and about the wish to stop.
+ *
+ * The message about an arena is one datagram of a SOCK_SEQPACKET socket: lki_arena_message with
+ * one descriptor.  The launcher never waits for a worker: a worker that does not read its socket
+ * is dead or will be missed at the next operation.
+ */
+#include "comm/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/group.h"
+
+static const uint64_t message_magic = UINT64_C(0x6c6b2d6172656e61); /* "lk-arena" */
+
+struct lki_control {
+    lki_board *board;
+    int        fd;
+    uint32_t   size;
+    int       *sockets;
+    int       *arenas;
+    size_t     arena_count, arena_capacity;
+};
+
+/* ---- Messages ---------------------------------------------------------------------------- */
+
+lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int fd)
+{
+    lki_arena_message copy  = *message;
+    struct iovec      bytes = { .iov_base = &copy, .iov_len = sizeof copy };
+    union {
+        char           space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr header = { .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.space,
+                             .msg_controllen = sizeof control.space };
+
+    copy.magic = message_magic;
+    memset(&control, 0, sizeof control);
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level     = SOL_SOCKET;
+    rights->cmsg_type      = SCM_RIGHTS;
+    rights->cmsg_len       = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    ssize_t sent;
+    do
+        sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent != (ssize_t)sizeof copy)
+        return lk_fail(LK_EIO, "cannot send the descriptor of arena %.52s: %s", message->name,
+                       strerror(errno));
+    return LK_OK;
+}
+
+/* The one descriptor that came along, or -1.  The kernel closes what did not fit. */
+static int descriptor_in(struct msghdr *header)
+{
+    int fd = -1;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS
+            && c->cmsg_len == CMSG_LEN(sizeof fd))
+            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+
+lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd, bool *open)
+{
+    struct iovec bytes = { .iov_base = message, .iov_len = sizeof *message };
+    union {
+        char           space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr header = { .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.space,
+                             .msg_controllen = sizeof control.space };
+    ssize_t got;
+
+    *fd   = -1;
+    *open = true;
+    do
+        got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN)
+        return LK_OK;
+    if (got <= 0) { /* closed, or reset by the death of the other side */
+        *open = false;
+        return LK_OK;
+    }
+    *fd = descriptor_in(&header);
+    if (got == (ssize_t)sizeof *message && message->magic == message_magic && *fd >= 0
+        && memchr(message->name, '\0', sizeof message->name) != NULL)
+        return LK_OK;
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+    return lk_fail(LK_EFORMAT, "a message of %zd bytes on the launcher's socket is not about an "
+                   "arena; is another program writing to this descriptor?", got);
+}
+
+/* ---- Life -------------------------------------------------------------------------------- */
+
+static lk_status board_create(lki_control *control)
+{
+    size_t bytes = lki_board_bytes(control->size);
+
+    control->fd = memfd_create("lockstep-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (control->fd < 0)
+        return lk_fail(LK_EIO, "cannot create the control memory: %s", strerror(errno));
+    int error = posix_fallocate(control->fd, 0, (off_t)bytes);
+    if (error != 0)
+        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s", control->size, bytes,
+                       strerror(error));
+    (void)fcntl(control->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
+    if (memory == MAP_FAILED)
+        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s", control->size, bytes,
+                       strerror(errno));
+    control->board = memory;
+    lki_board_init(control->board, control->size);
+    return LK_OK;
+}
+
+lk_status lki_control_create(lki_control **out, uint32_t size)
+{
+    lki_control *control;
+
+    *out = NULL;
+    if (size < 1 || size > LKI_RANKS_MAX)
+        return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
+                       LKI_RANKS_MAX);
+    LK_TRY(LKI_NEW(&control, 1, "control of a group"));
+    control->fd   = -1;
+    control->size = size;
+    lk_status st  = LKI_NEW(&control->sockets, size, "sockets to the workers");
+    if (st != LK_OK)
+        goto fail;
+    for (uint32_t rank = 0; rank < size; rank++)
+        control->sockets[rank] = -1;
+    st = board_create(control);
+    if (st != LK_OK)
+        goto fail;
+    *out = control;
+    return LK_OK;
+
+fail:
+    lki_control_free(control);
+    return st;
+}
+
+void lki_control_free(lki_control *control)
+{
+    if (control == NULL)
+        return;
+    for (size_t i = 0; i < control->arena_count; i++)
+        (void)close(control->arenas[i]);
+    for (uint32_t rank = 0; control->sockets != NULL && rank < control->size; rank++)
+        if (control->sockets[rank] >= 0)
+            (void)close(control->sockets[rank]);
+    if (control->board != NULL)
+        (void)munmap(control->board, lki_board_bytes(control->size));
+    if (control->fd >= 0)
+        (void)close(control->fd);
+    lki_free(control->arenas);
+    lki_free(control->sockets);
+    lki_free(control);
+}
+
+int lki_control_fd(const lki_control *control)
+{
+    return control->fd;
+}
+
+lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,
+                             int *launcher_end)
+{
+    int ends[2];
+
+    LK_ASSERT(rank < control->size && control->sockets[rank] < 0);
+    *worker_end = *launcher_end = -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return lk_fail(LK_EIO, "a socket for rank %u: %s", rank, strerror(errno));
+    control->sockets[rank] = *launcher_end = ends[0];
+    *worker_end                            = ends[1];
+    return LK_OK;
+}
+
+void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
+{
+    LK_ASSERT(rank < control->size);
+    atomic_store(&control->board->ranks[rank].pid, pid);
+}
+
+/* ---- While it runs ----------------------------------------------------------------------- */
+
+/* A rank that cannot be reached is not an error here: its end is reported by itself. */
+static void pass_on(const lki_control *control, uint32_t from, const lki_arena_message *message,
+                    int fd)
+{
+    for (uint32_t rank = 0; rank < control->size; rank++)
+        if (rank != from && control->sockets[rank] >= 0)
+            (void)(lki_descriptor_send(control->sockets[rank], message, fd) == LK_OK);
+}
+
+lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
+{
+    lki_arena_message message;
+    int               fd;
+
+    LK_ASSERT(rank < control->size && control->sockets[rank] >= 0);
+    LK_TRY(lki_descriptor_receive(control->sockets[rank], &message, &fd, open));
+    if (!*open) {
+        (void)close(control->sockets[rank]);
+        control->sockets[rank] = -1;
+    }
+    if (fd < 0)
+        return LK_OK;
+    void     *arenas = control->arenas;
+    lk_status st     = lki_reserve(&arenas, &control->arena_capacity, control->arena_count,
+                                   sizeof *control->arenas, "descriptors of arenas");
+    if (st != LK_OK) {
+        (void)close(fd);
+        return st;
+    }
+    control->arenas                         = arenas;
+    control->arenas[control->arena_count++] = fd;
+    pass_on(control, rank, &message, fd);
+    return LK_OK;
+}
+
+static void how_it_ended(char *out, size_t bytes, int exit_code, int signal)
+{
+    const char *name = signal == 0 ? NULL : sigabbrev_np(signal);
+    if (signal == 0)
+        snprintf(out, bytes, "exited with status %d", exit_code);
+    else if (name == NULL)
+        snprintf(out, bytes, "was killed by signal %d", signal);
+    else
+        snprintf(out, bytes, "was killed by SIG%s", name);
+}
+
+bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int signal)
+{
+    lki_board *board  = control->board;
+    lki_rank  *record = &board->ranks[rank];
+    char       how[64], message[480];
+
+    LK_ASSERT(rank < control->size);
+    atomic_store(&record->exit_code, exit_code);
+    atomic_store(&record->signal, signal);
+    if (signal == 0 && exit_code == 0) {
+        atomic_store(&record->state, LKI_RANK_LEFT);
+        lki_wake_all(board);
+        return false;
+    }
+    lki_rank_view view;
+    lki_board_view(board, rank, &view);
+    atomic_store(&record->state, LKI_RANK_DEAD);
+    how_it_ended(how, sizeof how, exit_code, signal);
+    int used = snprintf(message, sizeof message, "rank %u (pid %d) %s %s", rank, view.pid, how,
+                        view.place);
+    if (view.status != LK_OK)
+        snprintf(message + used, sizeof message - (size_t)used, ": %.240s", view.message);
+    lki_board_condemn(board, control->size, rank, LK_EPEER, LK_EPEER, message);
+    return true;
+}
+
+void lki_control_request_stop(lki_control *control)
+{
+    atomic_store(&control->board->stop, 1);
+}
+
+void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out)
+{
+    LK_ASSERT(rank < control->size);
+    lki_board_view(control->board, rank, out);
+}
+
+bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *error)
+{
+    if (atomic_load(&control->board->failed) == 0)
+        return false;
+    *rank = lki_board_culprit(control->board);
+    lki_board_failure(control->board, error);
+    return true;
+}

@@ -1,0 +1,86 @@
+/* comm/control.h -- the launcher's side of a group, and how a worker joins it.
+ *
+ * One memfd, the control memory, holds a record for each rank: where it is, what it waits for,
+ * its first error, the word that it sleeps on.  The launcher creates it and hands it to the
+ * workers by descriptor, with one end of a Unix socket each.  Through that socket rank 0 sends
+ * the descriptor of every arena it creates; the launcher keeps it and passes it on to the other
+ * ranks.  So a worker's memory outlives the worker, and nothing has a name in a file system.
+ *
+ * Ownership: a control owns its descriptors, its ends of the sockets and the arenas it was sent.
+ * Threads:   one at a time.  Nothing here blocks.
+ */
+#ifndef LKI_COMM_CONTROL_H
+#define LKI_COMM_CONTROL_H
+
+#include "lockstep/comm.h"
+
+typedef struct lki_control lki_control;
+
+typedef enum {
+    LKI_RANK_ABSENT,  /* has not joined yet */
+    LKI_RANK_RUNNING,
+    LKI_RANK_LEFT,    /* went in order: freed its communicator, or exited with 0 */
+    LKI_RANK_FAILED,  /* gave up and told the others */
+    LKI_RANK_DEAD,    /* its process ended with a signal or a status other than 0 */
+} lki_rank_state;
+
+enum { LKI_RANKS_MAX = 1024, LKI_PHASE_BYTES = 64, LKI_OPERATION_BYTES = 112, LKI_PLACE_BYTES = 112 };
+
+/* What is known of a rank: a copy, taken without stopping it. */
+typedef struct {
+    lki_rank_state state;
+    int32_t        pid;         /* 0 = not known yet */
+    int            exit_code;   /* of its process, once it is dead */
+    int            signal;      /* that ended it, or 0 */
+    bool           noted;       /* whether step and phase were ever set */
+    uint64_t       step;
+    char           phase[LKI_PHASE_BYTES];
+    char           operation[LKI_OPERATION_BYTES]; /* "all_reduce #12 (F32, 100 elements)" */
+    char           place[LKI_PLACE_BYTES];         /* "at step 12 in backward" */
+    lk_status      status;      /* its first error; LK_OK if it had none */
+    char           message[480];
+} lki_rank_view;
+
+/* ---- For the launcher -------------------------------------------------------------------- */
+
+LK_NODISCARD lk_status lki_control_create(lki_control **out, uint32_t size);
+void lki_control_free(lki_control *control);
+
+/* The descriptor for the workers.  Close-on-exec: the launcher clears that in the child. */
+int lki_control_fd(const lki_control *control);
+
+/* A new socket for this rank.  *worker_end goes to the child (close-on-exec as well) and is the
+ * caller's to close; the other end stays here, for poll() and lki_control_serve(). */
+LK_NODISCARD lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,
+                                          int *launcher_end);
+
+/* Says which process is this rank, before it can say so itself. */
+void lki_control_started(lki_control *control, uint32_t rank, int32_t pid);
+
+/* Handles what has arrived on this rank's socket.  *open tells whether more can come; once it
+ * is false the socket is closed and must not be polled any more. */
+LK_NODISCARD lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open);
+
+/* The process of this rank has ended.  Unless it left with status 0, every rank's wait ends with
+ * LK_EPEER and a text that says how this one died and where it was.  Returns whether this was a
+ * failure. */
+bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int signal);
+
+/* Asks every rank to save and leave at the next good moment. */
+void lki_control_request_stop(lki_control *control);
+
+void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out);
+
+/* Whether the group has failed; then which rank failed first and what the others were told. */
+bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *error);
+
+/* ---- For the worker ---------------------------------------------------------------------- */
+
+/* Joins the group in `control_fd` (borrowed; may be closed afterwards) as `rank`, and waits for
+ * the others.  `launcher_socket` is owned by the communicator from here on if all went well. */
+LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank,
+                                         int launcher_socket, const lk_comm_options *options);
+
+bool lki_comm_stop_requested(const lk_comm *comm);
+
+#endif

@@ -1,0 +1,180 @@
+/* failure.c -- how a group fails: once, for one reason, on every rank.
+ *
+ * Who finds a failure writes it into its own record, which nobody else writes, and then tries to
+ * become the record that `failed` points at.  The first wins; everybody, the winner included,
+ * returns what stands there.  A writer that dies in between has won nothing, so no reader can
+ * meet half a message.
+ *
+ * The texts name what can be known without the help of the rank in question: its process, the
+ * state that the kernel reports, the step and phase it noted and the operation it last started.
+ */
+#include "comm/group.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- The verdict ------------------------------------------------------------------------- */
+
+void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,
+                       lk_status verdict, const char *message)
+{
+    lki_rank *writer = &board->ranks[record];
+
+    if (atomic_load(&writer->erred) == 0) {
+        writer->culprit = culprit;
+        writer->status  = status;
+        writer->verdict = verdict;
+        snprintf(writer->message, sizeof writer->message, "%s", message);
+        atomic_store_explicit(&writer->erred, 1, memory_order_release);
+    }
+    uint32_t none = 0;
+    (void)atomic_compare_exchange_strong(&board->failed, &none, record + 1);
+    lki_wake_all(board);
+}
+
+uint32_t lki_board_culprit(const lki_board *board)
+{
+    uint32_t record = atomic_load_explicit(&board->failed, memory_order_acquire) - 1;
+    LK_ASSERT(record <= board->size);
+    return board->ranks[record].culprit;
+}
+
+void lki_board_failure(const lki_board *board, lk_error *out)
+{
+    uint32_t        record = atomic_load_explicit(&board->failed, memory_order_acquire) - 1;
+    const lki_rank *writer = &board->ranks[record];
+    LK_ASSERT(record <= board->size);
+
+    out->status = writer->verdict;
+    out->where  = "comm";
+    if (writer->status == writer->verdict) {
+        memcpy(out->message, writer->message, sizeof out->message);
+        return;
+    }
+    lki_rank_view view;
+    lki_board_view(board, record, &view);
+    snprintf(out->message, sizeof out->message, "rank %u (pid %d) gave up %s: %.300s", record,
+             view.pid, view.place, view.message);
+}
+
+lk_status lki_group_failure(const lk_comm *comm)
+{
+    lk_error error;
+    lki_board_failure(comm->board, &error);
+    return lki_fail_again(&error);
+}
+
+lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, const char *format,
+                         ...)
+{
+    char    message[sizeof comm->me->message];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    lki_board_condemn(comm->board, comm->rank, culprit, verdict, verdict, message);
+    return lki_group_failure(comm);
+}
+
+/* ---- The reasons ------------------------------------------------------------------------- */
+
+lk_status lki_fail_peer_gone(lk_comm *comm, uint32_t rank)
+{
+    lki_rank_view view;
+    lki_board_view(comm->board, rank, &view);
+    return lki_fail_group(comm, rank, LK_EPEER,
+                          "rank %u (pid %d) is gone: its process ended without leaving the group, "
+                          "%s, last in %s", rank, view.pid, view.place, view.operation);
+}
+
+lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank)
+{
+    lki_rank_view view;
+    lki_board_view(comm->board, rank, &view);
+    return lki_fail_group(comm, rank, LK_EPEER,
+                          "rank %u (pid %d) left the group %s after %s, but rank %u still needs it; "
+                          "every rank must issue the same operations", rank, view.pid, view.place,
+                          view.operation, comm->rank);
+}
+
+/* The kernel's letter for the state of a process, or 0 if there is none. */
+static char process_state(int32_t pid)
+{
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    size_t read = fread(line, 1, sizeof line - 1, file);
+    (void)fclose(file);
+    line[read]        = '\0';
+    const char *paren = strrchr(line, ')'); /* the name before it may hold anything */
+    return paren != NULL && paren[1] == ' ' ? paren[2] : '\0';
+}
+
+static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
+{
+    if (view->state == LKI_RANK_ABSENT && view->pid == 0)
+        return "never joined";
+    if (view->state == LKI_RANK_DEAD)
+        return "dead";
+    if (view->state == LKI_RANK_LEFT)
+        return "has left";
+    if (comm->group->threads)
+        return "a thread of this process";
+    switch (process_state(view->pid)) {
+    case 'T':
+    case 't': return "stopped";
+    case 'Z':
+    case 'X':
+    case '\0': return "gone";
+    default: return "alive";
+    }
+}
+
+lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_t waited_ms)
+{
+    char          missing[360] = "";
+    size_t        used  = 0;
+    uint32_t      first = comm->rank;
+    lki_rank_view mine, view;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        if (lki_counter(comm, rank, offset) >= target)
+            continue;
+        first = used == 0 ? rank : first;
+        if (used > sizeof missing - 180) { /* no room for one more: say so */
+            snprintf(missing + used, sizeof missing - used, " and others");
+            break;
+        }
+        lki_board_view(comm->board, rank, &view);
+        used += (size_t)snprintf(missing + used, sizeof missing - used,
+                                 "%srank %u (pid %d, %s, last in %.50s, %.50s)",
+                                 used == 0 ? "" : ", ", rank, view.pid, liveness(comm, &view),
+                                 view.operation, view.place);
+    }
+    lki_board_view(comm->board, comm->rank, &mine);
+    return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s", comm->rank,
+                          mine.operation, (long long)waited_ms, missing);
+}
+
+lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank)
+{
+    const lki_slot *slot  = &lki_rank_of(comm, rank)->slots[op->seq % LKI_IN_FLIGHT];
+    lki_print       other = {
+        .what  = atomic_load_explicit(&slot->what, memory_order_relaxed),
+        .count = atomic_load_explicit(&slot->count, memory_order_relaxed),
+        .hash  = 0,
+    };
+    char texts[2][LKI_OPERATION_BYTES];
+    bool lower = comm->rank < rank; /* so that both sides tell the same */
+
+    lki_print_text(texts[lower ? 0 : 1], sizeof texts[0], op->print, op->seq);
+    lki_print_text(texts[lower ? 1 : 0], sizeof texts[0], other, op->seq);
+    return lki_fail_group(comm, rank, LK_EMISMATCH, "rank %u is in %s; rank %u is in %s%s",
+                          lower ? comm->rank : rank, texts[0], lower ? rank : comm->rank, texts[1],
+                          strcmp(texts[0], texts[1]) == 0
+                              ? ", but their slices, leaves or names differ" : "");
+}

@@ -1,0 +1,292 @@
+/* comm/group.h -- the control memory that the ranks share, and the few moves all collectives
+ * are made of.
+ *
+ * Every collective takes the next sequence number and publishes a slot: a fingerprint, and up to
+ * LKI_BODY_BYTES of whatever the operation needs to tell (small payloads, where the large ones
+ * are).  The slot's own sequence word is the flag, so that the flag and a small payload travel
+ * in one cache line.  "Everybody has published" is the only synchronisation most operations
+ * need; those that also touch each other's memory end with lki_sync().
+ *
+ * Every word that somebody waits for is an ascending 64-bit counter in its rank's record, so one
+ * function, lki_await(), does all the waiting.
+ *
+ * A slot is used again LKI_IN_FLIGHT operations later, when all ranks have retired the old one
+ * (have read everything they will ever read of it).  Requests complete in any order; `retired`
+ * counts the operations below which all are done.
+ */
+#ifndef LKI_COMM_GROUP_H
+#define LKI_COMM_GROUP_H
+
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#include "comm/control.h"
+#include "base/status.h"
+#include "device/reduce.h"
+
+enum {
+    LKI_IN_FLIGHT   = 64,    /* operations that may be open at once */
+    LKI_LINE        = 64,
+    LKI_WORD_BYTES  = 32,    /* payload that fits beside the flag */
+    LKI_BODY_BYTES  = 448,   /* payload that travels in a slot; LK_TREE_NODES_MAX nodes fit */
+    LKI_STAGES      = 3,     /* staging buffers a rank: see coll/all_reduce.c */
+    LKI_STAGE_BYTES = 65536, /* three of them from each of two ranks fit a 1 MiB cache */
+};
+
+/* ---- What ranks share -------------------------------------------------------------------- */
+
+typedef enum {
+    LKI_OP_NONE,
+    LKI_OP_BARRIER,
+    LKI_OP_BROADCAST,
+    LKI_OP_ALL_GATHER,
+    LKI_OP_ALL_REDUCE,
+    LKI_OP_TREE_REDUCE,
+    LKI_OP_ARENA,
+    LKI_OP_AGREE,
+} lki_op_kind;
+
+/* What ranks must agree on before they touch each other's memory. */
+typedef struct {
+    uint64_t what;  /* operation, dtype, root: lki_print_make() */
+    uint64_t count; /* elements or bytes, as the operation counts */
+    uint64_t hash;  /* of the rest: slices, names */
+} lki_print;
+
+typedef struct {
+    alignas(LKI_LINE) _Atomic uint64_t seq; /* 1 + sequence number of the operation in here */
+    _Atomic uint64_t what, count, hash;
+    unsigned char    word[LKI_WORD_BYTES];
+} lki_slot;
+
+typedef struct { alignas(LKI_LINE) unsigned char bytes[LKI_BODY_BYTES]; } lki_body;
+
+/* A rank's record: each line has one writer, save the bell. */
+typedef struct {
+    alignas(LKI_LINE) _Atomic uint32_t bell; /* the word it sleeps on */
+    _Atomic uint32_t sleeping;
+
+    alignas(LKI_LINE) _Atomic uint64_t joined, steps; /* what peers wait for */
+
+    alignas(LKI_LINE) _Atomic uint64_t started, retired; /* what peers rarely look at */
+    _Atomic uint64_t step;
+    _Atomic uint32_t noted;
+
+    alignas(LKI_LINE) _Atomic uint64_t phase[LKI_PHASE_BYTES / 8];
+
+    alignas(LKI_LINE) _Atomic uint32_t state;
+    _Atomic int32_t  pid, exit_code, signal;
+    _Atomic uint32_t erred; /* 0, then 1 for ever: the four below are set */
+    uint32_t         culprit; /* the rank that it is about */
+    lk_status        status;  /* what happened to this rank */
+    lk_status        verdict; /* what that means for the others */
+    char             message[480];
+
+    lki_slot slots[LKI_IN_FLIGHT];
+    lki_body bodies[LKI_IN_FLIGHT];
+} lki_rank;
+
+typedef struct {
+    uint64_t magic, bytes;
+    uint32_t size, rank_bytes;
+
+    alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
+    _Atomic uint32_t stop;
+
+    alignas(LKI_LINE) _Atomic uint32_t sleepers; /* how many ranks may be asleep */
+
+    alignas(LKI_LINE) lki_rank ranks[]; /* `size` ranks, then one for the launcher */
+} lki_board;
+
+/* Bytes of the control memory for `size` ranks: board, records, staging buffers. */
+size_t lki_board_bytes(uint32_t size);
+void   lki_board_init(lki_board *board, uint32_t size); /* of zeroed memory */
+bool   lki_board_valid(const lki_board *board, size_t bytes);
+
+/* ---- What a rank keeps for itself -------------------------------------------------------- */
+
+typedef struct lki_mapping {
+    struct lki_mapping *next;
+    void               *data;
+    size_t              bytes;
+} lki_mapping;
+
+/* What the ranks of one process share; the last to leave unmaps it. */
+typedef struct {
+    _Atomic uint32_t users;
+    bool             threads;  /* ranks are threads of this process */
+    lki_board       *board;
+    lki_mapping     *mappings; /* of the arenas; added to by this process's first rank only */
+} lki_group;
+
+struct lk_arena {
+    struct lk_arena *next;
+    void            *data;
+    size_t           bytes;
+    uint32_t         index; /* in order of creation: the same on every rank */
+};
+
+struct lk_comm {
+    lki_board       *board;
+    lki_rank        *me;
+    lki_group       *group;
+    uint32_t         rank, size;
+    uint32_t         timeout_ms;
+    uint32_t         spins;       /* polls before yielding; 0 where ranks outnumber cores */
+    int              socket;      /* to the launcher; -1 without one */
+    int             *pidfds;      /* of the peers; NULL among threads */
+    uint64_t         seq;         /* of the next operation */
+    uint64_t         steps;       /* calls of lki_sync() */
+    uint64_t         chunks;      /* staging buffers used so far: the same on every rank */
+    uint64_t         room;        /* all ranks have retired what is below */
+    uint64_t         done;        /* bit i: operation retired + i is complete here */
+    bool             unrung;      /* something was published since the last lki_ring() */
+    lk_arena        *arenas;
+    uint32_t         arena_count;
+    lk_request      *requests;    /* all that live */
+    uint32_t         pending;     /* of them, those not complete */
+    lki_tree_input  *inputs;      /* size * LK_TREE_NODES_MAX, twice: all nodes, one slice */
+    const void     **pointers;    /* size, twice: buffers of all ranks, blocks of them */
+    void           **targets;     /* size */
+};
+
+static inline lki_rank *lki_rank_of(const lk_comm *comm, uint32_t rank)
+{
+    return &comm->board->ranks[rank];
+}
+
+/* The counter at `offset` of a rank's record; what was written before it was raised is seen. */
+static inline uint64_t lki_counter(const lk_comm *comm, uint32_t rank, size_t offset)
+{
+    const char *record = (const char *)lki_rank_of(comm, rank);
+    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)(record + offset),
+                                memory_order_acquire);
+}
+
+/* ---- Waiting (wait.c) -------------------------------------------------------------------- */
+
+/* Returns when the counter at `offset` of every rank's record has reached `target`. */
+LK_NODISCARD lk_status lki_await(lk_comm *comm, size_t offset, uint64_t target);
+
+/* Whether it has, without waiting. */
+bool lki_arrived(const lk_comm *comm, size_t offset, uint64_t target);
+
+/* Wakes those who may sleep on what this rank has published. */
+void lki_ring(lk_comm *comm);
+void lki_wake_all(lki_board *board);
+
+int64_t lki_now_ms(void);
+
+/* ---- Operations (slot.c) ----------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t  seq;
+    lki_print print;
+} lki_op;
+
+/* "all_reduce #12 (F32, 100 elements)" */
+void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq);
+
+lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count);
+
+/* Takes the next sequence number, waiting for room in the ring if need be. */
+LK_NODISCARD lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print);
+
+/* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
+void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_t bytes);
+
+/* Lets the others see the fingerprint and payload. */
+void lki_op_publish(lk_comm *comm, const lki_op *op);
+
+/* Waits until all have published, and compares fingerprints. */
+LK_NODISCARD lk_status lki_op_meet(lk_comm *comm, const lki_op *op);
+
+/* The same without waiting: *met tells whether all have. */
+LK_NODISCARD lk_status lki_op_peek(lk_comm *comm, const lki_op *op, bool *met);
+
+/* This rank will read nothing more of the operation's slots. */
+void lki_op_close(lk_comm *comm, const lki_op *op);
+
+/* All ranks have come to this point of the operation. */
+LK_NODISCARD lk_status lki_sync(lk_comm *comm);
+
+/* The staging buffer of a rank for chunk number `chunk`. */
+void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk);
+
+/* Every rank tells its outcome: LK_OK where all succeeded, else the failure of the lowest rank
+ * that failed, on all.  `mine` is the status of the call that just returned on this thread. */
+LK_NODISCARD lk_status lki_agree(lk_comm *comm, lk_status mine);
+
+/* Moves every pending request of this rank forward; whether any completed (request.c). */
+bool lki_progress(lk_comm *comm);
+void lki_requests_orphan(lk_comm *comm);
+
+/* ---- Failing together (failure.c) -------------------------------------------------------- */
+
+static inline bool lki_failed(const lk_comm *comm)
+{
+    return atomic_load_explicit(&comm->board->failed, memory_order_acquire) != 0;
+}
+
+/* Records the failure for the whole group, unless there is one, and wakes everybody.  Returns
+ * what the group failed with, as this thread's error. */
+lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, const char *format,
+                         ...) __attribute__((format(printf, 4, 5)));
+
+/* The group's failure as this thread's error. */
+lk_status lki_group_failure(const lk_comm *comm);
+
+/* The same for an observer: the verdict that all ranks are told. */
+void lki_board_failure(const lki_board *board, lk_error *out);
+
+/* The rank that the failure is about. */
+uint32_t lki_board_culprit(const lki_board *board);
+
+/* Makes `record` the group's verdict if there is none: about `culprit`, to whom `status` has
+ * happened, which the others are told as `verdict`. */
+void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_status status,
+                       lk_status verdict, const char *message);
+
+lk_status lki_fail_peer_gone(lk_comm *comm, uint32_t rank);
+lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank);
+lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_t waited_ms);
+lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank);
+
+void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
+
+/* ---- Peers (peers.c) --------------------------------------------------------------------- */
+
+LK_NODISCARD lk_status lki_peers_open(lk_comm *comm);
+void lki_peers_close(lk_comm *comm);
+
+/* Fails the group if the process of a peer is gone or a missing rank has left. */
+LK_NODISCARD lk_status lki_peers_check(lk_comm *comm, size_t offset, uint64_t target);
+
+/* ---- Memory (arena.c) -------------------------------------------------------------------- */
+
+/* Where something lies, in words that every rank understands. */
+typedef struct {
+    uint32_t arena; /* 1 + its index; 0 = not in an arena */
+    uint64_t offset;
+} lki_place;
+
+lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes);
+void     *lki_place_data(const lk_comm *comm, lki_place place);
+void      lki_arenas_close(lk_comm *comm);
+
+/* ---- Descriptors over a socket (control.c) ----------------------------------------------- */
+
+/* What rank 0 says about an arena; its descriptor rides along. */
+typedef struct {
+    uint64_t magic, bytes;
+    uint32_t index;
+    char     name[52];
+} lki_arena_message;
+
+LK_NODISCARD lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int fd);
+
+/* Takes one message.  *fd is -1, and *open false, when the other side has closed. */
+LK_NODISCARD lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd,
+                                              bool *open);
+
+#endif

@@ -1,0 +1,150 @@
+/* wait.c -- waiting for peers: spin, yield, sleep, and never for ever.
+ *
+ * Spinning is cheap only while the peer runs on another core, so it is left out when there are
+ * more ranks than cores; a few yields often are all it takes then.  After them a rank sleeps on
+ * the bell in its record.  Who publishes something looks whether anybody sleeps, and rings.
+ *
+ * Nobody can sleep through a bell.  The sleeper: reads its bell, raises its flag, fence, looks
+ * once more, sleeps unless the bell has changed.  The ringer: publishes, fence, looks at the
+ * flags.  With both fences one of them sees the other.  The ringer's fence is put off to the end
+ * of the operation (or to where it goes to sleep itself), off the path of those who spin.
+ *
+ * Sleep is cut into slices.  After each one the rank looks for peers that are gone, so that it
+ * learns of a death even without a launcher, and at its deadline.
+ */
+#include "comm/group.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { YIELDS = 4, SLICE_MS = 50 };
+
+/* ThreadSanitizer does not model fences.  This one orders atomics only, and publishes nothing:
+ * what it would miss is a lost wake-up, never a race. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+static void full_fence(void)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+int64_t lki_now_ms(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The futex calls are not the private kind: the word may be in another process. */
+static void sleep_on(_Atomic uint32_t *word, uint32_t seen, int64_t ms)
+{
+    struct timespec timeout = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
+static void wake(lki_rank *rank)
+{
+    atomic_fetch_add(&rank->bell, 1);
+    (void)syscall(SYS_futex, &rank->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void lki_wake_all(lki_board *board)
+{
+    for (uint32_t rank = 0; rank < board->size; rank++)
+        wake(&board->ranks[rank]);
+}
+
+void lki_ring(lk_comm *comm)
+{
+    if (!comm->unrung)
+        return;
+    comm->unrung = false;
+    full_fence();
+    if (atomic_load_explicit(&comm->board->sleepers, memory_order_relaxed) == 0)
+        return;
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        lki_rank *peer = lki_rank_of(comm, rank);
+        if (peer != comm->me && atomic_load_explicit(&peer->sleeping, memory_order_relaxed) != 0)
+            wake(peer);
+    }
+}
+
+bool lki_arrived(const lk_comm *comm, size_t offset, uint64_t target)
+{
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        if (lki_counter(comm, rank, offset) < target)
+            return false;
+    return true;
+}
+
+/* One slice of sleep, or none if there turns out to be something to do. */
+static void sleep_a_slice(lk_comm *comm, size_t offset, uint64_t target, int64_t ms)
+{
+    lki_rank *me   = comm->me;
+    uint32_t  bell = atomic_load(&me->bell);
+
+    atomic_fetch_add(&comm->board->sleepers, 1);
+    atomic_store(&me->sleeping, 1);
+    full_fence();
+    if (!lki_arrived(comm, offset, target) && !lki_failed(comm) && !lki_progress(comm)) {
+        lki_ring(comm);
+        sleep_on(&me->bell, bell, ms);
+    }
+    atomic_store(&me->sleeping, 0);
+    atomic_fetch_sub(&comm->board->sleepers, 1);
+}
+
+static lk_status await_slowly(lk_comm *comm, size_t offset, uint64_t target)
+{
+    lki_ring(comm);
+    for (int i = 0; i < YIELDS; i++) {
+        (void)lki_progress(comm);
+        if (lki_arrived(comm, offset, target))
+            return LK_OK;
+        (void)sched_yield();
+    }
+    int64_t began = lki_now_ms(), left = comm->timeout_ms;
+    for (;;) {
+        lki_ring(comm);
+        sleep_a_slice(comm, offset, target, left < SLICE_MS ? left : SLICE_MS);
+        if (lki_arrived(comm, offset, target))
+            return LK_OK;
+        if (lki_failed(comm))
+            return lki_group_failure(comm);
+        LK_TRY(lki_peers_check(comm, offset, target));
+        int64_t waited = lki_now_ms() - began;
+        left           = comm->timeout_ms - waited;
+        if (left <= 0)
+            return lki_fail_timeout(comm, offset, target, waited);
+    }
+}
+
+lk_status lki_await(lk_comm *comm, size_t offset, uint64_t target)
+{
+    uint32_t next = 0; /* all below have arrived: counters never go back */
+
+    for (uint32_t i = 0; i <= comm->spins; i++) {
+        while (next < comm->size && lki_counter(comm, next, offset) >= target)
+            next++;
+        if (next == comm->size)
+            return LK_OK;
+        relax();
+    }
+    return await_slowly(comm, offset, target);
+}
