@@ -18,7 +18,6 @@ float *lki_exec_private(lk_exec *exec, uint32_t thread);
 /* As lk_parallel_for(), with the thread's number. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);
 
-/* Cuts n elements into spans of `grain` and runs them: task(context, span). */
 enum { LKI_GRAIN = 16384 }; /* elements: a span of cheap work that outweighs its hand-over */
 
 #endif

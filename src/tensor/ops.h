@@ -19,8 +19,8 @@ lki_pool *lki_exec_pool(const lk_exec *exec);
 typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_ERF } lki_activation;
 
 /* c (m, n) = chain of fma over k ascending of a (m, k) and b (k, n), from 0 or, with
- * `accumulate`, from c.  Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n; may be
- * NULL) receives the value before it.  lda, ldb, ldc are row strides in elements; 0 = dense.
+ * `accumulate`, from c.  Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n, rows as
+ * far apart as c's; may be NULL) receives the value before it.  lda, ldb, ldc are row strides in elements; 0 = dense.
  * Transposed operands are stored (k, m) and (n, k).  c must not overlap a or b. */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
@@ -135,7 +135,7 @@ void lki_softmax_xent(lk_exec *exec, size_t rows, size_t classes, float *logits,
 void lki_init_param(lk_exec *exec, uint64_t seed, uint32_t index, const lk_param *param,
                     size_t first, size_t n, float *y);
 
-enum { LKI_NORM_BLOCK = 4096 }; /* design rule 4: norms are sums over blocks of 4096 elements */
+enum { LKI_NORM_BLOCK = 4096 }; /* norms are sums over blocks of 4096 elements of one tensor */
 
 /* The sum of squares of n <= LKI_NORM_BLOCK values: 16 lanes in FP64 and a fixed lane tree. */
 double lki_block_sum_squares(const lk_exec *exec, size_t n, const float *x);
@@ -146,12 +146,16 @@ double lki_tree_sum_f64(const double *x, size_t n);
 /* Decoupled weight decay as PyTorch's AdamW computes it: p -= lr wd p; m += (g - m)(1 - b1);
  * v = b2 v + (1 - b2) g g; p -= (lr / c1) m / (sqrt(v) / sqrt(c2) + eps), where
  * c1 = 1 - b1^t, c2 = 1 - b2^t.  The gradient is first multiplied by scale, then by clip. */
-typedef struct { float lr, beta1, beta2, eps, weight_decay, correction1, correction2_sqrt; float scale, clip; } lki_adamw_step;
+typedef struct {
+    double lr, beta1, beta2, eps, weight_decay, correction1, correction2_sqrt;
+    float  scale, clip;
+} lki_adamw_step;
 void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
                float *m, float *v);
 
 /* As PyTorch's SGD: d = g + wd p; with momentum: b = momentum b + d (first step: b = d), and
- * d = nesterov ? d + momentum b : b; p -= lr d.  `first` is true at the first step. */
+ * d = nesterov ? d + momentum b : b; p -= lr d.  `first` is true at the first step.  b may be
+ * NULL without momentum. */
 typedef struct { float lr, momentum, weight_decay; bool nesterov, first; float scale, clip; } lki_sgd_step;
 void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
 

@@ -8,13 +8,17 @@
 #ifndef LKI_TENSOR_ISA_KERNELS_H
 #define LKI_TENSOR_ISA_KERNELS_H
 
+#include "tensor/isa/elementwise.h"
 #include "tensor/isa/gemm.h"
 #include "tensor/isa/nn.h"
+#include "tensor/isa/param.h"
 
 typedef struct {
-    const char             *name;
-    const lki_gemm_kernels *gemm;
-    const lki_nn_kernels   *nn;
+    const char                    *name;
+    const lki_gemm_kernels        *gemm;
+    const lki_elementwise_kernels *elementwise;
+    const lki_param_kernels       *param;
+    const lki_nn_kernels          *nn;
 } lki_kernels;
 
 #if defined(__x86_64__)

@@ -24,7 +24,9 @@
 
 #define LKI_SIMD static inline __attribute__((always_inline))
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#if defined(LKI_SIMD_SCALAR) /* one lane, by request */
+#include "tensor/isa/simd_scalar.h"
+#elif defined(__AVX512F__) && defined(__AVX512DQ__)
 #include "tensor/isa/simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__)
 #include "tensor/isa/simd_avx2.h"

@@ -1,0 +1,19 @@
+/* tensor/isa/elementwise.h -- spans of elements. */
+#ifndef LKI_TENSOR_ISA_ELEMENTWISE_H
+#define LKI_TENSOR_ISA_ELEMENTWISE_H
+
+#include "tensor/ops.h"
+
+typedef struct {
+    void (*fill)(size_t n, float value, float *y);
+    void (*add)(size_t n, const float *a, const float *b, float *y);
+    void (*activate)(lki_activation act, size_t n, const float *x, float *y);
+    void (*activate_backward)(lki_activation act, size_t n, const float *x, const float *dy,
+                              float *dx, bool add);
+
+    /* Elements first .. first + n - 1 of the sample in slot `slot`; first is a multiple of 64. */
+    void (*dropout)(const lki_dropout_key *key, uint32_t slot, size_t first, size_t n,
+                    const float *x, float *y, bool add);
+} lki_elementwise_kernels;
+
+#endif

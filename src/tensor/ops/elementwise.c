@@ -1,0 +1,103 @@
+/* elementwise.c -- sums, activations and dropout, cut into spans of LKI_GRAIN elements. */
+#include "base/memory.h"
+#include "tensor/exec.h"
+
+typedef struct {
+    const lki_elementwise_kernels *kernels;
+    size_t                         n;
+    const float                   *a, *b;
+    float                         *y;
+    float                          value;
+    lki_activation                 act;
+    bool                           add;
+    const lki_dropout_key         *key;
+    size_t                         spans; /* of one sample */
+} spans;
+
+static void run_spans(lk_exec *exec, spans *s, lki_task task)
+{
+    s->kernels = lki_exec_kernels(exec)->elementwise;
+    lki_exec_run(exec, (s->n + LKI_GRAIN - 1) / LKI_GRAIN, task, s);
+}
+
+static void fill_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const spans *s = context;
+    size_t       i = index * LKI_GRAIN;
+    s->kernels->fill(lki_min(LKI_GRAIN, s->n - i), s->value, s->y + i);
+}
+
+void lki_fill(lk_exec *exec, size_t n, float value, float *y)
+{
+    spans s = { .n = n, .value = value, .y = y };
+    run_spans(exec, &s, fill_task);
+}
+
+static void add_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const spans *s = context;
+    size_t       i = index * LKI_GRAIN;
+    s->kernels->add(lki_min(LKI_GRAIN, s->n - i), s->a + i, s->b + i, s->y + i);
+}
+
+void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y)
+{
+    spans s = { .n = n, .a = a, .b = b, .y = y };
+    run_spans(exec, &s, add_task);
+}
+
+void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y)
+{
+    lki_add(exec, n, y, x, y);
+}
+
+static void activate_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const spans *s = context;
+    size_t       i = index * LKI_GRAIN;
+    s->kernels->activate(s->act, lki_min(LKI_GRAIN, s->n - i), s->a + i, s->y + i);
+}
+
+void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y)
+{
+    spans s = { .n = n, .act = act, .a = x, .y = y };
+    run_spans(exec, &s, activate_task);
+}
+
+static void activate_backward_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const spans *s = context;
+    size_t       i = index * LKI_GRAIN;
+    s->kernels->activate_backward(s->act, lki_min(LKI_GRAIN, s->n - i), s->a + i, s->b + i,
+                                  s->y + i, s->add);
+}
+
+void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,
+                           const float *dy, float *dx, bool add)
+{
+    spans s = { .n = n, .act = act, .a = x, .b = dy, .y = dx, .add = add };
+    run_spans(exec, &s, activate_backward_task);
+}
+
+static void dropout_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const spans *s      = context;
+    size_t       sample = index / s->spans, first = index % s->spans * LKI_GRAIN;
+    size_t       at     = sample * s->n + first;
+    s->kernels->dropout(s->key, s->key->first_slot + (uint32_t)sample, first,
+                        lki_min(LKI_GRAIN, s->n - first), s->a + at, s->y + at, s->add);
+}
+
+void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_sample,
+                 const float *x, float *y, bool add)
+{
+    spans s = { .kernels = lki_exec_kernels(exec)->elementwise,
+                .n = per_sample, .a = x, .y = y, .add = add, .key = &key,
+                .spans = (per_sample + LKI_GRAIN - 1) / LKI_GRAIN };
+    lki_exec_run(exec, samples * s.spans, dropout_task, &s);
+}

@@ -1,0 +1,88 @@
+/* param.c -- initial values, norms and updates of parameters.
+ *
+ * The factors of an update are computed in double, as the frameworks' host code does, and
+ * rounded to float once; the elements see floats only.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+
+typedef struct {
+    const lki_param_kernels *kernels;
+    uint64_t                 seed;
+    uint32_t                 index;
+    const lk_param          *param;
+    size_t                   first, n;
+    float                   *y;
+} initial;
+
+/* One task makes the values of LKI_GRAIN elements at a multiple of it, less what lies outside. */
+static void init_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const initial *w     = context;
+    size_t         grain = (w->first / LKI_GRAIN + index) * LKI_GRAIN;
+    size_t         begin = lki_max(grain, w->first);
+    size_t         end   = lki_min(grain + LKI_GRAIN, w->first + w->n);
+
+    for (size_t at = begin / 64 * 64; at < end; at += 64) {
+        float  value[64];
+        size_t low = lki_max(at, begin), high = lki_min(at + 64, end);
+        w->kernels->init64(w->seed, w->index, w->param->init, w->param->scale, at, value);
+        memcpy(w->y + (low - w->first), value + (low - at), (high - low) * sizeof *value);
+    }
+}
+
+void lki_init_param(lk_exec *exec, uint64_t seed, uint32_t index, const lk_param *param,
+                    size_t first, size_t n, float *y)
+{
+    if (n == 0)
+        return;
+    if (param->init == LK_INIT_ZERO || param->init == LK_INIT_ONE) {
+        lki_fill(exec, n, param->init == LK_INIT_ONE ? 1.0f : 0.0f, y);
+        return;
+    }
+    initial work = { lki_exec_kernels(exec)->param, seed, index, param, first, n, y };
+    lki_exec_run(exec, (first + n - 1) / LKI_GRAIN - first / LKI_GRAIN + 1, init_task, &work);
+}
+
+double lki_block_sum_squares(const lk_exec *exec, size_t n, const float *x)
+{
+    LK_ASSERT(n <= LKI_NORM_BLOCK);
+    return lki_exec_kernels(exec)->param->sum_squares(n, x);
+}
+
+double lki_tree_sum_f64(const double *x, size_t n)
+{
+    if (n <= 1)
+        return n == 0 ? 0.0 : x[0];
+    size_t left = 1;
+    while (2 * left < n)
+        left *= 2;
+    return lki_tree_sum_f64(x, left) + lki_tree_sum_f64(x + left, n - left);
+}
+
+void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+               float *m, float *v)
+{
+    lki_adamw_factors factors = {
+        .scale = step->scale,
+        .clip  = step->clip,
+        .keep  = (float)(1.0 - step->lr * step->weight_decay),
+        .mix1  = (float)(1.0 - step->beta1),
+        .beta2 = (float)step->beta2,
+        .mix2  = (float)(1.0 - step->beta2),
+        .rate  = (float)(step->lr / step->correction1),
+        .root2 = (float)step->correction2_sqrt,
+        .eps   = (float)step->eps,
+    };
+    lki_exec_kernels(exec)->param->adamw(&factors, n, g, p, m, v);
+}
+
+void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p,
+             float *b)
+{
+    LK_ASSERT(b != NULL || step->momentum == 0.0f);
+    lki_exec_kernels(exec)->param->sgd(step, n, g, p, b);
+}
