@@ -1,14 +1,19 @@
-/* reduce.c -- sums in the order of the canonical tree.
+/* reduce.c -- sums of virtual workers' partials, in the order of the canonical tree.
  *
- * The tree over V leaves is fixed: a node of more than one leaf has the largest power of two
- * below its count on its left.  Whoever holds inner nodes has done part of the work; the rest is
- * done here block by block, small enough that the partial sums stay in the first cache, so every
- * input is read once and the result written once.
+ * The tree over leaves [f, f + c) has the leaves [f, f + 2^j) on its left, 2^j the largest power
+ * of two below c.  Callers hold some of its nodes; the nodes above are evaluated here:
  *
- * Cost:   n reads of each input and n writes; log2(V) blocks of scratch on the stack.
- * Order:  the tree's, elementwise, the lower node on the left.  The block's size cannot matter.
- * Memory: none beside the stack.  `out` is written in the last addition of a block only, so it
- *         may be any of the inputs.
+ *                 root                     inputs: [0,2) [2,3) [3,4) [4,5)
+ *              /        \                  evaluated: [2,4), [0,4), [0,5)
+ *           [0,4)      [4,5) = g4
+ *          /     \
+ *       [0,2)   [2,4)
+ *               /   \
+ *              g2    g3
+ *
+ * Cost:  elements are taken in blocks that stay in the first-level cache, so every input is
+ *        read once and the output written once; sums of inner nodes never leave the cache.
+ * Order: elementwise, hence the same bits for every cut of the elements and of the work.
  */
 #include "device/reduce.h"
 
@@ -17,86 +22,87 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { BLOCK = 256, LEVELS = 13 }; /* 13 KiB of stack, enough for trees of 8192 leaves */
+/* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
+enum { BLOCK = 1024 };
+
+typedef struct {
+    const lki_tree_input *inputs;
+    uint32_t              input_count, next;
+    size_t                at, n;
+} evaluation;
+
+static void add(size_t n, const float *left, const float *right, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = left[i] + right[i];
+}
 
 uint32_t lki_tree_left(uint32_t count)
 {
     LK_ASSERT(count > 1);
-    return UINT32_C(1) << (31 - __builtin_clz(count - 1));
+    return 1u << (31 - __builtin_clz(count - 1));
 }
 
 bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count)
 {
-    uint32_t at = 0, width = leaves;
-
-    if (count == 0 || first >= leaves || count > leaves - first)
+    uint32_t begin = 0, size = leaves;
+    if (count == 0 || count > leaves || first > leaves - count)
         return false;
-    while (at != first || width != count) {
-        if (width == 1)
+    while (begin != first || size != count) {
+        if (size == 1)
             return false;
-        uint32_t left = lki_tree_left(width);
-        if (first < at + left) {
-            width = left;
+        uint32_t left = lki_tree_left(size);
+        if (first < begin + left) {
+            size = left;
         } else {
-            at += left;
-            width -= left;
+            begin += left;
+            size -= left;
         }
     }
     return true;
 }
 
-/* out may be a or b. */
-static void add(size_t n, float *out, const float *a, const float *b)
+/* The block of node [first, first + count): where an input holds it, or in `to`.  Nodes are
+ * visited from left to right, so the inputs come in their order. */
+static const float *evaluate(evaluation *e, uint32_t first, uint32_t count, float *to)
 {
-    for (size_t i = 0; i < n; i++)
-        out[i] = a[i] + b[i];
-}
-
-void lki_merge_f32(size_t n, float *left, const float *right)
-{
-    add(n, left, left, right);
-}
-
-/* A walk over the tree that takes the inputs in order. */
-typedef struct {
-    const lki_tree_input *inputs;
-    uint32_t              next, count;
-    size_t                at, n; /* the block */
-    float (*scratch)[BLOCK];
-} walk;
-
-/* The values of a node: an input's own, or a sum in scratch[level]. */
-static const float *evaluate(walk *w, uint32_t first, uint32_t count, uint32_t level)
-{
-    LK_ASSERT(w->next < w->count && w->inputs[w->next].first == first && level < LEVELS);
-    if (w->inputs[w->next].count == count)
-        return w->inputs[w->next++].data + w->at;
-    uint32_t     split = lki_tree_left(count);
-    const float *left  = evaluate(w, first, split, level);
-    const float *right = evaluate(w, first + split, count - split, level + 1);
-    add(w->n, w->scratch[level], left, right);
-    return w->scratch[level];
+    LK_ASSERT(e->next < e->input_count);
+    const lki_tree_input *input = &e->inputs[e->next];
+    LK_ASSERT(input->first == first && input->count <= count);
+    if (input->count == count) {
+        e->next++;
+        return input->data + e->at;
+    }
+    float        other[BLOCK];
+    uint32_t     half  = lki_tree_left(count);
+    const float *left  = evaluate(e, first, half, to);
+    const float *right = evaluate(e, first + half, count - half, other);
+    add(e->n, left, right, to);
+    return to;
 }
 
 void lki_tree_sum_f32(uint32_t leaves, const lki_tree_input *inputs, uint32_t input_count,
                       size_t n, float *out)
 {
-    float scratch[LEVELS][BLOCK];
-
     LK_ASSERT(leaves > 0 && input_count > 0);
     if (input_count == 1) {
         LK_ASSERT(inputs[0].first == 0 && inputs[0].count == leaves);
-        if (out != inputs[0].data && n > 0)
+        if (out != inputs[0].data)
             memcpy(out, inputs[0].data, n * sizeof *out);
         return;
     }
-    uint32_t split = lki_tree_left(leaves);
+    uint32_t half = lki_tree_left(leaves);
     for (size_t at = 0; at < n; at += BLOCK) {
-        walk         w = { .inputs = inputs, .count = input_count, .at = at,
-                           .n = lki_min(BLOCK, n - at), .scratch = scratch };
-        const float *left  = evaluate(&w, 0, split, 0);
-        const float *right = evaluate(&w, split, leaves - split, 1);
-        LK_ASSERT(w.next == input_count);
-        add(w.n, out + at, left, right);
+        float      a[BLOCK], b[BLOCK]; /* `out` is written last: it may be an input */
+        evaluation e     = { inputs, input_count, 0, at, lki_min(BLOCK, n - at) };
+        const float *left  = evaluate(&e, 0, half, a);
+        const float *right = evaluate(&e, half, leaves - half, b);
+        LK_ASSERT(e.next == input_count);
+        add(e.n, left, right, out + at);
     }
+}
+
+void lki_merge_f32(size_t n, float *left, const float *right)
+{
+    add(n, left, right, left);
 }

@@ -1,0 +1,158 @@
+/* reduce_test.c -- sums in the order of the canonical tree.
+ *
+ * Goal:   whatever nodes the inputs are, the bits are those of the tree over single leaves.
+ * Method: V from 1 to 33, random partitions of the tree into nodes, against a plain recursion;
+ *         a chain and another association must give other bits, or the test proves nothing.
+ */
+#include "device/reduce.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "base/rng.h"
+
+enum { V_MAX = 33, N = 2500 }; /* more than two blocks and no whole number of them */
+
+static float leaf[V_MAX][N], node[V_MAX][N];
+
+static void fill_leaves(uint64_t seed)
+{
+    for (uint32_t v = 0; v < V_MAX; v++)
+        for (uint32_t i = 0; i < N; i++) {
+            lki_random r = lki_philox(seed, LKI_RNG_DATA, i, v, 0, 0);
+            leaf[v][i]   = (lki_random_unit(r.word[0]) - 0.5f) * (float)(1u << r.word[1] % 20);
+        }
+}
+
+static float plain(uint32_t first, uint32_t count, size_t i)
+{
+    if (count == 1)
+        return leaf[first][i];
+    uint32_t left = 1;
+    while (left * 2 < count)
+        left *= 2;
+    return plain(first, left, i) + plain(first + left, count - left, i);
+}
+
+/* Splits the tree at random into nodes and evaluates those into node[]. */
+static uint32_t partition(uint32_t first, uint32_t count, uint64_t seed, lki_tree_input *out)
+{
+    lki_random r = lki_philox(seed, LKI_RNG_DATA, first, count, 1, 0);
+    if (count == 1 || r.word[0] % 4 == 0) {
+        for (size_t i = 0; i < N; i++)
+            node[first][i] = plain(first, count, i);
+        *out = (lki_tree_input){ first, count, node[first] };
+        return 1;
+    }
+    uint32_t left = lki_tree_left(count);
+    uint32_t used = partition(first, left, seed, out);
+    return used + partition(first + left, count - left, seed, out + used);
+}
+
+static void sums_any_partition(void **state)
+{
+    (void)state;
+    static float out[N], want[N];
+    fill_leaves(1);
+    for (uint32_t v = 1; v <= V_MAX; v++) {
+        for (size_t i = 0; i < N; i++)
+            want[i] = plain(0, v, i);
+        for (uint64_t trial = 0; trial < 6; trial++) {
+            lki_tree_input inputs[V_MAX];
+            uint32_t       count = partition(0, v, trial, inputs);
+            lki_tree_sum_f32(v, inputs, count, N, out);
+            assert_memory_equal(out, want, sizeof want);
+            size_t place = inputs[trial % count].first; /* into an input, as owners do */
+            lki_tree_sum_f32(v, inputs, count, N, node[place]);
+            assert_memory_equal(node[place], want, sizeof want);
+        }
+    }
+}
+
+static void sums_any_cut_of_elements(void **state)
+{
+    (void)state;
+    static float whole[N], cut[N];
+    fill_leaves(2);
+    lki_tree_input inputs[7], part[7];
+    for (uint32_t v = 0; v < 7; v++)
+        inputs[v] = (lki_tree_input){ v, 1, leaf[v] };
+    lki_tree_sum_f32(7, inputs, 7, N, whole);
+    static const size_t borders[] = { 0, 1, 17, 1030, 2048, N };
+    for (size_t b = 0; b + 1 < sizeof borders / sizeof borders[0]; b++) {
+        for (uint32_t v = 0; v < 7; v++)
+            part[v] = (lki_tree_input){ v, 1, leaf[v] + borders[b] };
+        lki_tree_sum_f32(7, part, 7, borders[b + 1] - borders[b], cut + borders[b]);
+    }
+    assert_memory_equal(cut, whole, sizeof whole);
+}
+
+static void order_of_operands_is_free_and_association_is_not(void **state)
+{
+    (void)state;
+    static float chain[N], tree[N], swapped[N];
+    fill_leaves(3);
+    for (size_t i = 0; i < N; i++) {
+        chain[i]   = ((leaf[0][i] + leaf[1][i]) + leaf[2][i]) + leaf[3][i];
+        swapped[i] = (leaf[3][i] + leaf[2][i]) + (leaf[1][i] + leaf[0][i]);
+        tree[i]    = plain(0, 4, i);
+    }
+    lki_tree_input inputs[4];
+    for (uint32_t v = 0; v < 4; v++)
+        inputs[v] = (lki_tree_input){ v, 1, leaf[v] };
+    static float out[N];
+    lki_tree_sum_f32(4, inputs, 4, N, out);
+    assert_memory_equal(out, tree, sizeof tree);
+    assert_memory_equal(out, swapped, sizeof swapped);
+    assert_memory_not_equal(out, chain, sizeof chain);
+    inputs[1].data = leaf[2];
+    inputs[2].data = leaf[1];
+    lki_tree_sum_f32(4, inputs, 4, N, out);
+    assert_memory_not_equal(out, tree, sizeof tree);
+}
+
+static void knows_its_nodes(void **state)
+{
+    (void)state;
+    assert_int_equal(lki_tree_left(2), 1);
+    assert_int_equal(lki_tree_left(3), 2);
+    assert_int_equal(lki_tree_left(4), 2);
+    assert_int_equal(lki_tree_left(33), 32);
+    for (uint32_t v = 1; v <= V_MAX; v++) {
+        uint32_t nodes = 0;
+        for (uint32_t first = 0; first <= v; first++)
+            for (uint32_t count = 0; count <= v + 1; count++)
+                nodes += lki_tree_is_node(v, first, count);
+        assert_int_equal(nodes, 2 * v - 1);
+    }
+    assert_true(lki_tree_is_node(6, 4, 2));
+    assert_false(lki_tree_is_node(6, 2, 4));
+    assert_false(lki_tree_is_node(6, 1, 2));
+}
+
+static void merges_in_place(void **state)
+{
+    (void)state;
+    fill_leaves(4);
+    static float left[N];
+    memcpy(left, leaf[0], sizeof left);
+    lki_merge_f32(N, left, leaf[1]);
+    for (size_t i = 0; i < N; i++)
+        assert_true(left[i] == leaf[0][i] + leaf[1][i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_any_partition),
+        cmocka_unit_test(sums_any_cut_of_elements),
+        cmocka_unit_test(order_of_operands_is_free_and_association_is_not),
+        cmocka_unit_test(knows_its_nodes),
+        cmocka_unit_test(merges_in_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
