@@ -1,0 +1,56 @@
+/* launch/job.h -- what the launcher knows about a job, and the parts that watch and judge it. */
+#ifndef LKI_LAUNCH_JOB_H
+#define LKI_LAUNCH_JOB_H
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include "comm/control.h"
+#include "launch/output.h"
+#include "lockstep/launch.h"
+
+typedef struct {
+    pid_t      pid;        /* 0 = not started */
+    int        pidfd;      /* readable when it has ended; -1 = none */
+    int        socket;     /* our end, which the control owns; -1 = the worker closed its own */
+    lki_stream streams[2]; /* its standard output and error, when prefixed */
+    uint32_t   order;      /* n-th to end, from 1; 0 = running */
+    int        status;     /* its exit status, when `signal` is 0 */
+    int        signal;     /* that ended it */
+    bool       by_us;      /* the launcher had told it to end */
+    bool       told;       /* its group had failed already when it exited */
+    bool       was_stopped; /* found stopped while others timed out */
+} lki_worker;
+
+typedef struct {
+    const lk_launch_options *options;
+    uint32_t                 count, started, ended;
+    lki_control             *control;
+    lki_worker              *workers;
+    lki_sink                 sinks[2];
+    struct pollfd           *polled;    /* see watch.c for the places */
+    int                      signals;   /* a signalfd */
+    sigset_t                 mask;      /* the caller's, which workers get as well */
+    struct sigaction         child;     /* the caller's SIGCHLD */
+    bool                     interrupt_ignored; /* SIGINT was ignored when we came */
+    int                      stop_signal;  /* the first request to stop, or 0 */
+    int                      force_signal; /* the second, or 0 */
+    double                   terminate_at; /* seconds; 0 = not planned */
+    double                   kill_at;      /* the same */
+} lki_job;
+
+/* Blocks the signals that the launcher takes and opens a descriptor for them; and back. */
+LK_NODISCARD lk_status lki_signals_open(lki_job *job);
+void lki_signals_close(lki_job *job);
+
+/* Runs the job until every worker has ended and its output is written. */
+LK_NODISCARD lk_status lki_watch(lki_job *job);
+
+/* Says how the job ended: the first failure by cause. */
+void lki_judge(const lki_job *job, lk_launch_result *result);
+
+/* Whether a worker that has ended did what a request to stop had asked for. */
+bool lki_left_on_request(const lki_job *job, const lki_worker *worker);
+
+#endif

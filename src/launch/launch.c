@@ -1,0 +1,228 @@
+/* launch.c -- lk_launch(): from options to workers, and from their ends to one result.
+ *
+ * Start-up is a fork and an exec a worker; all children are on their way before the launcher waits
+ * for any.  Whether the execs succeeded is read from one pipe that every child inherits and that
+ * exec closes: its end means that all programs run, a message on it names the one that does not.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "launch/job.h"
+#include "launch/spawn.h"
+
+enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126 };
+
+static void close_if_open(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+}
+
+/* ---- The job's memory -------------------------------------------------------------------- */
+
+/* Our descriptors must not be 0, 1 or 2, which the children replace. */
+static void open_standard(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+
+    while (fd >= 0 && fd < 3)
+        fd = open("/dev/null", O_RDWR);
+    close_if_open(&fd);
+}
+
+static lk_status job_open(lki_job *job, const lk_launch_options *options)
+{
+    *job = (lki_job){.options = options, .count = options->workers, .signals = -1};
+    open_standard();
+    LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
+    for (uint32_t i = 0; i < job->count; i++) {
+        lki_worker *worker = &job->workers[i];
+        worker->pidfd = worker->socket = -1;
+        worker->streams[0].from = worker->streams[1].from = -1;
+    }
+    LK_TRY(LKI_NEW(&job->polled, 3 + 4 * (size_t)job->count, "the launcher's descriptors"));
+    for (int s = 0; s < 2; s++)
+        LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
+    LK_TRY(lki_control_create(&job->control, job->count));
+    return lki_signals_open(job);
+}
+
+/* SIGKILL, because this is for when there is nobody left to talk to. */
+static void job_kill(lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        lki_worker *worker = &job->workers[i];
+        if (worker->pid <= 0 || worker->order != 0)
+            continue;
+        (void)kill(worker->pid, SIGKILL);
+        while (waitpid(worker->pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+        worker->order = ++job->ended;
+    }
+}
+
+static void job_close(lki_job *job)
+{
+    if (job->workers != NULL)
+        job_kill(job);
+    for (uint32_t i = 0; i < job->count && job->workers != NULL; i++) {
+        close_if_open(&job->workers[i].pidfd);
+        for (int s = 0; s < 2; s++)
+            lki_stream_deinit(&job->workers[i].streams[s]);
+    }
+    for (int s = 0; s < 2; s++)
+        lki_sink_deinit(&job->sinks[s]);
+    lki_signals_close(job);
+    lki_control_free(job->control);
+    lki_free(job->polled);
+    lki_free(job->workers);
+}
+
+/* ---- Starting the workers ---------------------------------------------------------------- */
+
+static lk_status make_pipe(int ends[2])
+{
+    ends[0] = ends[1] = -1;
+    if (pipe2(ends, O_CLOEXEC) == 0)
+        return LK_OK;
+    return lk_fail(LK_EIO, "cannot make a pipe: %s; ulimit -n allows how many descriptors there "
+                           "are, and a worker needs four", strerror(errno));
+}
+
+/* Our ends of the worker's output; its own go to `plan`. */
+static lk_status connect_output(lki_worker *worker, lki_spawn_plan *plan)
+{
+    for (int s = 0; s < 2; s++) {
+        int ends[2];
+        LK_TRY(make_pipe(ends));
+        plan->standard[1 + s] = ends[1];
+        (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+        LK_TRY(lki_stream_init(&worker->streams[s], ends[0], plan->rank));
+    }
+    return LK_OK;
+}
+
+static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_facts *facts)
+{
+    lki_worker *worker      = &job->workers[plan->rank];
+    char      **environment = NULL;
+
+    LK_TRY(lki_control_socket(job->control, plan->rank, &facts->socket_fd, &worker->socket));
+    if (job->options->prefix_output)
+        LK_TRY(connect_output(worker, plan));
+    LK_TRY(lki_environment_new(&environment, environ, facts));
+    plan->environment = environment;
+    plan->keep[0]     = facts->control_fd;
+    plan->keep[1]     = facts->socket_fd;
+    lk_status st      = lki_spawn(&worker->pid, plan);
+    lki_free(environment);
+    LK_TRY(st);
+    job->started++;
+    lki_control_started(job->control, plan->rank, (int32_t)worker->pid);
+    worker->pidfd = pidfd_open(worker->pid, 0); /* close-on-exec by definition */
+    if (worker->pidfd < 0)
+        return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or newer "
+                                        "is needed", plan->rank, strerror(errno));
+    return LK_OK;
+}
+
+/* Rank 0 has the launcher's standard input, the others have none: they would share its bytes in
+ * an order that nobody chose. */
+static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int nothing, int report)
+{
+    lki_spawn_plan   plan = {.rank     = rank,
+                             .argv     = job->options->argv,
+                             .standard = {rank == 0 ? -1 : nothing, -1, -1},
+                             .report   = report,
+                             .mask     = job->mask};
+    lki_worker_facts facts = {.rank       = rank,
+                              .size       = job->count,
+                              .port       = port,
+                              .control_fd = lki_control_fd(job->control),
+                              .socket_fd  = -1,
+                              .timeout_ms = job->options->timeout_ms};
+    lk_status        st    = start_planned(job, &plan, &facts);
+
+    close_if_open(&facts.socket_fd);
+    close_if_open(&plan.standard[1]);
+    close_if_open(&plan.standard[2]);
+    return st;
+}
+
+/* Waits until every child has become the program.  The first that could not fails the job. */
+static lk_status await_exec(const lki_job *job, int report, lk_launch_result *result)
+{
+    const char      *program = job->options->argv[0];
+    lki_exec_failure failure;
+    ssize_t          got;
+
+    do
+        got = read(report, &failure, sizeof failure);
+    while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof failure)
+        return LK_OK;
+    result->failed    = true;
+    result->rank      = failure.rank;
+    result->pid       = (int32_t)job->workers[failure.rank].pid;
+    result->exit_code = failure.error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUN;
+    (void)lk_fail(LK_EINVAL, "cannot run %s: %s%s", program, strerror(failure.error),
+                  failure.error != ENOENT            ? ""
+                  : strchr(program, '/') != NULL     ? "; no such path from here"
+                                                     : "; it is in no directory of PATH (for one "
+                                                       "in this directory write ./ before it)");
+    (void)snprintf(result->cause, sizeof result->cause, "%s", lk_error_last()->message);
+    return LK_EINVAL;
+}
+
+static lk_status start_all(lki_job *job, lk_launch_result *result)
+{
+    uint16_t  port    = lki_port_free();
+    int       nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int       report[2];
+    lk_status st = make_pipe(report);
+
+    for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
+        st = start_worker(job, i, port, nothing, report[1]);
+    close_if_open(&report[1]);
+    if (st == LK_OK)
+        st = await_exec(job, report[0], result);
+    close_if_open(&report[0]);
+    close_if_open(&nothing);
+    return st;
+}
+
+/* ---- The public function ----------------------------------------------------------------- */
+
+static lk_status check(const lk_launch_options *options)
+{
+    if (options->argv == NULL || options->argv[0] == NULL || options->argv[0][0] == '\0')
+        return lk_fail(LK_EINVAL, "no program to run");
+    if (options->workers == 0 || options->workers > LKI_RANKS_MAX)
+        return lk_fail(LK_EINVAL, "%u workers: between 1 and %d are possible on one host",
+                       options->workers, LKI_RANKS_MAX);
+    return LK_OK;
+}
+
+lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
+{
+    lki_job job;
+
+    *result = (lk_launch_result){.exit_code = 1};
+    LK_TRY(check(options));
+    lk_status st = job_open(&job, options);
+    if (st == LK_OK)
+        st = start_all(&job, result);
+    if (st == LK_OK)
+        st = lki_watch(&job);
+    if (st == LK_OK)
+        lki_judge(&job, result);
+    job_close(&job);
+    return st;
+}

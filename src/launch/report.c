@@ -1,0 +1,138 @@
+/* report.c -- how a job ended: the first failure by cause, in one line.
+ *
+ * When one worker dies, all do within milliseconds, and the order in which the launcher hears of
+ * it is luck.  So workers are judged by why they ended, and only then by when:
+ *
+ *   stopped      did not run while others waited for it: the cause, whatever else happened
+ *   failed       by itself: a signal, a status other than 0, an error of its own
+ *   timed out    waited in vain: a cause only if nobody failed by himself
+ *   consequence  told that a peer had failed (LK_EPEER), or ended by the launcher after that or
+ *                after a second request to stop
+ *   left         with status 75 after a request to stop
+ *   done         with status 0
+ *
+ * The best of the highest class is reported; among equals the first to end.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "launch/job.h"
+
+enum { EXIT_STOPPED = 75, EXIT_SIGNAL = 128 };
+
+typedef enum { DONE, LEFT, CONSEQUENCE, TIMED_OUT, FAILED, STOPPED } ending;
+
+bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
+{
+    return job->stop_signal != 0 && worker->signal == 0 && worker->status == EXIT_STOPPED;
+}
+
+static ending ending_of(const lki_job *job, uint32_t rank)
+{
+    const lki_worker *worker = &job->workers[rank];
+    lki_rank_view     view;
+
+    lki_control_view(job->control, rank, &view);
+    if (worker->was_stopped)
+        return STOPPED;
+    if (worker->signal == 0 && worker->status == 0)
+        return DONE;
+    if (lki_left_on_request(job, worker))
+        return LEFT;
+    if (worker->by_us || view.status == LK_EPEER || (worker->told && view.status == LK_OK))
+        return CONSEQUENCE;
+    return view.status == LK_ETIMEOUT ? TIMED_OUT : FAILED;
+}
+
+/* Appends to the line what fits. */
+static void say(char *line, size_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say(char *line, size_t bytes, const char *format, ...)
+{
+    size_t  used = strlen(line);
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(line + used, bytes - used, format, args);
+    va_end(args);
+}
+
+static void say_signal(char *line, size_t bytes, int number)
+{
+    const char *name = sigabbrev_np(number);
+
+    if (name != NULL)
+        say(line, bytes, "SIG%s", name);
+    else
+        say(line, bytes, "signal %d", number);
+}
+
+static void describe(const lki_job *job, uint32_t rank, ending how, char *line, size_t bytes)
+{
+    const lki_worker *worker = &job->workers[rank];
+    lki_rank_view     view;
+
+    lki_control_view(job->control, rank, &view);
+    say(line, bytes, "rank %u (pid %d) ", rank, (int)worker->pid);
+    if (how == STOPPED) {
+        say(line, bytes, "is stopped (by SIGSTOP or a debugger)");
+    } else if (worker->signal != 0) {
+        say(line, bytes, "was killed by ");
+        say_signal(line, bytes, worker->signal);
+    } else if (view.status != LK_OK) {
+        say(line, bytes, "failed");
+    } else {
+        say(line, bytes, "exited with status %d", worker->status);
+    }
+    if (view.noted)
+        say(line, bytes, " %s", view.place);
+    if (how == STOPPED)
+        say(line, bytes, "; others waited for it in vain, and it was killed");
+    else if (view.status != LK_OK && view.message[0] != '\0')
+        say(line, bytes, ": %s", view.message);
+}
+
+/* The worker whose end tells most about the job's. */
+static uint32_t most_telling(const lki_job *job, ending *how)
+{
+    uint32_t best = 0;
+
+    *how = ending_of(job, 0);
+    for (uint32_t i = 1; i < job->count; i++) {
+        ending   its     = ending_of(job, i);
+        bool     earlier = job->workers[i].order < job->workers[best].order;
+        if (its > *how || (its == *how && earlier)) {
+            best = i;
+            *how = its;
+        }
+    }
+    return best;
+}
+
+void lki_judge(const lki_job *job, lk_launch_result *result)
+{
+    ending            how;
+    uint32_t          rank   = most_telling(job, &how);
+    const lki_worker *worker = &job->workers[rank];
+
+    *result = (lk_launch_result){.rank = rank, .pid = (int32_t)worker->pid};
+    if (how == DONE)
+        return;
+    if (how == LEFT) {
+        result->exit_code = EXIT_STOPPED;
+        return;
+    }
+    result->failed    = true;
+    result->signal    = worker->signal;
+    result->exit_code = worker->signal != 0 ? EXIT_SIGNAL + worker->signal : worker->status;
+    if (how == CONSEQUENCE && job->force_signal != 0) {
+        result->exit_code = EXIT_SIGNAL + job->force_signal;
+        say(result->cause, sizeof result->cause, "a second ");
+        say_signal(result->cause, sizeof result->cause, job->force_signal);
+        say(result->cause, sizeof result->cause, " ended the workers before they had saved");
+        return;
+    }
+    describe(job, rank, how, result->cause, sizeof result->cause);
+}

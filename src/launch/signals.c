@@ -1,0 +1,65 @@
+/* signals.c -- the signals that a launcher takes for its workers.
+ *
+ * They are blocked and read from a descriptor, so that no handler and no global is needed.  A
+ * signal that the caller ignores stays ignored (nohup), with one exception: a shell without job
+ * control starts its background jobs with SIGINT ignored, so that Ctrl-C spares them.  There we
+ * overlook only the terminal's SIGINT and still obey kill -INT (watch.c).
+ *
+ * SIGPIPE is blocked as well: a reader that goes away closes the sink, and the workers then find
+ * it out by themselves.  SIGCHLD must not be ignored, or the kernel would reap our children and
+ * throw their statuses away.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launch/job.h"
+
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+lk_status lki_signals_open(lki_job *job)
+{
+    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    sigset_t         set, blocked;
+
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (taken[i] == SIGINT || !is_ignored(taken[i]))
+            sigaddset(&set, taken[i]);
+    job->interrupt_ignored = is_ignored(SIGINT);
+    blocked                = set;
+    sigaddset(&blocked, SIGPIPE);
+    job->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (job->signals < 0)
+        return lk_fail(LK_ENOMEM, "cannot watch for signals: signalfd: %s", strerror(errno));
+    (void)pthread_sigmask(SIG_BLOCK, &blocked, &job->mask);
+    (void)sigaction(SIGCHLD, NULL, &job->child);
+    if (job->child.sa_handler == SIG_IGN || (job->child.sa_flags & SA_NOCLDWAIT) != 0) {
+        struct sigaction usual = {.sa_handler = SIG_DFL};
+        (void)sigaction(SIGCHLD, &usual, NULL);
+    }
+    return LK_OK;
+}
+
+void lki_signals_close(lki_job *job)
+{
+    if (job->signals < 0)
+        return;
+    if (!sigismember(&job->mask, SIGPIPE)) { /* ours: the caller must not die of it now */
+        struct timespec none = {0};
+        sigset_t        pipe;
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        (void)sigtimedwait(&pipe, NULL, &none);
+    }
+    (void)sigaction(SIGCHLD, &job->child, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &job->mask, NULL);
+    (void)close(job->signals);
+    job->signals = -1;
+}

@@ -1,0 +1,147 @@
+/* spawn.c -- starting one worker as a direct child that cannot outlive its launcher.
+ *
+ * fork() and exec(), not posix_spawn(): a worker asks the kernel for SIGKILL at its launcher's
+ * death (PR_SET_PDEATHSIG) and that must be asked by the child.  Between fork and exec only
+ * async-signal-safe functions run, because the launcher may have other threads; so everything
+ * that needs memory (the environment) is made before.
+ *
+ * Workers stay in the launcher's process group.  Thus a terminal's job control works on the whole
+ * job (Ctrl-Z, fg), rank 0 may read the terminal, and lockstep workers survive Ctrl-C because
+ * lk_join() keeps SIGINT from ending them.  A group of their own was rejected: it would be in
+ * the terminal's background, where reading stops a process.
+ */
+#include "launch/spawn.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+enum { OURS = 9, OURS_BYTES = 64, EXEC_FAILED = 127 };
+
+static const char *const our_names[OURS] = {
+    "RANK",        "WORLD_SIZE",  "LOCAL_RANK",          "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
+    "MASTER_PORT", "LOCKSTEP_CONTROL_FD", "LOCKSTEP_SOCKET_FD", "LOCKSTEP_TIMEOUT_MS",
+};
+
+static bool has_name(const char *entry, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+static bool is_ours(const char *entry)
+{
+    for (size_t i = 0; i < OURS; i++)
+        if (has_name(entry, our_names[i]))
+            return true;
+    return false;
+}
+
+static void write_ours(char text[OURS][OURS_BYTES], const lki_worker_facts *facts)
+{
+    const unsigned values[OURS] = {
+        facts->rank, facts->size, facts->rank,
+        facts->size, 0,           facts->port,
+        (unsigned)facts->control_fd, (unsigned)facts->socket_fd, facts->timeout_ms,
+    };
+
+    for (size_t i = 0; i < OURS; i++)
+        (void)snprintf(text[i], OURS_BYTES, "%s=%u", our_names[i], values[i]);
+    (void)snprintf(text[4], OURS_BYTES, "%s=127.0.0.1", our_names[4]);
+}
+
+lk_status lki_environment_new(char ***out, char *const *inherited, const lki_worker_facts *facts)
+{
+    static char one_thread[] = "OMP_NUM_THREADS=1";
+    size_t      count = 0, used = 0;
+    bool        has_threads = false;
+    void       *memory      = NULL;
+
+    *out = NULL;
+    while (inherited[count] != NULL)
+        count++;
+    size_t pointers = (count + OURS + 2) * sizeof(char *);
+    LK_TRY(lki_alloc(&memory, pointers + OURS * OURS_BYTES, "a worker's environment"));
+
+    char **list                  = memory;
+    char(*ours_text)[OURS_BYTES] = (char(*)[OURS_BYTES])((char *)memory + pointers);
+    for (size_t i = 0; i < count; i++) {
+        has_threads = has_threads || has_name(inherited[i], "OMP_NUM_THREADS");
+        if (!is_ours(inherited[i]))
+            list[used++] = inherited[i];
+    }
+    write_ours(ours_text, facts);
+    for (size_t i = 0; i < OURS; i++)
+        list[used++] = ours_text[i];
+    if (!has_threads)
+        list[used++] = one_thread;
+    *out = list;
+    return LK_OK;
+}
+
+/* Everything below runs in the child and never returns. */
+
+static _Noreturn void child_failed(const lki_spawn_plan *plan)
+{
+    lki_exec_failure failure = {.rank = plan->rank, .error = errno};
+
+    (void)!write(plan->report, &failure, sizeof failure);
+    _exit(EXEC_FAILED);
+}
+
+static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+        child_failed(plan);
+    if (getppid() != launcher) /* it died before the line above could tell the kernel */
+        _exit(EXEC_FAILED);
+    for (int fd = 0; fd < 3; fd++)
+        if (plan->standard[fd] >= 0 && dup2(plan->standard[fd], fd) < 0)
+            child_failed(plan);
+    for (size_t i = 0; i < sizeof plan->keep / sizeof plan->keep[0]; i++)
+        if (fcntl(plan->keep[i], F_SETFD, 0) != 0)
+            child_failed(plan);
+    if (sigprocmask(SIG_SETMASK, &plan->mask, NULL) != 0)
+        child_failed(plan);
+    (void)execvpe(plan->argv[0], plan->argv, plan->environment);
+    child_failed(plan);
+}
+
+lk_status lki_spawn(pid_t *out, const lki_spawn_plan *plan)
+{
+    pid_t launcher = getpid();
+    pid_t pid      = fork();
+
+    if (pid == 0)
+        child_main(plan, launcher);
+    if (pid < 0)
+        return lk_fail(LK_ENOMEM, "cannot start worker %u: fork: %s; see ulimit -u and the memory "
+                                  "that is free", plan->rank, strerror(errno));
+    *out = pid;
+    return LK_OK;
+}
+
+uint16_t lki_port_free(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t          bytes   = sizeof address;
+    uint16_t           port    = 29500; /* what the ecosystem's launchers take by default */
+    int                fd      = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0)
+        return port;
+    if (bind(fd, (const struct sockaddr *)&address, bytes) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &bytes) == 0)
+        port = ntohs(address.sin_port);
+    (void)close(fd);
+    return port;
+}

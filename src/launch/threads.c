@@ -1,0 +1,112 @@
+/* threads.c -- the threads mode: a whole group inside one process.
+ *
+ * Serves embedding, tests and the thread sanitizer.  A rank that fails tells the others at once
+ * (lk_comm_abort), so nobody waits for it; what they then return is a consequence (LK_EPEER) and
+ * never what is reported, even if it came first.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "lockstep/launch.h"
+
+typedef struct crew crew;
+
+typedef struct {
+    crew     *crew;
+    lk_comm  *comm;
+    pthread_t thread;
+} member;
+
+struct crew {
+    lk_status (*main)(lk_comm *comm, void *context);
+    void           *context;
+    pthread_mutex_t lock;
+    lk_error        first;     /* the first failure by cause; LK_OK = none */
+    char            where[64]; /* first.where points here: the original is its thread's */
+};
+
+/* Causes above consequences, failures above a stop that was asked for. */
+static int weight(lk_status status)
+{
+    switch ((int)status) {
+    case LK_OK: return 0;
+    case LK_ESTOPPED: return 1;
+    case LK_EPEER: return 2;
+    default: return 3;
+    }
+}
+
+/* Runs on the thread whose last failure is the one that led to `status`. */
+static void note_end(const member *self, lk_status status)
+{
+    if (status == LK_OK)
+        return;
+    if (lk_error_last()->status != status) /* the callback made it up without a word */
+        (void)lk_fail(status, "rank %u returned %s (%s)", lk_comm_rank(self->comm),
+                      lk_status_name(status), lk_status_text(status));
+    (void)pthread_mutex_lock(&self->crew->lock);
+    if (weight(status) > weight(self->crew->first.status)) {
+        self->crew->first = *lk_error_last();
+        (void)snprintf(self->crew->where, sizeof self->crew->where, "%s", self->crew->first.where);
+        self->crew->first.where = self->crew->where;
+    }
+    (void)pthread_mutex_unlock(&self->crew->lock);
+    if (status != LK_ESTOPPED)
+        lk_comm_abort(self->comm);
+}
+
+static void *run_member(void *argument)
+{
+    member *self = argument;
+
+    note_end(self, self->crew->main(self->comm, self->crew->context));
+    lk_comm_free(self->comm); /* whoever still waits for this rank is told that it has left */
+    return NULL;
+}
+
+/* A thread that could not be started fails like one that ran: the others are waiting for it. */
+static void start_member(member *self, uint32_t rank, bool *started)
+{
+    int error = pthread_create(&self->thread, NULL, run_member, self);
+
+    *started = error == 0;
+    if (*started)
+        return;
+    note_end(self, lk_fail(LK_ENOMEM, "cannot start the thread of rank %u: %s", rank, strerror(error)));
+    lk_comm_free(self->comm);
+}
+
+lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
+                            lk_status (*main)(lk_comm *comm, void *context), void *context)
+{
+    const lk_comm_options options = {.timeout_ms = timeout_ms};
+    crew                  all = {.main = main, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
+    member               *members = NULL;
+    lk_comm             **comms   = NULL;
+    bool                 *started = NULL;
+
+    if (workers == 0)
+        return lk_fail(LK_EINVAL, "a group needs at least one worker");
+    lk_status st = LKI_NEW(&members, workers, "the threads of a group");
+    if (st == LK_OK)
+        st = LKI_NEW(&comms, workers, "the ranks of a group");
+    if (st == LK_OK)
+        st = LKI_NEW(&started, workers, "the ranks of a group");
+    if (st == LK_OK)
+        st = lk_comm_open_threads(comms, workers, &options);
+    for (uint32_t i = 0; i < workers && st == LK_OK; i++) {
+        members[i] = (member){.crew = &all, .comm = comms[i]};
+        start_member(&members[i], i, &started[i]);
+    }
+    for (uint32_t i = 0; i < workers && st == LK_OK; i++)
+        if (started[i])
+            (void)pthread_join(members[i].thread, NULL);
+    lki_free(started);
+    lki_free(comms);
+    lki_free(members);
+    if (st == LK_OK && all.first.status != LK_OK)
+        return lki_fail_again(&all.first);
+    return st;
+}

@@ -1,0 +1,114 @@
+/* threads_test.c -- lk_launch_threads(): every rank runs, and the first failure by cause returns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/status.h"
+#include "lockstep/launch.h"
+
+enum { TIMEOUT_MS = 20000 };
+
+static lk_status add_up(lk_comm *comm, void *context)
+{
+    _Atomic uint32_t *ranks = context;
+    float             mine = 1.0f, sum = 0.0f;
+
+    atomic_fetch_or(ranks, UINT32_C(1) << lk_comm_rank(comm));
+    LK_TRY(lk_all_reduce(comm, &mine, &sum, 1, LK_F32));
+    return sum == (float)lk_comm_size(comm) ? LK_OK : lk_fail(LK_ECORRUPT, "the sum is %f", (double)sum);
+}
+
+static void runs_every_rank(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 1; workers <= 5; workers += 2) {
+        _Atomic uint32_t ranks = 0;
+        assert_int_equal(lk_launch_threads(workers, TIMEOUT_MS, add_up, &ranks), LK_OK);
+        assert_int_equal(atomic_load(&ranks), (1U << workers) - 1);
+    }
+}
+
+/* The rank in *context fails at once; the others would wait for it for ever. */
+static lk_status one_fails(lk_comm *comm, void *context)
+{
+    const uint32_t *who = context;
+    if (lk_comm_rank(comm) == *who)
+        return lk_fail(LK_EFORMAT, "rank %u cannot read its file", *who);
+    for (;;)
+        LK_TRY(lk_barrier(comm));
+}
+
+static void an_early_failure_wakes_the_others_and_is_the_one_reported(void **state)
+{
+    (void)state;
+    for (uint32_t who = 0; who < 4; who++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "rank %u cannot read its file", who);
+        assert_int_equal(lk_launch_threads(4, TIMEOUT_MS, one_fails, &who), LK_EFORMAT);
+        assert_string_equal(lk_error_last()->message, text);
+        assert_non_null(lk_error_last()->where);
+    }
+}
+
+static lk_status fails_without_a_word(lk_comm *comm, void *context)
+{
+    (void)context;
+    return lk_comm_rank(comm) == 1 ? LK_ENONFINITE : lk_barrier(comm);
+}
+
+static void a_status_alone_gets_words(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_launch_threads(2, TIMEOUT_MS, fails_without_a_word, NULL), LK_ENONFINITE);
+    assert_non_null(strstr(lk_error_last()->message, "rank 1 returned ENONFINITE"));
+}
+
+/* Returning early in good order is a mistake as well, when the others go on. */
+static lk_status one_returns(lk_comm *comm, void *context)
+{
+    (void)context;
+    return lk_comm_rank(comm) == 0 ? LK_OK : lk_barrier(comm);
+}
+
+static void an_early_return_is_noticed_at_once(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_launch_threads(3, TIMEOUT_MS, one_returns, NULL), LK_EPEER);
+    assert_non_null(strstr(lk_error_last()->message, "rank 0"));
+}
+
+static lk_status stops(lk_comm *comm, void *context)
+{
+    (void)context;
+    LK_TRY(lk_barrier(comm));
+    return lk_fail(LK_ESTOPPED, "stopped");
+}
+
+static void leaving_on_request_is_told(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_launch_threads(3, TIMEOUT_MS, stops, NULL), LK_ESTOPPED);
+}
+
+static void refuses_no_workers(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_launch_threads(0, TIMEOUT_MS, stops, NULL), LK_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_every_rank),
+        cmocka_unit_test(an_early_failure_wakes_the_others_and_is_the_one_reported),
+        cmocka_unit_test(a_status_alone_gets_words),
+        cmocka_unit_test(an_early_return_is_noticed_at_once),
+        cmocka_unit_test(leaving_on_request_is_told),
+        cmocka_unit_test(refuses_no_workers),
+    };
+    return cmocka_run_group_tests_name("launch.threads", tests, NULL, NULL);
+}

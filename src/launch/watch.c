@@ -1,0 +1,343 @@
+/* watch.c -- the launcher's loop: deaths, signals, output, descriptors, and nothing else.
+ *
+ * One thread sleeps in poll() on everything at once.  What it does about
+ *
+ *   a worker's end     marks it in the control memory, which wakes its peers at once.  If it
+ *                      failed, the job fails: workers that never joined a group cannot know and
+ *                      get SIGTERM now; those that did report LK_EPEER by themselves and get
+ *                      SIGTERM after half the grace; whoever is left gets SIGKILL at its end.
+ *   a first SIGINT,    raises the stop flag for workers that joined, and passes the signal on to
+ *   SIGTERM, SIGHUP    those that did not.  The terminal's own Ctrl-C has reached everybody
+ *                      already (we are one process group) and is not passed on twice.
+ *   a second one       SIGTERM to all, then SIGKILL after the grace.  A lockstep worker that is
+ *                      told to stop asks its launcher to (lk_join()); such a request may be the
+ *                      first, never the second: `timeout` and systemd signal whole groups.
+ *   SIGUSR1, SIGUSR2   are passed on to all.
+ *   output, sockets    see output.h and comm/control.h.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "launch/job.h"
+
+/* Places in job->polled: the signals, two sinks, then four for each worker. */
+enum { AT_SIGNALS, AT_SINKS, AT_WORKERS = 3, PER_WORKER = 4 };
+enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
+
+static struct pollfd *place(const lki_job *job, uint32_t rank, uint32_t of)
+{
+    return &job->polled[AT_WORKERS + rank * PER_WORKER + of];
+}
+
+static bool is_running(const lki_worker *worker)
+{
+    return worker->pid > 0 && worker->order == 0;
+}
+
+static bool has_joined(const lki_job *job, uint32_t rank)
+{
+    lki_rank_view view;
+
+    lki_control_view(job->control, rank, &view);
+    return view.state != LKI_RANK_ABSENT;
+}
+
+/* A pid stays its own until we reap it, so this cannot hit a stranger. */
+static void send_signal(const lki_worker *worker, int number)
+{
+    if (is_running(worker))
+        (void)kill(worker->pid, number);
+}
+
+static double grace_seconds(const lki_job *job)
+{
+    return (job->options->grace_ms != 0 ? job->options->grace_ms : 1000) * 1e-3;
+}
+
+/* ---- Ending the job ---------------------------------------------------------------------- */
+
+static void signal_everyone(lki_job *job, int number)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        job->workers[i].by_us = job->workers[i].by_us || is_running(&job->workers[i]);
+        send_signal(&job->workers[i], number);
+    }
+}
+
+static void begin_failure(lki_job *job)
+{
+    if (job->kill_at > 0)
+        return;
+    double now        = lki_seconds();
+    job->terminate_at = now + grace_seconds(job) / 2;
+    job->kill_at      = now + grace_seconds(job);
+    for (uint32_t i = 0; i < job->count; i++)
+        if (is_running(&job->workers[i]) && !has_joined(job, i)) {
+            job->workers[i].by_us = true;
+            send_signal(&job->workers[i], SIGTERM);
+        }
+}
+
+static void end_by_time(lki_job *job)
+{
+    double now = lki_seconds();
+
+    if (job->terminate_at > 0 && now >= job->terminate_at) {
+        job->terminate_at = 0;
+        signal_everyone(job, SIGTERM);
+    }
+    if (job->kill_at > 0 && now >= job->kill_at) {
+        job->kill_at = now + grace_seconds(job); /* a process inside the kernel may take its time */
+        signal_everyone(job, SIGKILL);
+    }
+}
+
+/* The state in /proc/PID/stat stands behind the name, which may hold anything but ends with the
+ * last parenthesis. */
+static bool is_stopped(pid_t pid)
+{
+    char path[40], text[256];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    const char *state = strrchr(text, ')');
+    return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
+}
+
+/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it. */
+static void look_for_stopped(lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        lki_worker *worker = &job->workers[i];
+        if (is_running(worker) && is_stopped(worker->pid)) {
+            worker->was_stopped = true;
+            send_signal(worker, SIGKILL);
+        }
+    }
+}
+
+/* ---- What may happen --------------------------------------------------------------------- */
+
+/* Collects how a child ended.  Somebody else in this process may have reaped it, with wait() for
+ * any child: then nobody can say, and that counts as a failure. */
+static bool reap(lki_worker *worker, int wait_flags)
+{
+    siginfo_t info = {0};
+
+    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | wait_flags) != 0) {
+        if (errno == EINTR)
+            return false;
+        worker->status = 1;
+    } else if (info.si_pid == 0) {
+        return false;
+    } else if (info.si_code == CLD_EXITED) {
+        worker->status = info.si_status;
+    } else {
+        worker->signal = info.si_status;
+    }
+    return true;
+}
+
+static void worker_ended(lki_job *job, uint32_t rank)
+{
+    lki_worker   *worker = &job->workers[rank];
+    lki_rank_view view;
+    lk_error      error;
+    uint32_t      first;
+
+    if (!reap(worker, WNOHANG))
+        return;
+    worker->order = ++job->ended;
+    (void)close(worker->pidfd);
+    worker->pidfd = -1;
+    if (lki_left_on_request(job, worker)) {
+        (void)lki_control_ended(job->control, rank, 0, 0);
+        return;
+    }
+    bool joined  = has_joined(job, rank);
+    worker->told = joined && worker->signal == 0 && lki_control_failed(job->control, &first, &error);
+    if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
+        return;
+    if (job->stop_signal != 0 && !joined)
+        return; /* it obeyed the signal that was passed on; its peers may still be saving */
+    lki_control_view(job->control, rank, &view);
+    if (view.status == LK_ETIMEOUT)
+        look_for_stopped(job);
+    begin_failure(job);
+}
+
+static bool is_worker(const lki_job *job, pid_t pid)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].pid == pid)
+            return true;
+    return false;
+}
+
+static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
+{
+    bool from_terminal = info->ssi_code == SI_KERNEL;
+    int  number        = (int)info->ssi_signo;
+
+    if (number == SIGINT && from_terminal && job->interrupt_ignored)
+        return;
+    if (job->stop_signal == 0) {
+        job->stop_signal = number;
+        lki_control_request_stop(job->control);
+        for (uint32_t i = 0; i < job->count; i++)
+            if (!from_terminal && !has_joined(job, i))
+                send_signal(&job->workers[i], number);
+    } else if (job->force_signal == 0 && !is_worker(job, (pid_t)info->ssi_pid)) {
+        job->force_signal = number;
+        job->terminate_at = lki_seconds();
+        job->kill_at      = job->terminate_at + grace_seconds(job);
+    }
+}
+
+static void take_signals(lki_job *job)
+{
+    struct signalfd_siginfo info;
+
+    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        int number = (int)info.ssi_signo;
+        if (number != SIGUSR1 && number != SIGUSR2) {
+            asked_to_stop(job, &info);
+            continue;
+        }
+        for (uint32_t i = 0; i < job->count; i++)
+            send_signal(&job->workers[i], number);
+    }
+}
+
+static lk_status serve_sockets(lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        bool open = true;
+        if (job->workers[i].socket < 0 || place(job, i, OF_SOCKET)->revents == 0)
+            continue;
+        LK_TRY(lki_control_serve(job->control, i, &open));
+        if (!open)
+            job->workers[i].socket = -1;
+    }
+    return LK_OK;
+}
+
+static void move_output(lki_job *job)
+{
+    for (uint32_t s = 0; s < 2; s++)
+        if (job->polled[AT_SINKS + s].revents != 0)
+            lki_sink_write(&job->sinks[s]);
+    for (uint32_t i = 0; i < job->count; i++)
+        for (uint32_t s = 0; s < 2; s++)
+            if (place(job, i, OF_STREAMS + s)->revents != 0 && lki_sink_has_room(&job->sinks[s]))
+                (void)lki_stream_read(&job->workers[i].streams[s], &job->sinks[s]);
+}
+
+/* ---- The loop ---------------------------------------------------------------------------- */
+
+/* poll() overlooks negative descriptors, which is how what is absent or unwanted is said. */
+static void prepare(lki_job *job)
+{
+    job->polled[AT_SIGNALS] = (struct pollfd){.fd = job->signals, .events = POLLIN};
+    for (uint32_t s = 0; s < 2; s++)
+        job->polled[AT_SINKS + s] = (struct pollfd){
+            .fd = job->sinks[s].used > 0 ? job->sinks[s].to : -1, .events = POLLOUT};
+    for (uint32_t i = 0; i < job->count; i++) {
+        const lki_worker *worker   = &job->workers[i];
+        *place(job, i, OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
+        *place(job, i, OF_SOCKET) = (struct pollfd){.fd = worker->socket, .events = POLLIN};
+        for (uint32_t s = 0; s < 2; s++)
+            *place(job, i, OF_STREAMS + s) = (struct pollfd){
+                .fd     = lki_sink_has_room(&job->sinks[s]) ? worker->streams[s].from : -1,
+                .events = POLLIN};
+    }
+}
+
+/* Milliseconds until something is planned, rounded up; -1 = nothing is. */
+static int time_left(const lki_job *job)
+{
+    double at = job->terminate_at > 0 ? job->terminate_at : job->kill_at;
+
+    if (at <= 0)
+        return -1;
+    double left = (at - lki_seconds()) * 1e3;
+    return left > 0 ? (int)left + 1 : 0;
+}
+
+static lk_status poll_once(lki_job *job, int timeout_ms)
+{
+    nfds_t places = AT_WORKERS + (nfds_t)job->count * PER_WORKER;
+
+    prepare(job);
+    if (poll(job->polled, places, timeout_ms) >= 0)
+        return LK_OK;
+    for (nfds_t i = 0; i < places; i++)
+        job->polled[i].revents = 0;
+    if (errno == EINTR)
+        return LK_OK;
+    return lk_fail(LK_ENOMEM, "cannot watch the workers: poll: %s", strerror(errno));
+}
+
+/* Writes until the sink has room or nothing is left, as `all` says.  Whoever interrupts us now
+ * does not want to see the rest. */
+static void write_out(lki_job *job, lki_sink *sink, bool all)
+{
+    while (sink->used > 0 && (all || !lki_sink_has_room(sink))) {
+        struct pollfd polled[2] = {{.fd = sink->to, .events = POLLOUT},
+                                   {.fd = job->signals, .events = POLLIN}};
+        if (poll(polled, 2, -1) < 0 && errno != EINTR)
+            return;
+        if (polled[1].revents != 0) {
+            take_signals(job);
+            lki_sink_close(sink);
+        }
+        lki_sink_write(sink);
+    }
+}
+
+/* Everybody has ended.  What is in the pipes is read and written; for what a process that they
+ * left behind may still write nobody waits. */
+static void finish_output(lki_job *job)
+{
+    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* no pipe holds more, unless root says so */
+
+    for (uint32_t s = 0; s < 2; s++) {
+        lki_sink *sink = &job->sinks[s];
+        for (uint32_t i = 0; i < job->count; i++) {
+            lki_stream *stream = &job->workers[i].streams[s];
+            for (int reads = 0; reads < READS_MAX && lki_stream_read(stream, sink); reads++)
+                write_out(job, sink, false);
+            write_out(job, sink, false);
+            lki_stream_finish(stream, sink);
+        }
+        write_out(job, sink, true);
+    }
+}
+
+lk_status lki_watch(lki_job *job)
+{
+    while (job->ended < job->started) {
+        LK_TRY(poll_once(job, time_left(job)));
+        take_signals(job);
+        LK_TRY(serve_sockets(job));
+        move_output(job);
+        for (uint32_t i = 0; i < job->count; i++)
+            if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
+                worker_ended(job, i);
+        end_by_time(job);
+    }
+    finish_output(job);
+    return LK_OK;
+}
