@@ -38,26 +38,38 @@ typedef struct {
     char     content_hash[33]; /* XXH3-128 of the content, hex */
 } lk_dataset_info;
 
-/* Opens `spec`: text:FILE|DIR, tokens:FILE, idx:IMAGES,LABELS (also .gz), cifar10:DIR, npy:X,Y,
- * synthetic:SPEC; shards:DIR for a directory of token files.
+/* Opens `spec` (docs/data.md says what each may hold):
+ *   text:FILE|DIR        bytes as tokens, vocabulary 256
+ *   tokens:FILE          uint16 or uint32 ids, raw (.u16, .u32) or with llm.c's header;
+ *                        FILE?vocab=N&width=16 says what the file does not
+ *   shards:DIR           the token files of a folder as one stream; ?vocab and ?width too
+ *   idx:IMAGES,LABELS    MNIST's format, also .gz; (H, W, 1)
+ *   cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
+ *                        test_batch.bin is the validation part
+ *   npy:X,Y              NumPy arrays of samples and of integer labels
+ *   synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
+ *                        tokens=N,vocab=; a function of (seed, index)
  * Everything that can be wrong with the files is found here: LK_EINVAL (spec), LK_EIO (missing,
- * unreadable), LK_EFORMAT (empty, truncated, mislabelled, oversized). */
+ * unreadable), LK_EFORMAT (empty, truncated, mislabelled, oversized, too few for one sample). */
 LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec,
                                               const lk_dataset_options *options);
 LK_API void lk_dataset_free(lk_dataset *dataset);
 LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
-/* One sample.  Tokens: x is int32_t[T], y int32_t[T].  Arrays: x is float[count], y int32_t[1].
+/* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
+ * shifted by one.  Arrays: x is float[count], y int32_t[1].
  * `epoch` only matters for text windows in training; validation ignores it. */
 LK_API void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
                             uint64_t index, void *x, int32_t *y);
 
 /* ---- The order --------------------------------------------------------------------------- */
 
-/* Position p < n of epoch e -> sample < n: a Feistel network over Philox with cycle walking. */
+/* Position p < n of epoch e -> sample < n: a Feistel network over Philox with cycle walking.
+ * For p = 0 .. n-1 every sample comes once.  n up to 2^64 - 1. */
 LK_API uint64_t lk_sample_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t position);
 
-/* What step `step` consists of, given n samples and a global batch of G. */
+/* What step `step` consists of, given n samples and a global batch of G >= 1.  An epoch must have
+ * a step: lk_steps_per_epoch() is 0 where drop_last leaves none, and there is none to ask for. */
 typedef struct {
     uint64_t epoch;
     uint64_t first;   /* position in the epoch of slot 0 */
@@ -83,7 +95,8 @@ typedef struct {
     uint32_t ahead;         /* micro-batches prepared in advance; 0 = 4 */
 } lk_loader_options;
 
-/* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0. */
+/* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0.  Room
+ * for micro_batch samples is there, and zero beyond `samples`. */
 typedef struct {
     uint64_t       step, epoch;
     uint32_t       virtual_worker, micro_index;
@@ -93,7 +106,8 @@ typedef struct {
     const int32_t *y;
 } lk_batch;
 
-/* Starts the prefetching thread.  Borrows the data set. */
+/* Starts the prefetching thread.  Borrows the data set.  LK_EINVAL if the numbers do not fit one
+ * another: global_batch must be a multiple of virtual_workers * micro_batch. */
 LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
                                              const lk_loader_options *options);
 LK_API void lk_loader_free(lk_loader *loader);

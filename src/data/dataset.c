@@ -18,8 +18,8 @@
 #include "base/memory.h"
 
 static const lki_source *const sources[] = {
-    &lki_source_text,
-    &lki_source_synthetic,
+    &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
+    &lki_source_npy,  &lki_source_cifar10, &lki_source_synthetic,
 };
 
 static lk_status find_source(const lki_source **out, const char *spec)

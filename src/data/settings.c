@@ -1,7 +1,9 @@
-/* settings.c -- the numbers that may stand in a spec, by table. */
+/* settings.c -- what stands in a spec: numbers by table, pairs of paths. */
 #include "data/source.h"
 
 #include <string.h>
+
+#include "base/memory.h"
 
 static const lki_setting *find(const lki_setting *table, const char *text, size_t length)
 {
@@ -58,4 +60,22 @@ lk_status lki_settings_parse(const char *text, char separator, const lki_setting
             return LK_OK;
         text = end + 1;
     }
+}
+
+static lk_status copy(char **out, const char *text, size_t length)
+{
+    LK_TRY(LKI_NEW(out, length + 1, "path"));
+    memcpy(*out, text, length);
+    return LK_OK;
+}
+
+lk_status lki_split_pair(char *path[2], const char *text, const char *form)
+{
+    path[0] = path[1] = NULL;
+    const char *comma = strchr(text, ',');
+    if (comma == NULL || comma == text || comma[1] == '\0' || strchr(comma + 1, ',') != NULL)
+        return lk_fail(LK_EINVAL, "'%s' is not two paths with one comma between them: write %s",
+                       text, form);
+    LK_TRY(copy(&path[0], text, (size_t)(comma - text)));
+    return copy(&path[1], comma + 1, strlen(comma + 1));
 }

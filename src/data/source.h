@@ -67,6 +67,19 @@ typedef struct {
 LK_NODISCARD lk_status lki_settings_parse(const char *text, char separator,
                                           const lki_setting *table, const char *spec);
 
+/* Copies of the two paths of "FIRST,SECOND", to be freed by lki_free() whatever is returned.
+ * LK_EINVAL says that `form` is what must be written. */
+LK_NODISCARD lk_status lki_split_pair(char *path[2], const char *text, const char *form);
+
+/* ---- Pixels ------------------------------------------------------------------------------- */
+
+/* What a pixel byte v stands for: (v/255 - mean) / deviation, in this order, in FP32. */
+static inline void lki_pixel_table(float table[256], float mean, float deviation)
+{
+    for (int v = 0; v < 256; v++)
+        table[v] = ((float)v / 255.0f - mean) / deviation;
+}
+
 /* ---- Folders ------------------------------------------------------------------------------ */
 
 typedef struct {

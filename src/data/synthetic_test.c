@@ -5,19 +5,12 @@
 
 static const lk_dataset_options seed_one = { .seed = 1 };
 
-static lk_dataset *open_set(const char *spec, const lk_dataset_options *options)
-{
-    lk_dataset *set = NULL;
-    LKT_OK(lk_dataset_open(&set, spec, options));
-    return set;
-}
-
 static void values_are_a_function_of_seed_and_index(void **state)
 {
     (void)state;
     static const char spec[] = "synthetic:images=50,h=5,w=3,c=2,classes=4";
-    lk_dataset *a = open_set(spec, &seed_one), *b = open_set(spec, &seed_one);
-    lk_dataset *c = open_set(spec, &(lk_dataset_options){ .seed = 2 });
+    lk_dataset *a = lkt_open(spec, &seed_one), *b = lkt_open(spec, &seed_one);
+    lk_dataset *c = lkt_open(spec, &(lk_dataset_options){ .seed = 2 });
     size_t      different = 0;
     for (uint64_t i = 0; i < 50; i++) {
         float   x[3][30];
@@ -46,7 +39,7 @@ static void labels_can_be_learnt(void **state)
 {
     (void)state;
     enum { F = 32, K = 4, TRAIN = 600, TEST = 200 };
-    lk_dataset *set = open_set("synthetic:samples=800,features=32,classes=4", &seed_one);
+    lk_dataset *set = lkt_open("synthetic:samples=800,features=32,classes=4", &seed_one);
     float       mean[K][F] = { { 0 } }, count[K] = { 0 }, x[F];
     int32_t     y;
     size_t      right = 0;
@@ -80,7 +73,7 @@ static void labels_can_be_learnt(void **state)
 static void tokens_count_up_in_phrases(void **state)
 {
     (void)state;
-    lk_dataset *set = open_set("synthetic:tokens=1000,vocab=64",
+    lk_dataset *set = lkt_open("synthetic:tokens=1000,vocab=64",
                                &(lk_dataset_options){ .seed = 1, .context = 32 });
     assert_int_equal(lk_dataset_describe(set)->classes, 64);
     assert_int_equal(lk_dataset_describe(set)->train_count, 30);
@@ -103,9 +96,9 @@ static void the_split_is_a_partition(void **state)
 {
     (void)state;
     static const char spec[] = "synthetic:samples=101,features=3,classes=2";
-    lk_dataset *whole = open_set(spec, &seed_one);
-    lk_dataset *split = open_set(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29 });
-    lk_dataset *other = open_set(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29,
+    lk_dataset *whole = lkt_open(spec, &seed_one);
+    lk_dataset *split = lkt_open(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29 });
+    lk_dataset *other = lkt_open(spec, &(lk_dataset_options){ .seed = 1, .validation = 0.29,
                                                               .split_seed = 1 });
     const lk_dataset_info *info = lk_dataset_describe(split);
     assert_int_equal(info->validation_count, 29);

@@ -71,6 +71,14 @@ static inline void lkt_refuses(const char *spec, const lk_dataset_options *optio
                  second);
 }
 
+/* Opens or fails the test. */
+static inline lk_dataset *lkt_open(const char *spec, const lk_dataset_options *options)
+{
+    lk_dataset *dataset = NULL;
+    LKT_OK(lk_dataset_open(&dataset, spec, options));
+    return dataset;
+}
+
 /* Joins the folder of real data with `name`; NULL when the file is not there. */
 static inline const char *lkt_real_file(char *out, size_t bytes, const char *name)
 {

@@ -1,0 +1,99 @@
+/* gzip.c -- inflating a gzip file that lies in memory, piece by piece, no more than asked for.
+ *
+ * The caller says how many bytes it wants, from a header it has read first, so a small file that
+ * inflates to a terabyte costs nothing.  zlib checks the content's CRC and length at its end.
+ */
+#include "data/files.h"
+
+#include <limits.h>
+
+#define ZLIB_CONST
+#include <zlib.h>
+
+#include "base/memory.h"
+
+struct lki_gunzip {
+    z_stream    stream;
+    const char *path;
+    size_t      input;  /* bytes not yet given to zlib */
+    bool        opened; /* the stream is initialised */
+    bool        ended;
+};
+
+bool lki_is_gzip(const uint8_t *data, size_t bytes)
+{
+    return bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b;
+}
+
+lk_status lki_gunzip_open(lki_gunzip **out, const uint8_t *data, size_t bytes, const char *path)
+{
+    *out = NULL;
+    lki_gunzip *gunzip = NULL;
+    LK_TRY(LKI_NEW(&gunzip, 1, "gzip reader"));
+    gunzip->path           = path;
+    gunzip->input          = bytes;
+    gunzip->stream.next_in = data;
+    if (inflateInit2(&gunzip->stream, MAX_WBITS + 16) != Z_OK) { /* + 16: gzip, nothing else */
+        lki_free(gunzip);
+        return lk_fail(LK_ENOMEM, "'%s': no memory for inflating", path);
+    }
+    gunzip->opened = true;
+    *out = gunzip;
+    return LK_OK;
+}
+
+void lki_gunzip_close(lki_gunzip *gunzip)
+{
+    if (gunzip == NULL)
+        return;
+    if (gunzip->opened)
+        (void)inflateEnd(&gunzip->stream);
+    lki_free(gunzip);
+}
+
+/* zlib counts in 32 bits: feeds it at most that at a time. */
+static void refill(lki_gunzip *gunzip)
+{
+    if (gunzip->stream.avail_in == 0) {
+        gunzip->stream.avail_in = (uInt)lki_min(gunzip->input, UINT_MAX);
+        gunzip->input -= gunzip->stream.avail_in;
+    }
+}
+
+lk_status lki_gunzip_read(lki_gunzip *gunzip, uint8_t *out, size_t bytes, size_t *got)
+{
+    z_stream *z = &gunzip->stream;
+    *got = 0;
+    while (*got < bytes && !gunzip->ended) {
+        refill(gunzip);
+        uInt room    = (uInt)lki_min(bytes - *got, UINT_MAX);
+        z->next_out  = out + *got;
+        z->avail_out = room;
+        int result   = inflate(z, Z_NO_FLUSH);
+        *got += room - z->avail_out;
+        if (result == Z_STREAM_END)
+            gunzip->ended = true;
+        else if (result == Z_BUF_ERROR && z->avail_in == 0)
+            return lk_fail(LK_EFORMAT, "'%s' is truncated: its gzip stream breaks off after %lu "
+                                       "bytes of content", gunzip->path, z->total_out);
+        else if (result != Z_OK)
+            return lk_fail(LK_EFORMAT, "'%s' is damaged after %lu bytes of content: %s",
+                           gunzip->path, z->total_out, z->msg != NULL ? z->msg : "bad gzip data");
+    }
+    return LK_OK;
+}
+
+lk_status lki_gunzip_finish(lki_gunzip *gunzip)
+{
+    uint8_t one;
+    size_t  got;
+    LK_TRY(lki_gunzip_read(gunzip, &one, 1, &got));
+    if (got != 0)
+        return lk_fail(LK_EFORMAT, "'%s' has content after the %lu bytes that its header speaks "
+                                   "of", gunzip->path, gunzip->stream.total_out - 1);
+    size_t left = gunzip->stream.avail_in + gunzip->input;
+    if (left != 0)
+        return lk_fail(LK_EFORMAT, "'%s' has %zu bytes after the end of its gzip stream",
+                       gunzip->path, left);
+    return LK_OK;
+}
