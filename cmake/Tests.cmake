@@ -17,6 +17,12 @@ foreach(path IN LISTS test_sources)
   target_link_libraries(test.${name} PRIVATE lk_cli lockstep lk_warnings lk_dependencies ${LK_CMOCKA})
   target_compile_definitions(test.${name} PRIVATE
     LK_TEST_COMMAND="$<TARGET_FILE:lockstep_command>" LK_TEST_SOURCE="${PROJECT_SOURCE_DIR}")
+  string(REGEX REPLACE "\\.c$" ".wrap" wrapped ${path}) # x_test.wrap: functions that x_test.c stands before
+  if(EXISTS ${wrapped})
+    file(STRINGS ${wrapped} functions)
+    list(TRANSFORM functions PREPEND "LINKER:--wrap=")
+    target_link_options(test.${name} PRIVATE ${functions})
+  endif()
   add_dependencies(test.${name} lockstep_command)
   add_test(NAME ${name} COMMAND test.${name})
   string(REGEX REPLACE "\\..*" "" top ${room}) # tests.ROOM builds a room's tests

@@ -91,10 +91,18 @@ lk_status lki_directory_sync(const char *path)
     return status;
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 /* Makes one directory whose parent is there; `slash` is the last one of `path` or NULL. */
 static lk_status make_one(char *path, char *slash)
 {
-    if (mkdir(path, 0777) != 0)
+    if (is_directory(path))
+        return LK_OK;
+    if (mkdir(path, 0777) != 0) /* somebody else may just have made it */
         return errno == EEXIST ? LK_OK
                                : lk_fail(LK_EIO, "cannot make the directory '%s': %s", path,
                                          strerror(errno));
@@ -127,9 +135,7 @@ lk_status lki_directory_make(const char *path)
         slash = copy;
     if (slash == NULL || slash[1] != '\0')
         LK_TRY(make_one(copy, slash));
-
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (!is_directory(path))
         return lk_fail(LK_EIO, "'%s' is not a directory", path);
     return LK_OK;
 }
