@@ -1,0 +1,110 @@
+/* layout_test.c -- every gradient element is in one slice of one owner, whatever the buckets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "parallel/layout.h"
+#include "tensor/ops.h"
+
+static const lk_param model[] = {
+    { .name = "wte", .shape = { 2, { 300, 32 } }, .uses = 2 },
+    { .name = "h.0.weight", .shape = { 2, { 32, 96 } } },
+    { .name = "h.0.bias", .shape = { 1, { 96 } } },
+    { .name = "one", .shape = { 1, { 1 } } },
+    { .name = "h.1.weight", .shape = { 2, { 4097, 3 } } },
+};
+enum { PARAMS = sizeof model / sizeof model[0] };
+
+static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks)
+{
+    lk_parallel_options options = { .bucket_bytes = bucket_bytes, .first_bucket_bytes = first_bytes };
+    lki_layout         *layout  = NULL;
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, ranks), LK_OK);
+    return layout;
+}
+
+/* Marks the owner of each element of the gradient space; every element has exactly one. */
+static uint32_t *owners_of(const lki_layout *layout)
+{
+    uint32_t *owner = NULL;
+    size_t    next  = 0;
+    assert_int_equal(LKI_NEW(&owner, layout->grad_elements, "owners"), LK_OK);
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        const lki_bucket *bucket = &layout->buckets[b];
+        size_t            inside = 0;
+        assert_int_equal(bucket->first, next);
+        for (size_t s = 0; s < bucket->slice_count; s++) {
+            assert_int_equal(bucket->slices[s].first, inside);
+            for (size_t i = 0; i < bucket->slices[s].count; i++)
+                owner[next + inside++] = bucket->slices[s].owner;
+        }
+        assert_int_equal(inside, bucket->count);
+        next += bucket->count;
+    }
+    assert_int_equal(next, layout->grad_elements);
+    return owner;
+}
+
+static void deals_every_element_to_one_owner(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = { 1, 20000, 100000, 1 << 20, 0 };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (uint32_t ranks = 1; ranks <= 8; ranks++) {
+            lki_layout *layout = open_layout(sizes[i], 30000, ranks);
+            uint32_t   *owner  = owners_of(layout);
+            for (size_t s = 0; s < layout->span_count; s++) {
+                const lki_span *span = &layout->spans[s];
+                assert_true(span->owner < ranks && span->count <= LKI_NORM_BLOCK);
+                for (uint32_t use = 0; use < lki_layout_uses(layout, span->param); use++) {
+                    size_t at = lki_layout_grad_at(layout, span, use);
+                    for (size_t e = 0; e < span->count; e++)
+                        assert_int_equal(owner[at + e], span->owner);
+                }
+            }
+            lki_free(owner);
+            lki_layout_free(layout);
+        }
+}
+
+static void counts_the_terms_of_each_bucket(void **state)
+{
+    (void)state;
+    lki_layout *layout = open_layout(20000, 20000, 3);
+    assert_true(layout->bucket_count > 3);
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        uint32_t terms = 0;
+        for (uint32_t t = 0; t < layout->term_count; t++)
+            terms += layout->first_bucket[t] <= b && b <= layout->last_bucket[t];
+        assert_int_equal(terms, layout->buckets[b].terms);
+        assert_true(terms > 0);
+    }
+    lki_layout_free(layout);
+}
+
+static void refuses_terms_that_do_not_match(void **state)
+{
+    (void)state;
+    lk_parallel_term    twice[PARAMS + 1] = { { 0, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 } };
+    lk_parallel_options options           = { .terms = twice, .term_count = PARAMS + 1 };
+    lki_layout         *layout            = NULL;
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, 1), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "both use 0 of 'wte'"));
+    options.term_count = 2;
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, 1), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "have 6 uses"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deals_every_element_to_one_owner),
+        cmocka_unit_test(counts_the_terms_of_each_bucket),
+        cmocka_unit_test(refuses_terms_that_do_not_match),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

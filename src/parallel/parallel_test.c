@@ -1,0 +1,334 @@
+/* parallel_test.c -- the promise, on made-up gradients: any N gives the bits of `single`.
+ *
+ * Method: gradients are pure functions of (step, virtual worker, micro-batch, element, value of
+ * the parameter), with a wide spread of exponents so that order shows.  Ranks are threads.
+ * Negative controls: other trees, swapped leaves and other folds must give another hash.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "base/rng.h"
+#include "lockstep/parallel.h"
+
+enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
+
+static const lk_param model[] = {
+    { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2, .init = LK_INIT_NORMAL, .scale = 0.02f },
+    { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
+    { .name = "b", .shape = { 1, { 33 } }, .no_decay = true },
+    { .name = "s", .shape = { 1, { 1 } }, .init = LK_INIT_ONE },
+};
+enum { PARAMS = 4, TERMS = 5 };
+
+static const lk_parallel_state running[] = { { "mean", 7, 0, 0.1f }, { "var", 20, 1, 0.1f } };
+
+typedef enum { NOTHING, SWAP_TWO_LEAVES, CORRUPT, NOT_FINITE, OTHER_SHAPE, OTHER_VALUES } mischief;
+
+/* One run, and what a rank of it leaves behind. */
+typedef struct {
+    lk_parallel_options options;
+    uint32_t            ranks;
+    mischief            mischief;
+    bool                announce; /* call grad_ready and progress as an engine would */
+} world;
+
+typedef struct {
+    const world *world;
+    lk_comm     *comm;
+    lk_status    status;
+    lk_error     error;
+    char         hash[65];
+    uint32_t     ran[64], ran_count; /* virtual workers, in order */
+} rank_run;
+
+static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    lki_random r     = lki_philox(77, LKI_RNG_DATA, a, b, c, d);
+    float      value = lki_random_unit(r.word[0]) - 0.5f;
+    for (uint32_t shift = r.word[1] % 20; shift > 0; shift--)
+        value *= 0.5f;
+    return value;
+}
+
+static void add_gradients(lk_parallel *p, const world *w, uint32_t step, lk_parallel_turn turn)
+{
+    uint32_t v = turn.virtual_worker;
+    if (w->mischief == SWAP_TWO_LEAVES && w->options.virtual_workers > 2)
+        v = v == 1 ? 2 : v == 2 ? 1 : v;
+    /* the default order of terms: parameters from last to first, last use first */
+    static const uint32_t param_of[TERMS] = { 3, 2, 1, 0, 0 };
+    for (uint32_t t = 0; t < TERMS; t++) {
+        size_t       count = lk_shape_count(model[param_of[t]].shape);
+        const float *value = lk_parallel_param(p, param_of[t]);
+        float       *grad  = lk_parallel_grad(p, t);
+        for (size_t i = 0; i < count; i++)
+            grad[i] += noise((uint32_t)i, step * 100 + t, v, turn.micro_index) + 0.01f * value[i];
+        if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
+            grad[5] = (float)strtod("nan", NULL);
+        if (w->announce) {
+            lk_parallel_grad_ready(p, t);
+            lk_parallel_progress(p);
+        }
+    }
+    for (uint32_t s = 0; s < w->options.state_count; s++)
+        for (size_t i = 0; i < running[s].count; i++)
+            lk_parallel_state_sum(p, s)[i] += 3 * noise((uint32_t)i, step, v, turn.micro_index);
+}
+
+static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha256 *hash)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    LK_TRY(lk_parallel_begin(p, step));
+    while (lk_parallel_next(p, &turn)) {
+        if (step == 0 && turn.micro_index == 0)
+            run->ran[run->ran_count++] = turn.virtual_worker;
+        add_gradients(p, run->world, step, turn);
+        lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3, 1);
+    }
+    if (run->world->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
+        ((float *)(uintptr_t)lk_parallel_param(p, 1))[4096 + 7] += 1.0f;
+    LK_TRY(lk_parallel_finish(p, 0.01, &result));
+    lki_sha256_add(hash, &result.loss, sizeof result.loss);
+    lki_sha256_add(hash, &result.grad_norm, sizeof result.grad_norm);
+    return LK_OK;
+}
+
+static lk_status hash_values(lk_parallel *p, const world *w, lki_sha256 *hash)
+{
+    for (uint32_t i = 0; i < PARAMS; i++)
+        for (uint32_t which = 0; which <= lk_optimizer_state_count(&w->options.optimizer); which++)
+            lki_sha256_add(hash, lk_parallel_value(p, i, which),
+                           lk_shape_count(model[i].shape) * sizeof(float));
+    for (uint32_t s = 0; s < w->options.state_count; s++)
+        lki_sha256_add(hash, lk_parallel_state_data(p, s), running[s].count * sizeof(float));
+    return LK_OK;
+}
+
+static lk_status train(rank_run *run, lk_parallel **out)
+{
+    const world *w = run->world;
+    lki_sha256   hash;
+    lk_param     mine[PARAMS];
+    memcpy(mine, model, sizeof model);
+    if (w->mischief == OTHER_SHAPE && lk_comm_rank(run->comm) == 1)
+        mine[2].shape.dims[0] = 34;
+    LK_TRY(lk_parallel_open(out, run->comm, mine, PARAMS, &w->options));
+    if (w->mischief == OTHER_VALUES) {
+        float values[33] = { (float)lk_comm_rank(run->comm) };
+        LK_TRY(lk_parallel_load(*out, 2, 0, values));
+    }
+    lki_sha256_begin(&hash);
+    for (uint32_t step = 0; step < STEPS; step++)
+        LK_TRY(one_step(*out, run, step, &hash));
+    LK_TRY(hash_values(*out, w, &hash));
+    lki_sha256_end(&hash, run->hash);
+    return lk_barrier(run->comm);
+}
+
+static void *rank_main(void *argument)
+{
+    rank_run    *run = argument;
+    lk_parallel *p   = NULL;
+    run->status      = train(run, &p);
+    if (run->status != LK_OK) {
+        run->error = *lk_error_last();
+        lk_comm_abort(run->comm);
+    }
+    lk_parallel_free(p);
+    return NULL;
+}
+
+static void run_world(const world *w, rank_run runs[RANKS_MAX])
+{
+    lk_comm        *comms[RANKS_MAX] = { NULL };
+    pthread_t       threads[RANKS_MAX];
+    lk_comm_options options = { .timeout_ms = 20000 };
+    assert_int_equal(lk_comm_open_threads(comms, w->ranks, &options), LK_OK);
+    for (uint32_t r = 0; r < w->ranks; r++) {
+        runs[r] = (rank_run){ .world = w, .comm = comms[r] };
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &runs[r]), 0);
+    }
+    for (uint32_t r = 0; r < w->ranks; r++)
+        (void)pthread_join(threads[r], NULL);
+    for (uint32_t r = 0; r < w->ranks; r++)
+        lk_comm_free(comms[r]);
+}
+
+static world make_world(const char *strategy, uint32_t leaves, uint32_t ranks)
+{
+    return (world){ .ranks   = ranks,
+                    .options = { .strategy        = strategy,
+                                 .virtual_workers = leaves,
+                                 .micro_count     = 2,
+                                 .optimizer       = { .kind = LK_ADAMW, .weight_decay = 0.1 },
+                                 .clip_norm       = 1,
+                                 .seed            = 5,
+                                 .states          = running,
+                                 .state_count     = 2 } };
+}
+
+/* Runs a world that must succeed, checks who ran what, and leaves its hash. */
+static void hash_of(const world *w, char hash[65])
+{
+    static rank_run runs[RANKS_MAX];
+    uint32_t        next = 0;
+    run_world(w, runs);
+    for (uint32_t r = 0; r < w->ranks; r++) {
+        if (runs[r].status != LK_OK)
+            print_message("rank %u: %s\n", r, runs[r].error.message);
+        assert_int_equal(runs[r].status, LK_OK);
+        assert_string_equal(runs[r].hash, runs[0].hash);
+        assert_true(runs[r].ran_count >= 1);
+        for (uint32_t i = 0; i < runs[r].ran_count; i++)
+            assert_int_equal(runs[r].ran[i], next++);
+    }
+    assert_int_equal(next, w->options.virtual_workers);
+    memcpy(hash, runs[0].hash, 65);
+}
+
+static void any_number_of_workers_gives_the_bits_of_single(void **state)
+{
+    (void)state;
+    static const uint32_t leaves[] = { 1, 2, 3, 5, 8, 12 };
+    for (size_t i = 0; i < sizeof leaves / sizeof leaves[0]; i++) {
+        char  want[65], got[65];
+        world single = make_world("single", leaves[i], 1);
+        hash_of(&single, want);
+        for (uint32_t ranks = 1; ranks <= leaves[i]; ranks++) {
+            world ddp    = make_world("ddp", leaves[i], ranks);
+            ddp.announce = ranks % 2 == 0;
+            hash_of(&ddp, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
+static void buckets_do_not_change_bits(void **state)
+{
+    (void)state;
+    static const size_t caps[] = { 1, 17000, 40000, 1 << 20 };
+    char                want[65], got[65];
+    world               single = make_world("single", 8, 1);
+    hash_of(&single, want);
+    for (size_t i = 0; i < sizeof caps / sizeof caps[0]; i++) {
+        world ddp                      = make_world("ddp", 8, 3);
+        ddp.announce                   = true;
+        ddp.options.bucket_bytes       = caps[i];
+        ddp.options.first_bucket_bytes = caps[i] / 2 + 1;
+        hash_of(&ddp, got);
+        assert_string_equal(got, want);
+    }
+}
+
+static void sgd_and_no_clipping_too(void **state)
+{
+    (void)state;
+    char  want[65], got[65];
+    world single             = make_world("single", 5, 1);
+    single.options.optimizer = (lk_optimizer){ .kind = LK_SGD, .momentum = 0.9, .nesterov = true };
+    single.options.clip_norm = 0;
+    world ddp                = single;
+    ddp.options.strategy     = "ddp";
+    ddp.ranks                = 4;
+    hash_of(&single, want);
+    hash_of(&ddp, got);
+    assert_string_equal(got, want);
+}
+
+/* Negative controls: what a wrong order would give is told apart from the right one. */
+static void other_orders_give_other_bits(void **state)
+{
+    (void)state;
+    char  want[65], got[65];
+    world right = make_world("ddp", 8, 2);
+    hash_of(&right, want);
+    world swapped    = right;
+    swapped.mischief = SWAP_TWO_LEAVES;
+    hash_of(&swapped, got);
+    assert_string_not_equal(got, want);
+    world folded                  = make_world("ddp", 4, 2); /* another tree over the same samples */
+    folded.options.micro_count    = 4;
+    hash_of(&folded, got);
+    assert_string_not_equal(got, want);
+}
+
+static const rank_run *first_cause(const rank_run *runs, uint32_t ranks, lk_status status)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (runs[r].status == status)
+            return &runs[r];
+    fail_msg("no rank failed with %s; rank 0: %s", lk_status_name(status), runs[0].error.message);
+    return NULL;
+}
+
+static void fails_with(mischief what, lk_status status, const char *text)
+{
+    static rank_run runs[RANKS_MAX];
+    world           w = make_world("ddp", 6, 3);
+    w.mischief        = what;
+    run_world(&w, runs);
+    const rank_run *cause = first_cause(runs, w.ranks, status);
+    if (strstr(cause->error.message, text) == NULL)
+        fail_msg("'%s' does not say '%s'", cause->error.message, text);
+    for (uint32_t r = 0; r < w.ranks; r++)
+        assert_int_not_equal(runs[r].status, LK_OK);
+}
+
+static void names_memory_that_changed(void **state)
+{
+    (void)state;
+    fails_with(CORRUPT, LK_ECORRUPT, "parameter 'w', elements 4096 to 8191");
+}
+
+static void names_a_gradient_that_is_not_finite(void **state)
+{
+    (void)state;
+    fails_with(NOT_FINITE, LK_ENONFINITE, "step 2: the gradient of 'w'");
+}
+
+static void names_the_tensor_in_which_models_differ(void **state)
+{
+    (void)state;
+    fails_with(OTHER_SHAPE, LK_EMISMATCH, "parameter 2, 'b'");
+}
+
+static void names_the_tensor_whose_values_differ(void **state)
+{
+    (void)state;
+    fails_with(OTHER_VALUES, LK_EMISMATCH, "different values of 'b'");
+}
+
+static void refuses_more_workers_than_virtual_workers(void **state)
+{
+    (void)state;
+    static rank_run runs[RANKS_MAX];
+    world           w = make_world("ddp", 2, 3);
+    run_world(&w, runs);
+    assert_int_equal(runs[0].status, LK_EINVAL);
+    assert_non_null(strstr(runs[0].error.message, "raise --virtual-workers"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_workers_gives_the_bits_of_single),
+        cmocka_unit_test(buckets_do_not_change_bits),
+        cmocka_unit_test(sgd_and_no_clipping_too),
+        cmocka_unit_test(other_orders_give_other_bits),
+        cmocka_unit_test(names_memory_that_changed),
+        cmocka_unit_test(names_a_gradient_that_is_not_finite),
+        cmocka_unit_test(names_the_tensor_in_which_models_differ),
+        cmocka_unit_test(names_the_tensor_whose_values_differ),
+        cmocka_unit_test(refuses_more_workers_than_virtual_workers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* virtual_test.c -- ranges cover V once; the counter leaves maximal nodes; its peak is known. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "device/reduce.h"
+#include "parallel/virtual.h"
+
+static void covers_every_virtual_worker_once(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 1; leaves <= 40; leaves++)
+        for (uint32_t ranks = 1; ranks <= leaves; ranks++) {
+            uint32_t next = 0;
+            for (uint32_t r = 0; r < ranks; r++) {
+                lki_virtual_plan plan;
+                lki_virtual_plan_make(&plan, leaves, ranks, r);
+                assert_int_equal(plan.first, next);
+                assert_in_range(plan.count, leaves / ranks, (leaves + ranks - 1) / ranks);
+                for (uint32_t i = 0; i < plan.node_count; i++) {
+                    assert_int_equal(plan.nodes[i].first, next);
+                    assert_true(lki_tree_is_node(leaves, next, plan.nodes[i].count));
+                    assert_true(plan.nodes[i].buffer < plan.buffers);
+                    next += plan.nodes[i].count;
+                }
+                assert_int_equal(next, plan.first + plan.count);
+            }
+            assert_int_equal(next, leaves);
+        }
+}
+
+static uint32_t peak(uint32_t leaves, uint32_t ranks)
+{
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        lki_virtual_plan plan;
+        lki_virtual_plan_make(&plan, leaves, ranks, r);
+        most = plan.buffers > most ? plan.buffers : most;
+    }
+    return most;
+}
+
+static void needs_the_buffers_that_the_design_says(void **state)
+{
+    (void)state;
+    assert_int_equal(peak(8, 3), 3);
+    assert_int_equal(peak(32, 3), 6);
+    assert_int_equal(peak(8, 8), 1);
+    assert_int_equal(peak(8, 1), 4);  /* log2(8) + 1 */
+    assert_int_equal(peak(64, 1), 7); /* log2(64) + 1 */
+}
+
+/* A live sum's buffer is never handed out again while it lives. */
+static void never_reuses_a_live_buffer(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 1; leaves <= 33; leaves++) {
+        lki_counter counter;
+        lki_counter_begin(&counter, leaves);
+        for (uint32_t leaf = 0; leaf < leaves; leaf++) {
+            uint32_t left, right, buffer = lki_counter_push(&counter, leaf);
+            for (uint32_t i = 0; i + 1 < counter.depth; i++)
+                assert_int_not_equal(counter.stack[i].buffer, buffer);
+            while (lki_counter_merge(&counter, &left, &right))
+                assert_int_not_equal(left, right);
+        }
+        assert_int_equal(counter.depth, 1);
+        assert_int_equal(counter.stack[0].count, leaves);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(covers_every_virtual_worker_once),
+        cmocka_unit_test(needs_the_buffers_that_the_design_says),
+        cmocka_unit_test(never_reuses_a_live_buffer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
