@@ -1,0 +1,156 @@
+/* runs_test.c -- the same run on other workers, threads, buckets and instruction sets: same bits.
+ *
+ * Goal:   the hash of a run (weights, running state, optimizer state, losses) of each model is
+ *         that of `--strategy single`, however the run was carried out.
+ * Method: the command itself, on small models.  Each way differs from its neighbours in several
+ *         options at once, so that pairs of them are covered; `./dev bench exactness` has the full
+ *         matrix.  Every rank says which virtual workers it really ran, and that is checked.
+ * Negative controls: another V, another seed and another micro-batch must give another hash.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct { const char *name, *options; } run_model;
+
+static const run_model models[] = {
+    { "mlp", "mlp --data synthetic:images=150,h=6,w=6,c=1,classes=5 --hidden 33,17 --optimizer sgd "
+             "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5" },
+    { "gpt", "gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 --width 24 --context 13 "
+             "--dropout 0.1 --optimizer adamw --lr 1e-3 --validation 0.1 --clip-norm 1 "
+             "--weight-decay 0.1 --schedule cosine --warmup 2" },
+    { "resnet", "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
+                "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2" },
+};
+
+/* A way of carrying out a run, and the number of workers that it uses. */
+typedef struct { uint32_t leaves, workers; const char *options; } way;
+
+static const way ways[] = {
+    { 8, 1, "--workers 1 --bucket-mb 0.1 --first-bucket-mb 0.02" },
+    { 8, 2, "--workers 2 --bucket-mb 1 --isa avx2" },
+    { 8, 3, "--workers 3 --worker-mode threads --isa portable" },
+    { 8, 4, "--workers 4 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
+    { 8, 5, "--workers 5 --worker-mode threads --bucket-mb 25" },
+    { 8, 7, "--workers 7 --isa portable --bucket-mb 0.1" },
+    { 8, 8, "--workers 8 --worker-mode threads --isa avx2 --bucket-mb 0.1" },
+    { 12, 5, "--workers 5 --bucket-mb 0.1 --threads 2" },
+    { 12, 1, "--workers 1 --threads 2 --worker-mode threads" },
+};
+
+typedef struct {
+    int      status;
+    char     hash[65];
+    uint32_t ranks, leaves; /* as the ranks reported them */
+} outcome;
+
+static void read_line(outcome *out, const char *line)
+{
+    unsigned rank, first, last;
+    if (sscanf(line, "run %64[0-9a-f]", out->hash) == 1)
+        return;
+    if (sscanf(line, "rank %u (pid %*u) runs virtual workers %u-%u", &rank, &first, &last) == 3) {
+        assert_int_equal(rank, out->ranks);
+        assert_int_equal(first, out->leaves);
+        assert_true(last >= first);
+        out->ranks++;
+        out->leaves = last + 1;
+    }
+}
+
+static outcome run(const run_model *model, uint32_t leaves, const char *options)
+{
+    char    command[2048], line[1024], tail[4096] = "";
+    outcome out = { 0 };
+    (void)snprintf(command, sizeof command,
+                   "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %s --steps 7 "
+                   "--seed 3 %s 2>&1", LK_TEST_COMMAND, model->options, leaves,
+                   strstr(options, "--micro-batch") ? "1" : leaves == 8 ? "3" : "1", options);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    while (fgets(line, sizeof line, pipe) != NULL) {
+        read_line(&out, line);
+        if (strlen(tail) + strlen(line) < sizeof tail)
+            strcat(tail, line);
+    }
+    out.status = pclose(pipe);
+    if (out.status != 0)
+        print_message("%s\n%s", command, tail);
+    return out;
+}
+
+static bool isa_is_here(const char *options)
+{
+    char command[256];
+    if (strstr(options, "--isa avx2") == NULL)
+        return true;
+    (void)snprintf(command, sizeof command, "grep -qw avx2 /proc/cpuinfo");
+    return system(command) == 0;
+}
+
+static void check_model(const run_model *model)
+{
+    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+        outcome want = run(model, leaves, "--strategy single --workers 1");
+        assert_int_equal(want.status, 0);
+        assert_int_equal(strlen(want.hash), 64);
+        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+            if (ways[i].leaves != leaves || !isa_is_here(ways[i].options))
+                continue;
+            outcome got = run(model, leaves, ways[i].options);
+            assert_int_equal(got.status, 0);
+            assert_int_equal(got.ranks, ways[i].workers);
+            assert_int_equal(got.leaves, leaves);
+            if (strcmp(got.hash, want.hash) != 0)
+                fail_msg("%s, V %u, %s: run %s, but single gives %s", model->name, leaves,
+                         ways[i].options, got.hash, want.hash);
+        }
+    }
+}
+
+static void mlp_has_the_same_bits(void **state)
+{
+    (void)state;
+    check_model(&models[0]);
+}
+
+static void gpt_has_the_same_bits(void **state)
+{
+    (void)state;
+    check_model(&models[1]);
+}
+
+static void resnet_has_the_same_bits(void **state)
+{
+    (void)state;
+    check_model(&models[2]);
+}
+
+static void what_defines_the_result_changes_it(void **state)
+{
+    (void)state;
+    static const char *const others[] = { "--workers 2 --seed 4", "--workers 2 --micro-batch 1",
+                                          "--workers 2 --clip-norm 0.01" };
+    outcome base = run(&models[0], 8, "--workers 2"), other = run(&models[0], 12, "--workers 2");
+    assert_string_not_equal(base.hash, other.hash);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        other = run(&models[0], 8, others[i]);
+        assert_int_equal(other.status, 0);
+        assert_string_not_equal(base.hash, other.hash);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mlp_has_the_same_bits),
+        cmocka_unit_test(gpt_has_the_same_bits),
+        cmocka_unit_test(resnet_has_the_same_bits),
+        cmocka_unit_test(what_defines_the_result_changes_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
