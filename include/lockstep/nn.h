@@ -107,7 +107,8 @@ LK_API lk_status lk_plan_fail(const lk_plan *plan, const char *format, ...)
 LK_API LK_NODISCARD lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape,
                                             lk_init init, float scale, bool no_decay);
 /* Uses a parameter that an earlier block declared under its full name: one more gradient term. */
-LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *full_name, lk_shape shape);
+LK_API LK_NODISCARD lk_status lk_plan_param_shared(lk_plan *plan, const char *full_name,
+                                                   lk_shape shape);
 /* Declares running state "BLOCK.suffix": after each micro-batch index,
  * state = (1 - momentum) state + momentum (sum of state_sums over virtual workers / samples). */
 LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count,
@@ -116,14 +117,16 @@ LK_API LK_NODISCARD lk_status lk_plan_state(lk_plan *plan, const char *suffix, s
 /* ---- Models ------------------------------------------------------------------------------ */
 
 /* A new model whose input has `shape` per sample: token ids if `tokens`, else FP32. */
-LK_API LK_NODISCARD lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool tokens);
+LK_API LK_NODISCARD lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape,
+                                           bool tokens);
 LK_API void lk_model_free(lk_model *model);
 
 /* Appends a block.  `name` prefixes its parameters ("" for none).  Copies `options`, but not the
  * strings that they point to, nor `type`: those must outlive the model.  *out is its value.
  * LK_EINVAL says what does not fit; the model is then as before. */
-LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type,
-                                           const char *name, const void *options, size_t options_bytes,
+LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model,
+                                           const lk_block_type *type, const char *name,
+                                           const void *options, size_t options_bytes,
                                            const lk_value *inputs, uint32_t input_count);
 
 typedef struct {
@@ -136,7 +139,8 @@ typedef struct {
 typedef struct { uint32_t param, use, block; } lk_grad_term;
 
 LK_API const char *lk_model_name(const lk_model *model);
-LK_API const lk_param *lk_model_params(const lk_model *model, uint32_t *count); /* definition order */
+/* In the order of definition. */
+LK_API const lk_param *lk_model_params(const lk_model *model, uint32_t *count);
 LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
 /* In the order in which backward finishes them: the layout of gradient buffers. */
 LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
@@ -184,8 +188,10 @@ LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *mo
                                              uint32_t micro_batch, uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);
 
-LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count);
-LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count);
+LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
+                              uint32_t count);
+LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
+                               uint32_t count);
 
 /* The value before the loss (logits) of a context after forward with training == false. */
 LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);
@@ -197,23 +203,55 @@ typedef struct {
     uint64_t    out;
     bool        transposed, no_bias;
     const char *activation;   /* NULL, "relu", "gelu" (erf), "gelu_tanh" */
-    lk_init     init;         /* of the weight; the bias starts at 0 or, LK_INIT_UNIFORM, likewise */
+    lk_init     init;         /* of the weight; LK_INIT_UNIFORM: of the bias too, else 0 */
     float       scale;
     const char *shared;       /* full name of a (out, in) weight to share, or NULL */
 } lk_linear_options;
-/* embedding: token ids (T) -> (T, width); parameters NAMES[0] (vocab, width), NAMES[1] (T, width) */
-typedef struct { uint64_t vocabulary, width; float scale; } lk_embedding_options; /* "wte.weight", "wpe.weight" */
-typedef struct { uint64_t heads; float dropout; } lk_attention_options;          /* (T, 3C) -> (T, C) */
-typedef struct { float p; } lk_dropout_options;
-/* conv: (H, W, Cin) -> (OH, OW, out), weight (out, Cin, k, k), no bias, Kaiming normal fan-out */
-typedef struct { uint64_t out, kernel, stride, pad; } lk_conv_options;
-typedef struct { bool relu, zero_gamma; } lk_batchnorm_options;  /* relu: applied after, and after the add when it has a second input */
-typedef struct { uint64_t kernel, stride, pad; } lk_maxpool_options;
-typedef struct { uint64_t channels, stride; } lk_shortcut_options; /* subsample, pad channels with zeros */
 
+/* embedding: token ids (T) -> (T, width); parameters wte.weight (vocabulary, width) and
+ * wpe.weight (T, width), normal with deviation `scale`. */
+typedef struct {
+    uint64_t vocabulary, width;
+    float    scale;
+} lk_embedding_options;
+
+/* attention: causal, (T, 3C) -> (T, C); drops probabilities when training. */
+typedef struct {
+    uint64_t heads;
+    float    dropout;
+} lk_attention_options;
+
+typedef struct {
+    float p;
+} lk_dropout_options;
+
+/* conv: (H, W, Cin) -> (OH, OW, out), weight (out, Cin, k, k), no bias, Kaiming normal fan-out */
+typedef struct {
+    uint64_t out, kernel, stride, pad;
+} lk_conv_options;
+
+/* batchnorm: over all but the last dimension.  With a second input, that is added to the result;
+ * `relu` comes after.  `zero_gamma` starts the weight at 0. */
+typedef struct {
+    bool relu, zero_gamma;
+} lk_batchnorm_options;
+
+typedef struct {
+    uint64_t kernel, stride, pad;
+} lk_maxpool_options;
+
+/* shortcut: every stride-th pixel, `channels` of them: those behind x's are 0 */
+typedef struct {
+    uint64_t channels, stride;
+} lk_shortcut_options;
+
+/* Without options: layernorm (over the last dimension), add (two inputs), relu, avgpool (the mean
+ * over all but the last dimension), flatten, cross_entropy (of logits (..., classes); a row of
+ * loss for each). */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
-    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv, lk_block_batchnorm,
-    lk_block_maxpool, lk_block_avgpool, lk_block_shortcut, lk_block_flatten, lk_block_cross_entropy;
+    lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
+    lk_block_batchnorm, lk_block_maxpool, lk_block_avgpool, lk_block_shortcut, lk_block_flatten,
+    lk_block_cross_entropy;
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
 
 #include "models/build.h"
 
-enum { LAYERS_MAX = 100000, LAYERS_DEFAULT = 4, HEADS_DEFAULT = 4, WIDTH_DEFAULT = 128 };
+enum { LAYERS_MAX = 1000, LAYERS_DEFAULT = 4, HEADS_DEFAULT = 4, WIDTH_DEFAULT = 128 };
 
 #define DEVIATION 0.02F
 
@@ -56,8 +56,8 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
 
     lk_value h = norm(g, lki_name_of("h.%u.ln_1", i), x);
     h          = linear(g, lki_name_of("h.%u.attn.c_attn", i), 3 * c, NULL, DEVIATION, h);
-    h          = lki_build(&g->base, &lk_block_attention, lki_name_of("h.%u.attn", i).text, &attention,
-                           sizeof attention, h);
+    h = lki_build(&g->base, &lk_block_attention, lki_name_of("h.%u.attn", i).text, &attention,
+                  sizeof attention, h);
     h = linear(g, lki_name_of("h.%u.attn.c_proj", i), c, NULL, g->residual_deviation, h);
     x = add_branch(g, h, x);
 
@@ -70,15 +70,17 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
 static lk_status check_options(const lk_model_options *options, const gpt *g)
 {
     if (!options->tokens || options->input.rank != 1)
-        return lk_fail(LK_EINVAL, "gpt: it reads sequences of tokens; give --data text:FILE or tokens:FILE");
+        return lk_fail(LK_EINVAL,
+                       "gpt: it reads sequences of tokens; give --data text:FILE or tokens:FILE");
     if (options->classes < 2)
-        return lk_fail(LK_EINVAL, "gpt: a vocabulary of %u; the tokens of --data must have at least 2",
+        return lk_fail(LK_EINVAL,
+                       "gpt: a vocabulary of %u; the tokens of --data must have at least 2",
                        options->classes);
     if (g->layers > LAYERS_MAX)
         return lk_fail(LK_EINVAL, "gpt: --layers %u; at most %d", g->layers, LAYERS_MAX);
     if (g->width % g->heads != 0)
-        return lk_fail(LK_EINVAL, "gpt: --width %u cannot be cut into --heads %u; %u would do", g->width,
-                       g->heads, (g->width / g->heads + 1) * g->heads);
+        return lk_fail(LK_EINVAL, "gpt: --width %u cannot be cut into --heads %u; %u would do",
+                       g->width, g->heads, (g->width / g->heads + 1) * g->heads);
     if (!(g->dropout >= 0.0F && g->dropout < 1.0F))
         return lk_fail(LK_EINVAL, "gpt: --dropout %g is not in [0, 1)", (double)g->dropout);
     return LK_OK;

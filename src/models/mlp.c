@@ -23,7 +23,8 @@ static lk_value layer(lki_builder *builder, uint32_t index, uint64_t in, uint64_
 static lk_status check_options(const lk_model_options *options)
 {
     if (options->tokens)
-        return lk_fail(LK_EINVAL, "mlp: it reads images or features, not tokens; train gpt on text");
+        return lk_fail(LK_EINVAL,
+                       "mlp: it reads images or features, not tokens; train gpt on text");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL, "mlp: %u classes; the labels of --data must have at least 2",
                        options->classes);

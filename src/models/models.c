@@ -35,12 +35,13 @@ lk_status lk_model_build(lk_model **out, const char *name, const lk_model_option
 /* ---- What builders share ----------------------------------------------------------------- */
 
 static lk_value append(lki_builder *builder, const lk_block_type *type, const char *name,
-                       const void *options, size_t options_bytes, const lk_value *inputs, uint32_t count)
+                       const void *options, size_t options_bytes, const lk_value *inputs,
+                       uint32_t count)
 {
     lk_value out = 0;
     if (builder->status == LK_OK)
-        builder->status = lk_model_add(&out, builder->model, type, name, options, options_bytes, inputs,
-                                       count);
+        builder->status =
+            lk_model_add(&out, builder->model, type, name, options, options_bytes, inputs, count);
     return out;
 }
 

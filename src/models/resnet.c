@@ -24,7 +24,8 @@ typedef struct {
     uint64_t    channels;   /* of the value that the next block reads */
 } resnet;
 
-static lk_value conv(resnet *r, lki_name name, uint64_t out, uint64_t kernel, uint64_t stride, lk_value x)
+static lk_value conv(resnet *r, lki_name name, uint64_t out, uint64_t kernel, uint64_t stride,
+                     lk_value x)
 {
     lk_conv_options options = { .out = out, .kernel = kernel, .stride = stride, .pad = kernel / 2 };
     return lki_build(&r->base, &lk_block_conv, name.text, &options, sizeof options, x);
@@ -48,7 +49,8 @@ static lk_value shortcut(resnet *r, lki_name prefix, uint64_t channels, uint64_t
     return lki_build(&r->base, &lk_block_shortcut, "", &options, sizeof options, x);
 }
 
-static lk_value basic_block(resnet *r, lki_name prefix, uint64_t channels, uint64_t stride, lk_value x)
+static lk_value basic_block(resnet *r, lki_name prefix, uint64_t channels, uint64_t stride,
+                            lk_value x)
 {
     lk_batchnorm_options last = { .relu = true, .zero_gamma = r->zero_gamma };
 
@@ -57,8 +59,8 @@ static lk_value basic_block(resnet *r, lki_name prefix, uint64_t channels, uint6
     h          = conv(r, lki_name_of("%.64s.conv2", prefix.text), channels, 3, 1, h);
     x          = shortcut(r, prefix, channels, stride, x);
     r->channels = channels;
-    return lki_build2(&r->base, &lk_block_batchnorm, lki_name_of("%.64s.bn2", prefix.text).text, &last,
-                      sizeof last, h, x);
+    return lki_build2(&r->base, &lk_block_batchnorm, lki_name_of("%.64s.bn2", prefix.text).text,
+                      &last, sizeof last, h, x);
 }
 
 static lk_value stem(resnet *r, bool large, uint64_t channels)
@@ -90,14 +92,17 @@ static bool known_depth(uint32_t depth)
 static lk_status check_options(const lk_model_options *options, uint32_t depth)
 {
     if (options->tokens || options->input.rank != 3)
-        return lk_fail(LK_EINVAL, "resnet: it reads images (height, width, channels); give --data idx:, "
+        return lk_fail(LK_EINVAL,
+                       "resnet: it reads images (height, width, channels); give --data idx:, "
                        "cifar10: or npy: with images, or train mlp");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL, "resnet: %u classes; the labels of --data must have at least 2",
                        options->classes);
     if (!known_depth(depth))
-        return lk_fail(LK_EINVAL, "resnet: --depth %u; there are 18, and 20, 32, 44, 56, 110 ... (6n + 2, "
-                       "the CIFAR family) without the bottleneck networks 50 and 152", depth);
+        return lk_fail(LK_EINVAL,
+                       "resnet: --depth %u; there are 18, and 20, 32, 44, 56, 110 ... (6n + 2, "
+                       "the CIFAR family) without the bottleneck networks 50 and 152",
+                       depth);
     return LK_OK;
 }
 

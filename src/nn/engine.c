@@ -29,9 +29,11 @@ static lk_status check_memory(const lk_engine *engine, size_t bytes)
     long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     double has = (double)pages * (double)page_bytes, gib = 1024.0 * 1024.0 * 1024.0;
     if (pages > 0 && page_bytes > 0 && (double)bytes > has)
-        return lk_fail(LK_ENOMEM, "model %s: activations of %u x %u samples take %.1f GiB, this machine "
-                       "has %.1f; lower the micro-batch or the model's size", engine->model->name,
-                       engine->contexts, engine->micro_batch, (double)bytes / gib, has / gib);
+        return lk_fail(LK_ENOMEM,
+                       "model %s: activations of %u x %u samples take %.1f GiB, this machine "
+                       "has %.1f; lower the micro-batch or the model's size",
+                       engine->model->name, engine->contexts, engine->micro_batch,
+                       (double)bytes / gib, has / gib);
     return LK_OK;
 }
 
@@ -43,12 +45,15 @@ static lk_status allocate(lk_engine *engine)
 
     if (__builtin_mul_overflow(layout->context_bytes, (size_t)engine->contexts, &bytes) ||
         __builtin_add_overflow(bytes, layout->scratch_bytes + layout->loss_rows * 5, &total))
-        return lk_fail(LK_ENOMEM, "model %s: activations of %u contexts of %zu bytes are more than any "
-                       "machine has; walk fewer at a time", model->name, engine->contexts,
-                       layout->context_bytes);
+        return lk_fail(LK_ENOMEM,
+                       "model %s: activations of %u contexts of %zu bytes are more than any "
+                       "machine has; walk fewer at a time",
+                       model->name, engine->contexts, layout->context_bytes);
     LK_TRY(check_memory(engine, total));
-    LK_TRY(lki_alloc((void **)&engine->memory, bytes, "activations; a smaller micro-batch needs less"));
-    LK_TRY(lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
+    LK_TRY(lki_alloc((void **)&engine->memory, bytes,
+                     "activations; a smaller micro-batch needs less"));
+    LK_TRY(
+        lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
@@ -57,15 +62,15 @@ static lk_status allocate(lk_engine *engine)
     return LK_OK;
 }
 
-lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, uint32_t micro_batch,
-                         uint32_t contexts)
+lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
+                         uint32_t micro_batch, uint32_t contexts)
 {
     lk_engine *engine;
 
     *out = NULL;
     if (micro_batch == 0 || contexts == 0)
-        return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1", contexts,
-                       micro_batch);
+        return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1",
+                       contexts, micro_batch);
     LK_TRY(LKI_NEW(&engine, 1, "an engine"));
     engine->model       = model;
     engine->exec        = exec;
@@ -112,14 +117,16 @@ static float *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
     const lki_place *place = &engine->layout.places[v - 1];
     if (place->grad_in_value)
         return value_of(engine, context, v);
-    return place->slot == LKI_NO_SLOT ? NULL
-                                      : at(engine, context, engine->layout.slots[place->slot].offset);
+    return place->slot == LKI_NO_SLOT
+               ? NULL
+               : at(engine, context, engine->layout.slots[place->slot].offset);
 }
 
 const float *lk_engine_output(const lk_engine *engine, uint32_t context)
 {
     LK_ASSERT(context < engine->contexts);
-    return value_of(engine, context, engine->model->blocks[engine->model->block_count - 1].inputs[0]);
+    return value_of(engine, context,
+                    engine->model->blocks[engine->model->block_count - 1].inputs[0]);
 }
 
 /* ---- One call ---------------------------------------------------------------------------- */
@@ -144,7 +151,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
         .saved = at(engine, context, place->saved), .scratch = engine->scratch,
     };
     for (uint32_t i = 0; i < entry->block.input_count; i++)
-        f->call.x[i] = entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
+        f->call.x[i] =
+            entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
     for (uint32_t i = 0; i < entry->block.param_count; i++)
         f->params[i] = walk->params[entry->params[i]];
     for (uint32_t i = 0; i < entry->block.state_count; i++)
@@ -174,8 +182,8 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     }
 }
 
-static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass, uint32_t context,
-                         uint32_t b)
+static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass,
+                         uint32_t context, uint32_t b)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     frame                  f;
@@ -193,7 +201,8 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
     if (entry->type->loss) {
         const float *logits = value_of(engine, context, entry->inputs[0]);
         if (f.call.y != logits)
-            memcpy(f.call.y, logits, pass->samples * lk_shape_count(entry->block.x[0]) * sizeof *logits);
+            memcpy(f.call.y, logits,
+                   pass->samples * lk_shape_count(entry->block.x[0]) * sizeof *logits);
         memset(engine->hits, 0, pass->samples * lk_shape_count(entry->block.y));
     }
     entry->type->forward(&f.call);
@@ -234,6 +243,15 @@ static void tell(void (*hook)(void *user, uint32_t block), const lk_hooks *hooks
         hook(hooks->user, block);
 }
 
+static void tell_ready(const lk_engine *engine, const lk_hooks *hooks, uint32_t context, uint32_t b)
+{
+    uint32_t first = engine->first_terms[b], count = engine->model->blocks[b].block.param_count;
+    if (hooks->grad_ready == NULL)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        hooks->grad_ready(hooks->user, context, first + i);
+}
+
 static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_t count)
 {
     LK_ASSERT(count <= engine->contexts);
@@ -265,8 +283,7 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
         for (uint32_t c = 0; c < count; c++) {
             if (passes[c].samples > 0)
                 backward_call(engine, walk, &passes[c], c, b);
-            for (uint32_t i = 0; hooks->grad_ready != NULL && i < engine->model->blocks[b].block.param_count; i++)
-                hooks->grad_ready(hooks->user, c, engine->first_terms[b] + i);
+            tell_ready(engine, hooks, c, b);
         }
         tell(hooks->after_backward, hooks, b);
     }

@@ -28,8 +28,10 @@ enum { ALIGNMENT = 64 };
 
 static lk_status too_large(const lki_block_entry *entry, const char *what, uint32_t micro_batch)
 {
-    return lk_fail(LK_ENOMEM, "%s: its %s for micro-batches of %u samples is more than any machine has; "
-                   "lower the micro-batch or the model's size", entry->label, what, micro_batch);
+    return lk_fail(LK_ENOMEM,
+                   "%s: its %s for micro-batches of %u samples is more than any machine has; "
+                   "lower the micro-batch or the model's size",
+                   entry->label, what, micro_batch);
 }
 
 /* Appends `bytes` to a part of the layout that ends at *end. */
@@ -67,7 +69,8 @@ static lk_status check_model(const lki_layout *layout, const lk_model *model)
                        model->name);
     lk_value logits = model->blocks[model->block_count - 1].inputs[0];
     if (logits == 0 || !layout->places[logits - 1].wanted)
-        return lk_fail(LK_EINVAL, "model %s has no parameters before its loss; there is nothing to train",
+        return lk_fail(LK_EINVAL,
+                       "model %s has no parameters before its loss; there is nothing to train",
                        model->name);
     for (size_t b = 0; b + 1 < model->block_count; b++)
         if (layout->places[b].readers == 0)
@@ -83,7 +86,8 @@ static bool may_overwrite(const lki_layout *layout, const lk_model *model, lk_va
     return v > 0 && layout->places[v - 1].readers == 1 && model->blocks[v - 1].output_unread;
 }
 
-static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t b, uint32_t micro_batch)
+static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t b,
+                             uint32_t micro_batch)
 {
     const lki_block_entry *entry = &model->blocks[b];
     lki_place             *place = &layout->places[b];
@@ -109,8 +113,8 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
     return LK_OK;
 }
 
-static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk_exec *exec, uint32_t b,
-                             uint32_t micro_batch)
+static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                             uint32_t b, uint32_t micro_batch)
 {
     const lki_block_entry *entry   = &model->blocks[b];
     lki_place             *place   = &layout->places[b];
@@ -247,10 +251,13 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
     count_readers(layout, model);
     LK_TRY(check_model(layout, model));
     size_t input;
-    if (__builtin_mul_overflow(lk_shape_count(model->input), (size_t)micro_batch * sizeof(float), &input) ||
+    if (__builtin_mul_overflow(lk_shape_count(model->input), (size_t)micro_batch * sizeof(float),
+                               &input) ||
         input > BYTES_MAX)
-        return lk_fail(LK_ENOMEM, "model %s: the input of a micro-batch of %u samples is more than any "
-                       "machine has; lower the micro-batch", model->name, micro_batch);
+        return lk_fail(LK_ENOMEM,
+                       "model %s: the input of a micro-batch of %u samples is more than any "
+                       "machine has; lower the micro-batch",
+                       model->name, micro_batch);
     for (uint32_t b = 0; b < model->block_count; b++) {
         LK_TRY(place_value(layout, model, b, micro_batch));
         LK_TRY(place_saved(layout, model, exec, b, micro_batch));

@@ -40,8 +40,8 @@ typedef struct {
 
 /* Lays out the memory for micro-batches of up to `micro_batch` samples.  LK_EINVAL: the model has
  * no loss, or a value nobody reads.  LK_ENOMEM says what is too large. */
-LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                                       uint32_t micro_batch);
+LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model,
+                                       const lk_exec *exec, uint32_t micro_batch);
 void lki_layout_deinit(lki_layout *layout);
 
 #endif

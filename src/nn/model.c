@@ -85,7 +85,8 @@ void lk_plan_output_unread(lk_plan *plan)
 lk_status lki_plan_options(const lk_plan *plan, size_t bytes)
 {
     if (plan->entry->options_bytes != bytes)
-        return lk_plan_fail(plan, "its options have %zu bytes, not %zu; pass its own options struct",
+        return lk_plan_fail(plan,
+                            "its options have %zu bytes, not %zu; pass its own options struct",
                             plan->entry->options_bytes, bytes);
     return LK_OK;
 }
@@ -102,7 +103,7 @@ lk_status lki_plan_inputs(const lk_plan *plan, uint32_t min, uint32_t max)
 static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_NAME_MAX])
 {
     const char *name  = plan->entry->name;
-    int         wrote = snprintf(out, LK_NAME_MAX, "%s%s%s", name, name[0] != '\0' ? "." : "", suffix);
+    int wrote = snprintf(out, LK_NAME_MAX, "%s%s%s", name, name[0] != '\0' ? "." : "", suffix);
     if (wrote >= LK_NAME_MAX)
         return lk_plan_fail(plan, "the name of %s has %d characters; at most %d fit", suffix, wrote,
                             LK_NAME_MAX - 1);
@@ -127,11 +128,13 @@ static lk_status append_term(lk_plan *plan, const lk_param *param)
     return LK_OK;
 }
 
-lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_init init, float scale,
-                        bool no_decay)
+lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_init init,
+                        float scale, bool no_decay)
 {
     lk_model *model = plan->model;
-    lk_param  param = { .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale };
+    lk_param param = {
+        .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale
+    };
     uint64_t  count;
 
     LK_TRY(full_name(plan, suffix, param.name));
@@ -143,7 +146,8 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
                             "change its width", param.name, lki_shape_describe(shape).text,
                             (unsigned long long)LKI_ELEMENTS_MAX);
     if (__builtin_add_overflow(model->param_elements, (size_t)count, &model->param_elements))
-        return lk_plan_fail(plan, "the parameters are more than any machine holds; change the width");
+        return lk_plan_fail(plan,
+                            "the parameters are more than any machine holds; change the width");
     LK_TRY(lki_reserve((void **)&model->params, &model->param_capacity, model->param_count,
                        sizeof *model->params, "the model's parameters"));
     model->params[model->param_count] = param;
@@ -165,7 +169,8 @@ lk_status lk_plan_param_shared(lk_plan *plan, const char *name, lk_shape shape)
     return st;
 }
 
-lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count, float initial, float momentum)
+lk_status lk_plan_state(lk_plan *plan, const char *suffix, size_t count, float initial,
+                        float momentum)
 {
     lk_model        *model = plan->model;
     lki_block_entry *entry = plan->entry;
@@ -198,8 +203,9 @@ lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool to
     if (strlen(name) >= LK_NAME_MAX)
         return lk_fail(LK_EINVAL, "a model's name has at most %d characters", LK_NAME_MAX - 1);
     if (!lki_shape_elements(shape, &count))
-        return lk_fail(LK_EINVAL, "model %s: a sample of shape %s has no elements, or more than %llu",
-                       name, lki_shape_describe(shape).text, (unsigned long long)LKI_ELEMENTS_MAX);
+        return lk_fail(LK_EINVAL,
+                       "model %s: a sample of shape %s has no elements, or more than %llu", name,
+                       lki_shape_describe(shape).text, (unsigned long long)LKI_ELEMENTS_MAX);
     LK_TRY(LKI_NEW(&model, 1, "a model"));
     memcpy(model->name, name, strlen(name) + 1);
     model->input  = shape;
@@ -237,15 +243,17 @@ static lk_status entry_inputs(lki_block_entry *entry, const lk_model *model, con
         if (ids != (entry->type->tokens && i == 0))
             return lk_fail(LK_EINVAL, "%s: input %u is %s; %s", entry->label, i,
                            ids ? "token ids" : "not token ids",
-                           ids ? "put an embedding in between" : "an embedding reads the model's input");
+                           ids ? "put an embedding in between"
+                               : "an embedding reads the model's input");
         entry->inputs[i]  = inputs[i];
         entry->block.x[i] = inputs[i] == 0 ? model->input : model->blocks[inputs[i] - 1].block.y;
     }
     return LK_OK;
 }
 
-static lk_status entry_init(lki_block_entry *entry, const lk_model *model, const lk_block_type *type,
-                            const char *name, const void *options, size_t options_bytes)
+static lk_status entry_init(lki_block_entry *entry, const lk_model *model,
+                            const lk_block_type *type, const char *name, const void *options,
+                            size_t options_bytes)
 {
     if (strlen(name) >= LK_NAME_MAX)
         return lk_fail(LK_EINVAL, "a block's name has at most %d characters", LK_NAME_MAX - 1);
@@ -302,7 +310,8 @@ static void append_entry(lk_model *model, const lki_block_entry *entry)
     if (count > 0) {
         memmove(model->terms + count, model->terms, model->term_count * sizeof *model->terms);
         for (uint32_t i = 0; i < count; i++)
-            model->terms[i] = (lk_grad_term){ entry->params[i], entry->uses[i], entry->block.layer };
+            model->terms[i] =
+                (lk_grad_term){ entry->params[i], entry->uses[i], entry->block.layer };
     }
     model->term_count += count;
     model->blocks[model->block_count++] = *entry;

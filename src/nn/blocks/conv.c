@@ -9,7 +9,8 @@
 
 enum { KERNEL_MAX = 255, SIDE_MAX = 1 << 20 };
 
-/* Fills *out for one sample from the block's input and the options; LK_EINVAL if they do not fit. */
+/* Fills *out for one sample from the block's input and the options; LK_EINVAL if they do not
+ * fit. */
 static lk_status plan_window(const lk_plan *plan, uint64_t kernel, uint64_t stride, uint64_t pad,
                              lki_conv_shape *out)
 {
@@ -18,16 +19,19 @@ static lk_status plan_window(const lk_plan *plan, uint64_t kernel, uint64_t stri
         return lk_plan_fail(plan, "it reads images (height, width, channels), not %s",
                             lki_shape_describe(x).text);
     if (kernel == 0 || kernel > KERNEL_MAX || stride == 0 || stride > KERNEL_MAX || pad >= kernel)
-        return lk_plan_fail(plan, "kernel %llu, stride %llu, pad %llu: kernel and stride are 1 to %d, "
-                            "pad is below the kernel", (unsigned long long)kernel,
-                            (unsigned long long)stride, (unsigned long long)pad, KERNEL_MAX);
+        return lk_plan_fail(plan,
+                            "kernel %llu, stride %llu, pad %llu: kernel and stride are 1 to %d, "
+                            "pad is below the kernel",
+                            (unsigned long long)kernel, (unsigned long long)stride,
+                            (unsigned long long)pad, KERNEL_MAX);
     if (x.dims[0] > SIDE_MAX || x.dims[1] > SIDE_MAX)
         return lk_plan_fail(plan, "images %s are larger than %d on a side",
                             lki_shape_describe(x).text, SIDE_MAX);
     if (x.dims[0] + 2 * pad < kernel || x.dims[1] + 2 * pad < kernel)
-        return lk_plan_fail(plan, "a window of %llu does not fit into images %s; use a smaller one, "
-                            "less depth or larger images", (unsigned long long)kernel,
-                            lki_shape_describe(x).text);
+        return lk_plan_fail(plan,
+                            "a window of %llu does not fit into images %s; use a smaller one, "
+                            "less depth or larger images",
+                            (unsigned long long)kernel, lki_shape_describe(x).text);
     *out = (lki_conv_shape){
         .n = 1, .h = x.dims[0], .w = x.dims[1], .cin = x.dims[2], .cout = x.dims[2],
         .kh = kernel, .kw = kernel, .stride = stride, .pad = pad,
@@ -60,7 +64,8 @@ static lk_status conv_plan(lk_plan *plan)
     if (o->out == 0)
         return lk_plan_fail(plan, "out is 0; say how many channels it puts out");
     float deviation = sqrtf(2.0F / ((float)(o->kernel * o->kernel) * (float)o->out));
-    LK_TRY(lk_plan_param(plan, "weight", (lk_shape){ 4, { o->out, shape.cin, o->kernel, o->kernel } },
+    LK_TRY(lk_plan_param(plan, "weight",
+                         (lk_shape){ 4, { o->out, shape.cin, o->kernel, o->kernel } },
                          LK_INIT_NORMAL, deviation, false));
     lk_plan_output(plan, (lk_shape){ 3, { shape.oh, shape.ow, o->out } });
     lk_plan_output_unread(plan);
@@ -73,8 +78,8 @@ static lki_conv_shape conv_of(const lk_block *block, uint32_t samples)
     return window_of(block, samples, o->kernel, o->stride, o->pad);
 }
 
-static void conv_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples, size_t *saved,
-                         size_t *scratch)
+static void conv_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
+                         size_t *saved, size_t *scratch)
 {
     lki_conv_shape shape = conv_of(block, samples);
     *saved               = 0;
@@ -90,7 +95,8 @@ static void conv_forward(const lk_block_call *call)
 static void conv_backward(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
-    lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0], call->scratch);
+    lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
+                              call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
                                 call->add[0], call->scratch);

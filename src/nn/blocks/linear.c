@@ -84,8 +84,8 @@ static lk_status linear_plan(lk_plan *plan)
     return LK_OK;
 }
 
-static void linear_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples, size_t *saved,
-                           size_t *scratch)
+static void linear_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
+                           size_t *saved, size_t *scratch)
 {
     lki_activation activation = activation_of(block);
     size_t         bytes      = samples * lk_shape_count(block->y) * sizeof(float);
@@ -99,17 +99,17 @@ static void linear_forward(const lk_block_call *call)
     const lk_block          *block      = call->block;
     const lk_linear_options *options    = block->options;
     lki_activation           activation = activation_of(block);
-    lki_gemm_args            gemm       = {
-                          .transpose_b = !options->transposed,
-                          .m           = call->samples * lki_rows(block->x[0]),
-                          .n           = options->out,
-                          .k           = lki_width(block->x[0]),
-                          .a           = call->x[0],
-                          .b           = call->params[0],
-                          .c           = call->y,
-                          .bias        = options->no_bias ? NULL : call->params[1],
-                          .activation  = activation,
-                          .pre         = keeps_pre(activation) && call->training ? call->saved : NULL,
+    lki_gemm_args gemm = {
+        .transpose_b = !options->transposed,
+        .m = call->samples * lki_rows(block->x[0]),
+        .n = options->out,
+        .k = lki_width(block->x[0]),
+        .a = call->x[0],
+        .b = call->params[0],
+        .c = call->y,
+        .bias = options->no_bias ? NULL : call->params[1],
+        .activation = activation,
+        .pre = keeps_pre(activation) && call->training ? call->saved : NULL,
     };
     lki_gemm(call->exec, &gemm);
 }
@@ -130,7 +130,8 @@ static void linear_backward(const lk_block_call *call)
 {
     const lk_block          *block   = call->block;
     const lk_linear_options *options = block->options;
-    size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]), out = options->out;
+    size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
+           out = options->out;
     const float *x = call->x[0], *dz = before_activation(call); /* (rows, out) */
 
     lki_gemm_args weight = { .transpose_a = true, .accumulate = true, .m = out, .n = in, .k = rows,
@@ -146,8 +147,14 @@ static void linear_backward(const lk_block_call *call)
         lki_bias_backward(call->exec, rows, out, dz, call->grads[1]);
     if (call->dx[0] == NULL)
         return;
-    lki_gemm_args input = { .transpose_b = options->transposed, .accumulate = call->add[0], .m = rows,
-                            .n = in, .k = out, .a = dz, .b = call->params[0], .c = call->dx[0] };
+    lki_gemm_args input = { .transpose_b = options->transposed,
+                            .accumulate = call->add[0],
+                            .m = rows,
+                            .n = in,
+                            .k = out,
+                            .a = dz,
+                            .b = call->params[0],
+                            .c = call->dx[0] };
     lki_gemm(call->exec, &input);
 }
 

@@ -10,7 +10,8 @@ static lk_status cross_entropy_plan(lk_plan *plan)
     LK_TRY(lki_plan_inputs(plan, 1, 1));
     lk_shape x = lk_plan_block(plan)->x[0];
     if (x.rank == 0 || lki_width(x) < 2 || lki_width(x) > INT32_MAX || lki_rows(x) > INT32_MAX)
-        return lk_plan_fail(plan, "it needs logits of at least 2 classes, not %s; change the classes",
+        return lk_plan_fail(plan,
+                            "it needs logits of at least 2 classes, not %s; change the classes",
                             lki_shape_describe(x).text);
     x.rank--;
     lk_plan_output(plan, x);

@@ -154,8 +154,8 @@ static void batchnorm_forward(const lk_block_call *call)
     size_t                      count   = v.rows * v.c;
 
     if (call->training) {
-        lki_batchnorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1], call->y,
-                      v.mean, v.rstd, v.var);
+        lki_batchnorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1],
+                      call->y, v.mean, v.rstd, v.var);
         sum_statistics(call, &v);
     } else {
         lki_batchnorm_apply(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1],
@@ -177,7 +177,8 @@ static void batchnorm_backward(const lk_block_call *call)
     const float                *dz          = call->dy;
 
     if (options->relu) {
-        lki_activate_backward(call->exec, LKI_ACT_RELU, count, call->y, call->dy, before_relu, false);
+        lki_activate_backward(call->exec, LKI_ACT_RELU, count, call->y, call->dy, before_relu,
+                              false);
         dz = before_relu;
     }
     lki_batchnorm_backward(call->exec, v.rows, v.c, call->x[0], call->params[0], v.mean, v.rstd, dz,

@@ -15,8 +15,10 @@ static lk_status embedding_plan(lk_plan *plan)
                             lki_shape_describe(block->x[0]).text);
     uint64_t t = block->x[0].dims[0], v = options->vocabulary, c = options->width;
     if (v == 0 || v > INT32_MAX || c == 0)
-        return lk_plan_fail(plan, "vocabulary %llu, width %llu: both are at least 1, the vocabulary "
-                            "at most %d", (unsigned long long)v, (unsigned long long)c, INT32_MAX);
+        return lk_plan_fail(plan,
+                            "vocabulary %llu, width %llu: both are at least 1, the vocabulary "
+                            "at most %d",
+                            (unsigned long long)v, (unsigned long long)c, INT32_MAX);
     LK_TRY(lk_plan_param(plan, "wte.weight", (lk_shape){ 2, { v, c } }, LK_INIT_NORMAL,
                          options->scale, false));
     LK_TRY(lk_plan_param(plan, "wpe.weight", (lk_shape){ 2, { t, c } }, LK_INIT_NORMAL,
@@ -62,7 +64,8 @@ static lk_status attention_plan(lk_plan *plan)
                             lki_shape_describe(block->x[0]).text);
     uint64_t t = block->x[0].dims[0], c = block->x[0].dims[1] / 3;
     if (options->heads == 0 || c % options->heads != 0)
-        return lk_plan_fail(plan, "a width of %llu cannot be cut into %llu heads; change one of them",
+        return lk_plan_fail(plan,
+                            "a width of %llu cannot be cut into %llu heads; change one of them",
                             (unsigned long long)c, (unsigned long long)options->heads);
     if (!(options->dropout >= 0.0F && options->dropout < 1.0F))
         return lk_plan_fail(plan, "dropout %g is not in [0, 1)", (double)options->dropout);

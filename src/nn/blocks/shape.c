@@ -102,7 +102,8 @@ static void shortcut_forward_row(void *context, size_t index)
     const lk_shortcut_options *options = call->block->options;
     const uint64_t            *x = call->block->x[0].dims, *y = call->block->y.dims;
     size_t                     sample = index / y[0], row = index % y[0], from = x[2], to = y[2];
-    const float *in  = (const float *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
+    const float *in =
+        (const float *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
     float       *out = call->y + index * y[1] * to;
 
     for (size_t i = 0; i < y[1]; i++) {
@@ -114,7 +115,8 @@ static void shortcut_forward_row(void *context, size_t index)
 static void shortcut_forward(const lk_block_call *call)
 {
     lk_block_call copy = *call; /* a task's context is not const */
-    lk_parallel_for(call->exec, call->samples * call->block->y.dims[0], shortcut_forward_row, &copy);
+    lk_parallel_for(call->exec, call->samples * call->block->y.dims[0], shortcut_forward_row,
+                    &copy);
 }
 
 /* One input row of one sample: the gradient of every pixel that was taken, 0 for the others. */
@@ -140,8 +142,8 @@ static void shortcut_backward(const lk_block_call *call)
 {
     lk_block_call copy = *call;
     if (call->dx[0] != NULL)
-        lk_parallel_for(call->exec, call->samples * call->block->x[0].dims[0], shortcut_backward_row,
-                        &copy);
+        lk_parallel_for(call->exec, call->samples * call->block->x[0].dims[0],
+                        shortcut_backward_row, &copy);
 }
 
 const lk_block_type lk_block_shortcut = {

@@ -1,0 +1,254 @@
+/* models_test.c -- the built-in models: sizes, names and shapes that the world knows. */
+#include "lockstep/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/status.h"
+
+static lk_model *model_of(const char *name, const lk_model_options *options)
+{
+    lk_model *model;
+    if (lk_model_build(&model, name, options) != LK_OK)
+        fail_msg("%s: %s", name, lk_error_last()->message);
+    return model;
+}
+
+static const lk_param *param_of(const lk_model *model, const char *name)
+{
+    uint32_t        count;
+    const lk_param *params = lk_model_params(model, &count);
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(params[i].name, name) == 0)
+            return &params[i];
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+
+static void assert_shape(const lk_model *model, const char *name, lk_shape want)
+{
+    const lk_param *param = param_of(model, name);
+    assert_int_equal(param->shape.rank, want.rank);
+    for (uint32_t i = 0; i < want.rank; i++)
+        assert_int_equal(param->shape.dims[i], want.dims[i]);
+}
+
+static void assert_refused(const char *name, lk_model_options options, const char *text)
+{
+    lk_model *model;
+    assert_int_equal(lk_model_build(&model, name, &options), LK_EINVAL);
+    assert_null(model);
+    if (strstr(lk_error_last()->message, text) == NULL)
+        fail_msg("\"%s\" is not in: %s", text, lk_error_last()->message);
+}
+
+/* ---- gpt ---------------------------------------------------------------------------------- */
+
+static const lk_model_options gpt2_small = { .input = { 1, { 1024 } },
+                                             .tokens = true,
+                                             .classes = 50257,
+                                             .layers = 12,
+                                             .heads = 12,
+                                             .width = 768 };
+
+static void test_gpt2_small_has_its_parameters(void **state)
+{
+    lk_model *model = model_of("gpt", &gpt2_small);
+    uint32_t  count;
+    (void)state;
+    assert_int_equal(lk_model_param_elements(model), 124439808);
+    assert_int_equal(lk_model_loss_rows(model), 1024);
+    assert_shape(model, "wte.weight", (lk_shape){ 2, { 50257, 768 } });
+    assert_shape(model, "wpe.weight", (lk_shape){ 2, { 1024, 768 } });
+    assert_shape(model, "h.0.ln_1.weight", (lk_shape){ 1, { 768 } });
+    assert_shape(model, "h.11.attn.c_attn.weight", (lk_shape){ 2, { 768, 2304 } });
+    assert_shape(model, "h.11.attn.c_attn.bias", (lk_shape){ 1, { 2304 } });
+    assert_shape(model, "h.3.attn.c_proj.weight", (lk_shape){ 2, { 768, 768 } });
+    assert_shape(model, "h.3.ln_2.bias", (lk_shape){ 1, { 768 } });
+    assert_shape(model, "h.7.mlp.c_fc.weight", (lk_shape){ 2, { 768, 3072 } });
+    assert_shape(model, "h.7.mlp.c_proj.weight", (lk_shape){ 2, { 3072, 768 } });
+    assert_shape(model, "ln_f.bias", (lk_shape){ 1, { 768 } });
+    (void)lk_model_params(model, &count);
+    assert_int_equal(count, 2 + 12 * 12 + 2);
+    (void)lk_model_terms(model, &count);
+    assert_int_equal(count, 2 + 12 * 12 + 2 + 1);
+    lk_model_free(model);
+}
+
+static void test_gpt_ties_its_head_and_starts_as_gpt2_does(void **state)
+{
+    lk_model *model = model_of("gpt", &gpt2_small);
+    uint32_t  count;
+    (void)state;
+    const lk_param     *params = lk_model_params(model, &count);
+    const lk_grad_term *terms  = lk_model_terms(model, &count);
+    assert_string_equal(params[0].name, "wte.weight");
+    assert_int_equal(params[0].uses, 2);
+    assert_true(terms[0].param == 0 && terms[0].use == 1);
+    assert_true(terms[count - 2].param == 0 && terms[count - 2].use == 0);
+    assert_true(terms[count - 1].param == 1 && terms[count - 1].use == 0);
+    const lk_param *residual = param_of(model, "h.0.mlp.c_proj.weight");
+    assert_int_equal(residual->init, LK_INIT_NORMAL);
+    assert_true(residual->scale > 0.00408F && residual->scale < 0.00409F); /* 0.02 / sqrt(24) */
+    assert_true(param_of(model, "h.0.mlp.c_fc.weight")->scale == 0.02F);
+    assert_int_equal(param_of(model, "h.0.ln_1.weight")->init, LK_INIT_ONE);
+    assert_int_equal(param_of(model, "h.0.mlp.c_fc.bias")->init, LK_INIT_ZERO);
+    assert_true(param_of(model, "h.0.ln_1.weight")->no_decay);
+    assert_false(param_of(model, "wte.weight")->no_decay);
+    lk_model_free(model);
+}
+
+static void test_gpt_has_dropout_only_when_asked(void **state)
+{
+    lk_model_options options = { .input = { 1, { 8 } }, .tokens = true, .classes = 256 };
+    lk_model        *model   = model_of("gpt", &options);
+    uint32_t         blocks  = lk_model_block_count(model);
+    (void)state;
+    assert_int_equal(blocks, 1 + 4 * 9 + 3);
+    lk_model_free(model);
+    options.dropout = 0.1F;
+    model           = model_of("gpt", &options);
+    assert_int_equal(lk_model_block_count(model), blocks + 1 + 2 * 4);
+    lk_model_free(model);
+}
+
+/* ---- resnet ------------------------------------------------------------------------------- */
+
+static size_t resnet_elements(uint32_t depth, uint64_t side, uint64_t channels, uint32_t classes)
+{
+    lk_model_options options = { .input = { 3, { side, side, channels } }, .classes = classes,
+                                 .depth = depth };
+    lk_model        *model   = model_of("resnet", &options);
+    size_t           count   = lk_model_param_elements(model);
+    lk_model_free(model);
+    return count;
+}
+
+static void test_resnets_have_their_parameters(void **state)
+{
+    (void)state;
+    assert_int_equal(resnet_elements(0, 32, 3, 10), 269722);
+    assert_int_equal(resnet_elements(20, 32, 3, 10), 269722);
+    assert_int_equal(resnet_elements(32, 32, 3, 10), 464154);
+    assert_int_equal(resnet_elements(56, 32, 3, 10), 853018);
+    assert_int_equal(resnet_elements(110, 32, 3, 10), 1727962);
+    assert_int_equal(resnet_elements(20, 28, 1, 10), 269722 - 2 * 9 * 16);
+    assert_int_equal(resnet_elements(18, 224, 3, 1000), 11689512);
+    assert_int_equal(resnet_elements(18, 32, 3, 10), 11173962); /* a 3x3 stem */
+}
+
+static void test_resnet18_is_named_as_users_know_it(void **state)
+{
+    lk_model_options options = { .input = { 3, { 224, 224, 3 } }, .classes = 1000, .depth = 18 };
+    lk_model        *model   = model_of("resnet", &options);
+    uint32_t         count;
+    (void)state;
+    assert_shape(model, "conv1.weight", (lk_shape){ 4, { 64, 3, 7, 7 } });
+    assert_shape(model, "bn1.weight", (lk_shape){ 1, { 64 } });
+    assert_shape(model, "layer1.0.conv1.weight", (lk_shape){ 4, { 64, 64, 3, 3 } });
+    assert_shape(model, "layer1.0.bn1.bias", (lk_shape){ 1, { 64 } });
+    assert_shape(model, "layer2.0.downsample.0.weight", (lk_shape){ 4, { 128, 64, 1, 1 } });
+    assert_shape(model, "layer2.0.downsample.1.weight", (lk_shape){ 1, { 128 } });
+    assert_shape(model, "layer4.1.conv2.weight", (lk_shape){ 4, { 512, 512, 3, 3 } });
+    assert_shape(model, "fc.weight", (lk_shape){ 2, { 1000, 512 } });
+    assert_shape(model, "fc.bias", (lk_shape){ 1, { 1000 } });
+    const lk_state *states = lk_model_states(model, &count);
+    assert_int_equal(count, 2 * 20);
+    assert_string_equal(states[0].name, "bn1.running_mean");
+    assert_string_equal(states[1].name, "bn1.running_var");
+    assert_true(states[0].initial == 0.0F && states[1].initial == 1.0F);
+    assert_true(states[0].momentum == 0.1F && states[0].count == 64);
+    const lk_param *conv = param_of(model, "layer1.0.conv1.weight");
+    assert_int_equal(conv->init, LK_INIT_NORMAL);
+    assert_true(conv->scale > 0.0589F && conv->scale < 0.0590F); /* sqrt(2 / (9 * 64)) */
+    lk_model_free(model);
+}
+
+static void test_zero_gamma_is_for_the_last_norm_of_a_block(void **state)
+{
+    lk_model_options options = { .input = { 3, { 32, 32, 3 } }, .classes = 10, .zero_gamma = true };
+    lk_model        *model   = model_of("resnet", &options);
+    (void)state;
+    assert_int_equal(param_of(model, "layer1.0.bn1.weight")->init, LK_INIT_ONE);
+    assert_int_equal(param_of(model, "layer1.0.bn2.weight")->init, LK_INIT_ZERO);
+    lk_model_free(model);
+}
+
+/* ---- mlp ---------------------------------------------------------------------------------- */
+
+static void test_mlp(void **state)
+{
+    lk_model_options options = { .input = { 3, { 28, 28, 1 } }, .classes = 10 };
+    lk_model        *model   = model_of("mlp", &options);
+    (void)state;
+    assert_shape(model, "fc0.weight", (lk_shape){ 2, { 512, 784 } });
+    assert_shape(model, "fc1.weight", (lk_shape){ 2, { 512, 512 } });
+    assert_shape(model, "fc2.bias", (lk_shape){ 1, { 10 } });
+    const lk_param *weight = param_of(model, "fc0.weight"), *bias = param_of(model, "fc0.bias");
+    assert_true(weight->init == LK_INIT_UNIFORM && bias->init == LK_INIT_UNIFORM);
+    assert_true(weight->scale == 1.0F / 28.0F && bias->scale == weight->scale);
+    assert_int_equal(lk_model_param_elements(model), 785 * 512 + 513 * 512 + 513 * 10);
+    lk_model_free(model);
+    options.hidden[0]    = 32;
+    options.hidden_count = 1;
+    model                = model_of("mlp", &options);
+    assert_int_equal(lk_model_param_elements(model), 785 * 32 + 33 * 10);
+    lk_model_free(model);
+}
+
+/* ---- What is refused ---------------------------------------------------------------------- */
+
+static void test_options_that_do_not_fit_say_what_to_change(void **state)
+{
+    const lk_shape image = { 3, { 32, 32, 3 } }, text = { 1, { 16 } };
+    (void)state;
+    assert_refused("vgg", (lk_model_options){ .input = image, .classes = 10 },
+                   "gpt, resnet and mlp");
+    assert_refused("gpt", (lk_model_options){ .input = image, .classes = 10 }, "--data");
+    assert_refused(
+        "gpt",
+        (lk_model_options){ .input = text, .tokens = true, .classes = 9, .width = 100, .heads = 3 },
+        "--heads");
+    assert_refused("gpt", (lk_model_options){ .input = text, .tokens = true, .classes = 9,
+                                              .dropout = 1.0F }, "--dropout");
+    assert_refused("resnet", (lk_model_options){ .input = text, .classes = 10 }, "images");
+    assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 21 },
+                   "--depth 21");
+    assert_refused("resnet", (lk_model_options){ .input = image, .classes = 10, .depth = 50 },
+                   "--depth 50");
+    assert_refused("resnet", (lk_model_options){ .input = image, .classes = 1 }, "labels");
+    assert_refused("mlp", (lk_model_options){ .input = text, .tokens = true, .classes = 9 },
+                   "tokens");
+    assert_refused("mlp", (lk_model_options){ .input = image, .classes = 9, .hidden_count = 2,
+                                              .hidden = { 8, 0 } }, "--hidden");
+}
+
+static void test_the_list_ends(void **state)
+{
+    (void)state;
+    assert_string_equal(lk_model_builtin(0), "gpt");
+    assert_string_equal(lk_model_builtin(1), "resnet");
+    assert_string_equal(lk_model_builtin(2), "mlp");
+    assert_null(lk_model_builtin(3));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpt2_small_has_its_parameters),
+        cmocka_unit_test(test_gpt_ties_its_head_and_starts_as_gpt2_does),
+        cmocka_unit_test(test_gpt_has_dropout_only_when_asked),
+        cmocka_unit_test(test_resnets_have_their_parameters),
+        cmocka_unit_test(test_resnet18_is_named_as_users_know_it),
+        cmocka_unit_test(test_zero_gamma_is_for_the_last_norm_of_a_block),
+        cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_options_that_do_not_fit_say_what_to_change),
+        cmocka_unit_test(test_the_list_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

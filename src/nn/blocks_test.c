@@ -1,0 +1,299 @@
+/* blocks_test.c -- every block type against finite differences.
+ *
+ * The block under test stands between a probe, whose parameter is added to the model's input (so
+ * that its gradient is that of the block's input, over all samples), and a loss that is a fixed
+ * random combination of the outputs, summed in FP64.  Every element of every parameter, the
+ * probes' included, is moved both ways, and the slope compared with what backward adds.
+ */
+#include "nn/testing.h"
+
+#include <math.h>
+
+#include "tensor/ops.h"
+
+enum { SAMPLES = 3 };
+
+/* ---- The probe: y = x + p, p for each sample the same ------------------------------------- */
+
+static lk_status probe_plan(lk_plan *plan)
+{
+    lk_shape shape = lk_plan_block(plan)->x[0];
+    lk_plan_output(plan, shape);
+    return lk_plan_param(plan, "p", shape, LK_INIT_ZERO, 0.0F, false);
+}
+
+static void probe_forward(const lk_block_call *call)
+{
+    size_t       count = lk_shape_count(call->block->y);
+    const float *x     = call->x[0];
+    for (size_t i = 0; i < call->samples * count; i++)
+        call->y[i] = x[i] + call->params[0][i % count];
+}
+
+static void probe_backward(const lk_block_call *call)
+{
+    size_t count = lk_shape_count(call->block->y);
+    for (size_t i = 0; i < call->samples * count; i++)
+        call->grads[0][i % count] += call->dy[i];
+}
+
+static const lk_block_type probe = {
+    .name = "probe", .plan = probe_plan, .forward = probe_forward, .backward = probe_backward
+};
+
+/* ---- The loss: a random combination ------------------------------------------------------- */
+
+typedef struct {
+    double *sum;
+} combine_options;
+
+static lk_status combine_plan(lk_plan *plan)
+{
+    lk_plan_output(plan, (lk_shape){ 1, { 1 } });
+    return LK_OK;
+}
+
+static void combine_forward(const lk_block_call *call)
+{
+    const combine_options *options = call->block->options;
+    size_t                 count   = call->samples * lk_shape_count(call->block->x[0]);
+    *options->sum                  = 0.0;
+    for (size_t i = 0; i < count; i++)
+        *options->sum += (double)noise(9, (uint32_t)i) * (double)call->y[i];
+    for (uint32_t s = 0; s < call->samples; s++)
+        call->loss[s] = 0.0F;
+}
+
+static void combine_backward(const lk_block_call *call)
+{
+    size_t count = call->samples * lk_shape_count(call->block->x[0]);
+    for (size_t i = 0; i < count; i++)
+        call->dx[0][i] = noise(9, (uint32_t)i);
+}
+
+static const lk_block_type combine = { .name = "combine", .plan = combine_plan,
+                                       .forward = combine_forward, .backward = combine_backward,
+                                       .loss = true };
+
+/* ---- The comparison ----------------------------------------------------------------------- */
+
+typedef struct {
+    net           n;
+    double        sum;
+    const void   *x;
+    const int32_t targets[8 * SAMPLES];
+} rig;
+
+static double loss_of(rig *r)
+{
+    lk_walk walk = net_walk(&r->n, true);
+    lk_pass pass = net_pass(&r->n, 0, SAMPLES, r->x, r->targets);
+    r->sum       = 0.0;
+    pass.state_sums = NULL;
+    lk_engine_forward(r->n.engine, &walk, &pass, 1);
+    return r->sum + pass.loss_sum;
+}
+
+static double slope(rig *r, uint32_t param, size_t element)
+{
+    const float step = 1.0F / 256.0F;
+    float      *p = net_param(&r->n, param) + element, kept = *p;
+    float       above = kept + step, below = kept - step;
+    *p         = above;
+    double high = loss_of(r);
+    *p         = below;
+    double low = loss_of(r);
+    *p         = kept;
+    return (high - low) / ((double)above - (double)below);
+}
+
+static void compare(rig *r)
+{
+    uint32_t            count;
+    const lk_param     *params = lk_model_params(r->n.model, &count);
+    const lk_grad_term *terms  = lk_model_terms(r->n.model, &count);
+    lk_walk             walk   = net_walk(&r->n, true);
+    lk_pass             pass   = net_pass(&r->n, 0, SAMPLES, r->x, r->targets);
+
+    lk_engine_forward(r->n.engine, &walk, &pass, 1);
+    lk_engine_backward(r->n.engine, &walk, &pass, 1);
+    for (uint32_t p = 0; p < r->n.param_count; p++) {
+        for (size_t i = 0; i < lk_shape_count(params[p].shape); i++) {
+            double grad = 0.0, by_differences = slope(r, p, i);
+            for (uint32_t t = 0; t < r->n.term_count; t++)
+                if (terms[t].param == p)
+                    grad += (double)r->n.grads[0][t][i];
+            double error = fabs(grad - by_differences), size = fabs(by_differences);
+            if (!(error <= 4e-3 + 4e-3 * size))
+                fail_msg("%s[%zu]: backward says %.6f, differences say %.6f", params[p].name, i,
+                         grad, by_differences);
+        }
+    }
+    assert_true(r->n.term_count > 0);
+}
+
+/* Adds the loss, compares, frees everything. */
+static void finish(rig *r, lk_model *model, lk_value out, const void *x)
+{
+    combine_options options = { .sum = &r->sum };
+    if (out != 0)
+        MUST(lk_model_add(&out, model, &combine, "", &options, sizeof options, &out, 1));
+    r->n = net_open(model, 1, NULL, SAMPLES, 1);
+    r->x = x;
+    compare(r);
+    net_close(&r->n);
+}
+
+/* A probe for each input, the block on top of them. */
+static void check_block(const lk_block_type *type, const void *options, size_t options_bytes,
+                        lk_shape shape, uint32_t inputs, bool loss)
+{
+    rig      r = { .targets = { 1, 0, 3, 2, -1, 1, 0, 0, 2, 3, 1, 2, 0, 1, 3 } };
+    lk_model *model;
+    lk_value  values[2], out;
+    float    *x = noise_floats(1, SAMPLES * lk_shape_count(shape));
+
+    MUST(lk_model_new(&model, "test", shape, false));
+    for (uint32_t i = 0; i < inputs; i++) {
+        const lk_value input = 0;
+        MUST(lk_model_add(&values[i], model, &probe, i == 0 ? "a" : "b", NULL, 0, &input, 1));
+    }
+    MUST(lk_model_add(&out, model, type, "block", options, options_bytes, values, inputs));
+    finish(&r, model, loss ? 0 : out, x);
+    lki_free(x);
+}
+
+#define CHECK(type, options, shape, inputs)                                                      \
+    check_block(&(type), &(options), sizeof(options), (shape), (inputs), false)
+#define CHECK_PLAIN(type, shape, inputs, loss)                                                   \
+    check_block(&(type), NULL, 0, (shape), (inputs), (loss))
+
+static const lk_shape sequence = { 2, { 4, 6 } }, image = { 3, { 5, 6, 3 } };
+
+/* ---- The blocks --------------------------------------------------------------------------- */
+
+static void test_linear(void **state)
+{
+    const char *const activations[] = { NULL, "relu", "gelu", "gelu_tanh" };
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        lk_linear_options plain = { .out = 5, .activation = activations[i] };
+        lk_linear_options other = { .out = 5, .activation = activations[i], .transposed = true,
+                                    .no_bias = true };
+        CHECK(lk_block_linear, plain, sequence, 1);
+        CHECK(lk_block_linear, other, sequence, 1);
+    }
+}
+
+static void test_layernorm(void **state)
+{
+    (void)state;
+    CHECK_PLAIN(lk_block_layernorm, sequence, 1, false);
+}
+
+static void test_attention(void **state)
+{
+    lk_attention_options plain = { .heads = 2 }, dropping = { .heads = 2, .dropout = 0.3F };
+    const lk_shape       qkv   = { 2, { 5, 12 } };
+    (void)state;
+    CHECK(lk_block_attention, plain, qkv, 1);
+    CHECK(lk_block_attention, dropping, qkv, 1);
+}
+
+static void test_elementwise(void **state)
+{
+    lk_dropout_options none = { 0 }, some = { .p = 0.4F };
+    (void)state;
+    CHECK(lk_block_dropout, none, sequence, 1);
+    CHECK(lk_block_dropout, some, sequence, 1);
+    CHECK_PLAIN(lk_block_add, sequence, 2, false);
+    CHECK_PLAIN(lk_block_relu, sequence, 1, false);
+    CHECK_PLAIN(lk_block_flatten, image, 1, false);
+}
+
+static void test_conv(void **state)
+{
+    lk_conv_options same = { .out = 4, .kernel = 3, .stride = 1, .pad = 1 };
+    lk_conv_options half = { .out = 2, .kernel = 3, .stride = 2, .pad = 1 };
+    lk_conv_options point = { .out = 4, .kernel = 1, .stride = 2, .pad = 0 };
+    (void)state;
+    CHECK(lk_block_conv, same, image, 1);
+    CHECK(lk_block_conv, half, image, 1);
+    CHECK(lk_block_conv, point, image, 1);
+}
+
+static void test_batchnorm(void **state)
+{
+    lk_batchnorm_options plain = { 0 }, relu = { .relu = true };
+    (void)state;
+    CHECK(lk_block_batchnorm, plain, sequence, 1);
+    CHECK(lk_block_batchnorm, relu, image, 1);
+    CHECK(lk_block_batchnorm, plain, sequence, 2);
+    CHECK(lk_block_batchnorm, relu, image, 2);
+}
+
+static void test_pooling(void **state)
+{
+    lk_maxpool_options  overlapping = { .kernel = 3, .stride = 2, .pad = 1 };
+    lk_shortcut_options shortcut    = { .channels = 5, .stride = 2 };
+    (void)state;
+    CHECK(lk_block_maxpool, overlapping, image, 1);
+    CHECK(lk_block_shortcut, shortcut, image, 1);
+    CHECK_PLAIN(lk_block_avgpool, image, 1, false);
+}
+
+static void test_cross_entropy(void **state)
+{
+    (void)state;
+    CHECK_PLAIN(lk_block_cross_entropy, ((lk_shape){ 2, { 5, 4 } }), 1, true);
+}
+
+/* The embedding reads token ids, so it has no probe; its weight is also the head's. */
+static void test_embedding(void **state)
+{
+    const int32_t        tokens[4 * SAMPLES] = { 0, 3, 3, 1, 2, 2, 0, 4, 1, 1, 1, 3 };
+    lk_embedding_options embedding           = { .vocabulary = 5, .width = 6 };
+    lk_linear_options    head = { .out = 5, .no_bias = true, .shared = "wte.weight" };
+    rig                  r    = { 0 };
+    lk_model            *model;
+    lk_value             v = 0;
+    (void)state;
+    MUST(lk_model_new(&model, "test", (lk_shape){ 1, { 4 } }, true));
+    MUST(lk_model_add(&v, model, &lk_block_embedding, "", &embedding, sizeof embedding, &v, 1));
+    MUST(lk_model_add(&v, model, &lk_block_linear, "head", &head, sizeof head, &v, 1));
+    finish(&r, model, v, tokens);
+}
+
+/* A value with three readers, one of them in place and one twice: the gradients add up. */
+static void test_shared_value(void **state)
+{
+    lk_dropout_options dropout = { .p = 0.25F };
+    float             *x       = noise_floats(1, SAMPLES * 24);
+    rig                r       = { 0 };
+    lk_model          *model;
+    lk_value           v = 0, w, twice[2];
+    (void)state;
+    MUST(lk_model_new(&model, "test", sequence, false));
+    MUST(lk_model_add(&v, model, &probe, "a", NULL, 0, &v, 1));
+    MUST(lk_model_add(&w, model, &lk_block_dropout, "", &dropout, sizeof dropout, &v, 1));
+    twice[0] = twice[1] = v;
+    MUST(lk_model_add(&twice[0], model, &lk_block_add, "", NULL, 0, twice, 2));
+    twice[1] = w;
+    MUST(lk_model_add(&twice[1], model, &lk_block_add, "", NULL, 0, twice, 2));
+    twice[0] = v;
+    MUST(lk_model_add(&v, model, &lk_block_add, "", NULL, 0, twice, 2));
+    finish(&r, model, v, x);
+    lki_free(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear),        cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_conv),          cmocka_unit_test(test_batchnorm),
+        cmocka_unit_test(test_pooling),       cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_embedding),     cmocka_unit_test(test_shared_value),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
