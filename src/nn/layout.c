@@ -38,7 +38,7 @@ static lk_status too_large(const lki_block_entry *entry, const char *what, uint3
 static lk_status append(size_t *end, size_t bytes, size_t *offset)
 {
     *offset = *end;
-    if (bytes > BYTES_MAX || *end > BYTES_MAX)
+    if (*end > BYTES_MAX || bytes > BYTES_MAX - *end)
         return LK_ENOMEM;
     *end += lki_round_up(bytes, ALIGNMENT);
     return LK_OK;
@@ -233,10 +233,11 @@ static lk_status place_gradients(lki_layout *layout)
     qsort(order, layout->slot_count, sizeof *order, larger_first);
     layout->grads = layout->context_bytes;
     for (uint32_t i = 0; i < layout->slot_count; i++) {
-        size_t offset       = first_fit(order, i, order[i]);
-        order[i]->offset    = layout->grads + offset;
-        layout->grads_bytes = lki_max(layout->grads_bytes, offset + order[i]->bytes);
+        order[i]->offset    = first_fit(order, i, order[i]);
+        layout->grads_bytes = lki_max(layout->grads_bytes, order[i]->offset + order[i]->bytes);
     }
+    for (uint32_t i = 0; i < layout->slot_count; i++)
+        layout->slots[i].offset += layout->grads;
     lki_free(order);
     return LK_OK;
 }

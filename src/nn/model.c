@@ -325,7 +325,6 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     size_t          param_count = model->param_count, state_count = model->state_count;
     size_t          elements    = model->param_elements;
 
-    *out = 0;
     lk_status st = entry_init(&entry, model, type, name, options, options_bytes);
     if (st == LK_OK)
         st = entry_inputs(&entry, model, inputs, input_count);

@@ -142,7 +142,7 @@ static void test_memory_that_no_machine_has_is_refused(void **state)
     MUST(add(&v, model, &lk_block_linear, "out", &out, sizeof out, v));
     MUST(add(&v, model, &lk_block_cross_entropy, "", NULL, 0, v));
     assert_says(open_with(model, UINT32_MAX, 1), LK_ENOMEM, "\"wide\"");
-    assert_says(open_with(model, 64, 1), LK_ENOMEM, "GiB");
+    assert_says(open_with(model, 32, 1), LK_ENOMEM, "GiB");
     MUST(add(&v, small, &lk_block_linear, "out", &out, sizeof out, 0));
     MUST(add(&v, small, &lk_block_cross_entropy, "", NULL, 0, v));
     assert_says(open_with(small, 1 << 24, UINT32_MAX), LK_ENOMEM, "GiB");
