@@ -1,0 +1,189 @@
+/* attention_test.c -- causal attention: the reference's bits on every machine; gradients. */
+#include "tensor/ops/testing_nn.h"
+
+#define DROPOUT { .seed = 7, .step = 3, .first_slot = 40, .layer = 2, .p = 0.3f }
+
+/* Context lengths on, below and beyond the blocks of 32 queries and 64 keys. */
+static const lki_attention_shape shapes[] = {
+    { 1, 1, 4, 1, { 0 } },   { 2, 5, 6, 2, { 0 } },    { 2, 5, 6, 2, DROPOUT },
+    { 1, 64, 32, 1, { 0 } }, { 2, 33, 51, 3, DROPOUT }, { 1, 131, 40, 2, { 0 } },
+    { 1, 97, 32, 2, DROPOUT },
+};
+
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+typedef struct { size_t qkv, y, lse; } counts;
+
+static counts counts_of(const lki_attention_shape *s)
+{
+    return (counts){ s->b * s->t * 3 * s->c, s->b * s->t * s->c, s->b * s->heads * s->t };
+}
+
+/* Values large enough for the softmax to have winners. */
+static float *qkv_new(size_t n)
+{
+    float *qkv = nn_values(n, 1);
+    for (size_t i = 0; i < n; i++)
+        qkv[i] *= 2.0f;
+    return qkv;
+}
+
+static void *scratch_new(const lk_exec *exec, const lki_attention_shape *s)
+{
+    size_t bytes = lki_attention_scratch_bytes(exec, s);
+    void  *p     = nn_bytes(bytes);
+    memset(p, 0xff, bytes); /* garbage must not show */
+    return p;
+}
+
+static void one_machine(lk_exec *exec, const lki_attention_shape *s, const float *qkv,
+                        const float *dy, const float *want_y, const float *want_lse,
+                        const float *want_d)
+{
+    counts c       = counts_of(s);
+    void  *scratch = scratch_new(exec, s);
+    float *y = nn_values(c.y, 3), *lse = nn_values(c.lse, 4);
+    float *d = nn_values(c.qkv, 5), *sum = nn_values(c.qkv, 5);
+
+    lki_attention(exec, s, qkv, y, lse, scratch);
+    nn_same(exec, "y", c.y, y, want_y);
+    nn_same(exec, "lse", c.lse, lse, want_lse);
+    lki_attention_backward(exec, s, qkv, y, lse, dy, d, false, scratch);
+    nn_same(exec, "dqkv", c.qkv, d, want_d);
+    lki_attention_backward(exec, s, qkv, y, lse, dy, sum, true, scratch);
+    float *old = nn_values(c.qkv, 5);
+    for (size_t i = 0; i < c.qkv; i++)
+        old[i] = old[i] + want_d[i];
+    nn_same(exec, "dqkv added", c.qkv, sum, old);
+    free(scratch);
+    free(y);
+    free(lse);
+    free(d);
+    free(sum);
+    free(old);
+}
+
+static void attention_bits(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++) {
+        const lki_attention_shape *s = &shapes[i];
+        counts c   = counts_of(s);
+        float *qkv = qkv_new(c.qkv), *dy = nn_values(c.y, 2);
+        float *y = nn_values(c.y, 6), *lse = nn_values(c.lse, 6), *d = nn_values(c.qkv, 6);
+        lki_reference_attention(s, qkv, y, lse);
+        lki_reference_attention_backward(s, qkv, y, lse, dy, d);
+        for (size_t k = 0; k < m.count; k++)
+            one_machine(m.exec[k], s, qkv, dy, y, lse, d);
+        free(qkv);
+        free(dy);
+        free(y);
+        free(lse);
+        free(d);
+    }
+    nn_machines_free(&m);
+}
+
+typedef struct { const lki_attention_shape *s; double *qkv, *dy; } exact;
+
+static double exact_keep(const lki_attention_shape *s, size_t sample, size_t element)
+{
+    if (!(s->dropout.p > 0.0f))
+        return 1;
+    lki_random r = lki_philox(s->dropout.seed, LKI_RNG_DROPOUT, (uint32_t)(element / 4),
+                              s->dropout.first_slot + (uint32_t)sample, s->dropout.step,
+                              s->dropout.layer);
+    return lki_random_unit(r.word[element % 4]) < s->dropout.p ? 0 : 1 / (1 - (double)s->dropout.p);
+}
+
+/* Sum of dy * softmax(q k / sqrt(size)) v, from the definition. */
+static double exact_loss(const void *context)
+{
+    const exact *e = context;
+    const lki_attention_shape *s = e->s;
+    size_t size = s->c / s->heads, row = 3 * s->c;
+    double loss = 0;
+    for (size_t at = 0; at < s->b * s->heads * s->t; at++) {
+        size_t i = at % s->t, head = at / s->t % s->heads, sample = at / s->t / s->heads;
+        const double *base = e->qkv + sample * s->t * row + head * size;
+        double        sum = 0, value = 0;
+        for (size_t j = 0; j <= i; j++) {
+            double score = 0, along = 0;
+            for (size_t d = 0; d < size; d++) {
+                score += base[i * row + d] * base[j * row + s->c + d];
+                along += e->dy[(sample * s->t + i) * s->c + head * size + d] *
+                         base[j * row + 2 * s->c + d];
+            }
+            double p = exp(score / sqrt((double)size));
+            sum += p;
+            value += p * exact_keep(s, sample, (head * s->t + i) * s->t + j) * along;
+        }
+        loss += value / sum;
+    }
+    return loss;
+}
+
+static void attention_gradients(void **state)
+{
+    lk_exec *exec = NULL;
+    (void)state;
+    assert_int_equal(lk_exec_open(&exec, 2, NULL), LK_OK);
+    for (size_t i = 0; i < SHAPES; i++) {
+        const lki_attention_shape *s = &shapes[i];
+        if (s->t > 100)
+            continue; /* differences cost a forward pass a place */
+        counts c   = counts_of(s);
+        float *qkv = qkv_new(c.qkv), *dy = nn_values(c.y, 2);
+        float *y = nn_values(c.y, 3), *lse = nn_values(c.lse, 4), *d = nn_values(c.qkv, 5);
+        void  *scratch = scratch_new(exec, s);
+        lki_attention(exec, s, qkv, y, lse, scratch);
+        lki_attention_backward(exec, s, qkv, y, lse, dy, d, false, scratch);
+        exact e = { s, nn_doubles(qkv, c.qkv), nn_doubles(dy, c.y) };
+        nn_gradient("dqkv", exact_loss, &e, e.qkv, c.qkv, d, NULL);
+        free(e.qkv);
+        free(e.dy);
+        free(scratch);
+        free(qkv);
+        free(dy);
+        free(y);
+        free(lse);
+        free(d);
+    }
+    lk_exec_free(exec);
+}
+
+/* What comes later changes nothing that came before. */
+static void attention_is_causal(void **state)
+{
+    lki_attention_shape s = { 1, 80, 32, 2, { 0 } };
+    counts   c = counts_of(&s);
+    lk_exec *exec = NULL;
+    float   *qkv = qkv_new(c.qkv), *lse = nn_values(c.lse, 4);
+    float   *y = nn_values(c.y, 3), *changed = nn_values(c.y, 3);
+    (void)state;
+    assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
+    void *scratch = scratch_new(exec, &s);
+    lki_attention(exec, &s, qkv, y, lse, scratch);
+    for (size_t i = 70 * 3 * s.c; i < c.qkv; i++)
+        qkv[i] = 100.0f;
+    lki_attention(exec, &s, qkv, changed, lse, scratch);
+    nn_same(exec, "y of the past", 70 * s.c, changed, y);
+    assert_memory_not_equal(changed + 70 * s.c, y + 70 * s.c, 10 * s.c * sizeof *y);
+    free(scratch);
+    free(qkv);
+    free(lse);
+    free(y);
+    free(changed);
+    lk_exec_free(exec);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_bits),
+        cmocka_unit_test(attention_gradients),
+        cmocka_unit_test(attention_is_causal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+/* norm_test.c -- LayerNorm and BatchNorm: the reference's bits on every machine; gradients. */
+#include "tensor/ops/testing_nn.h"
+
+typedef struct { size_t rows, c; } shape;
+
+static const shape shapes[] = { { 1, 1 }, { 3, 5 }, { 7, 16 }, { 37, 33 }, { 70, 130 }, { 257, 48 } };
+
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* What a norm reads, and one set of what it writes. */
+typedef struct { float *x, *gamma, *beta, *dy; } inputs;
+typedef struct { float *y, *mean, *rstd, *var, *dx, *dgamma, *dbeta; } outputs;
+
+static inputs inputs_new(shape s)
+{
+    return (inputs){ nn_values(s.rows * s.c, 1), nn_values(s.c, 2), nn_values(s.c, 3),
+                     nn_values(s.rows * s.c, 4) };
+}
+
+static void inputs_free(inputs *in)
+{
+    free(in->x);
+    free(in->gamma);
+    free(in->beta);
+    free(in->dy);
+}
+
+static outputs outputs_new(shape s, size_t statistics)
+{
+    return (outputs){ .y      = nn_bytes(s.rows * s.c * sizeof(float)),
+                      .mean   = nn_bytes(statistics * sizeof(float)),
+                      .rstd   = nn_bytes(statistics * sizeof(float)),
+                      .var    = nn_bytes(statistics * sizeof(float)),
+                      .dx     = nn_values(s.rows * s.c, 5),
+                      .dgamma = nn_values(s.c, 6),
+                      .dbeta  = nn_values(s.c, 7) };
+}
+
+static void outputs_free(outputs *out)
+{
+    free(out->y);
+    free(out->mean);
+    free(out->rstd);
+    free(out->var);
+    free(out->dx);
+    free(out->dgamma);
+    free(out->dbeta);
+}
+
+static void outputs_same(const lk_exec *exec, shape s, size_t statistics, const outputs *got,
+                         const outputs *want)
+{
+    nn_same(exec, "y", s.rows * s.c, got->y, want->y);
+    nn_same(exec, "mean", statistics, got->mean, want->mean);
+    nn_same(exec, "rstd", statistics, got->rstd, want->rstd);
+    nn_same(exec, "var", statistics, got->var, want->var);
+    nn_same(exec, "dx", s.rows * s.c, got->dx, want->dx);
+    nn_same(exec, "dgamma", s.c, got->dgamma, want->dgamma);
+    nn_same(exec, "dbeta", s.c, got->dbeta, want->dbeta);
+}
+
+static void layernorm_bits(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 2 * SHAPES; i++) {
+        shape   s    = shapes[i / 2];
+        bool    add  = i % 2 != 0;
+        inputs  in   = inputs_new(s);
+        outputs want = outputs_new(s, s.rows);
+        lki_reference_layernorm(s.rows, s.c, in.x, in.gamma, in.beta, want.y, want.mean, want.rstd);
+        lki_reference_layernorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, in.dy,
+                                         want.dx, add, want.dgamma, want.dbeta);
+        for (size_t k = 0; k < m.count; k++) {
+            outputs got = outputs_new(s, s.rows);
+            lki_layernorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean, got.rstd);
+            lki_layernorm_backward(m.exec[k], s.rows, s.c, in.x, in.gamma, got.mean, got.rstd,
+                                   in.dy, got.dx, add, got.dgamma, got.dbeta);
+            outputs_same(m.exec[k], s, s.rows, &got, &want);
+            outputs_free(&got);
+        }
+        outputs_free(&want);
+        inputs_free(&in);
+    }
+    nn_machines_free(&m);
+}
+
+static void batchnorm_bits(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 2 * SHAPES; i++) {
+        shape   s    = shapes[i / 2];
+        bool    add  = i % 2 != 0;
+        inputs  in   = inputs_new(s);
+        outputs want = outputs_new(s, s.c);
+        lki_reference_batchnorm(s.rows, s.c, in.x, in.gamma, in.beta, want.y, want.mean, want.rstd,
+                                want.var);
+        lki_reference_batchnorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, in.dy,
+                                         want.dx, add, want.dgamma, want.dbeta);
+        for (size_t k = 0; k < m.count; k++) {
+            outputs got = outputs_new(s, s.c);
+            lki_batchnorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
+                          got.rstd, got.var);
+            lki_batchnorm_backward(m.exec[k], s.rows, s.c, in.x, in.gamma, got.mean, got.rstd,
+                                   in.dy, got.dx, add, got.dgamma, got.dbeta);
+            outputs_same(m.exec[k], s, s.c, &got, &want);
+            outputs_free(&got);
+        }
+        outputs_free(&want);
+        inputs_free(&in);
+    }
+    nn_machines_free(&m);
+}
+
+/* Evaluation with given statistics is the same line with another mean and variance. */
+static void batchnorm_apply_bits(void **state)
+{
+    nn_machines m = nn_machines_open();
+    shape  s = { 37, 131 };
+    inputs in = inputs_new(s);
+    float *mean = nn_values(s.c, 8), *var = nn_values(s.c, 9);
+    float *y = nn_bytes(s.rows * s.c * sizeof *y), *want = nn_bytes(s.rows * s.c * sizeof *want);
+    (void)state;
+    for (size_t i = 0; i < s.c; i++)
+        var[i] = fabsf(var[i]) + 0.1f;
+    for (size_t i = 0; i < s.rows * s.c; i++) {
+        float rstd = 1.0f / sqrtf(var[i % s.c] + 1e-5f);
+        want[i]    = fmaf((in.x[i] - mean[i % s.c]) * rstd, in.gamma[i % s.c], in.beta[i % s.c]);
+    }
+    for (size_t k = 0; k < m.count; k++) {
+        lki_batchnorm_apply(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, mean, var, y);
+        nn_same(m.exec[k], "y", s.rows * s.c, y, want);
+    }
+    free(mean);
+    free(var);
+    free(y);
+    free(want);
+    inputs_free(&in);
+    nn_machines_free(&m);
+}
+
+/* Sum of dy * y in doubles; x(i, j) of set i, member j stands at i * outer + j * inner. */
+typedef struct {
+    size_t  sets, members, outer, inner;
+    bool    per_set; /* gamma and beta: one a set (BatchNorm) or one a member (LayerNorm) */
+    double *x, *gamma, *beta, *dy;
+} exact;
+
+static double exact_loss(const void *context)
+{
+    const exact *e = context;
+    double loss = 0;
+    for (size_t i = 0; i < e->sets; i++) {
+        double mean = 0, var = 0;
+        for (size_t j = 0; j < e->members; j++)
+            mean += e->x[i * e->outer + j * e->inner] / (double)e->members;
+        for (size_t j = 0; j < e->members; j++) {
+            double d = e->x[i * e->outer + j * e->inner] - mean;
+            var += d * d / (double)e->members;
+        }
+        for (size_t j = 0; j < e->members; j++) {
+            size_t at = i * e->outer + j * e->inner, p = e->per_set ? i : j;
+            loss += e->dy[at] * ((e->x[at] - mean) / sqrt(var + 1e-5) * e->gamma[p] + e->beta[p]);
+        }
+    }
+    return loss;
+}
+
+static void gradients(shape s, bool batch)
+{
+    inputs   in = inputs_new(s);
+    outputs  out = outputs_new(s, s.rows + s.c), old = outputs_new(s, 1);
+    lk_exec *exec = NULL;
+    assert_int_equal(lk_exec_open(&exec, 2, NULL), LK_OK);
+    if (batch) {
+        lki_batchnorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd, out.var);
+        lki_batchnorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
+                               false, out.dgamma, out.dbeta);
+    } else {
+        lki_layernorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd);
+        lki_layernorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
+                               false, out.dgamma, out.dbeta);
+    }
+    exact e = { .sets = batch ? s.c : s.rows, .members = batch ? s.rows : s.c,
+                .outer = batch ? 1 : s.c, .inner = batch ? s.c : 1, .per_set = batch,
+                .x = nn_doubles(in.x, s.rows * s.c), .gamma = nn_doubles(in.gamma, s.c),
+                .beta = nn_doubles(in.beta, s.c), .dy = nn_doubles(in.dy, s.rows * s.c) };
+    nn_gradient("dx", exact_loss, &e, e.x, s.rows * s.c, out.dx, NULL);
+    nn_gradient("dgamma", exact_loss, &e, e.gamma, s.c, out.dgamma, old.dgamma);
+    nn_gradient("dbeta", exact_loss, &e, e.beta, s.c, out.dbeta, old.dbeta);
+    free(e.x);
+    free(e.gamma);
+    free(e.beta);
+    free(e.dy);
+    outputs_free(&out);
+    outputs_free(&old);
+    inputs_free(&in);
+    lk_exec_free(exec);
+}
+
+static void norm_gradients(void **state)
+{
+    (void)state;
+    gradients((shape){ 5, 37 }, false);
+    gradients((shape){ 3, 64 }, false);
+    gradients((shape){ 37, 5 }, true);
+    gradients((shape){ 67, 20 }, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layernorm_bits),
+        cmocka_unit_test(batchnorm_bits),
+        cmocka_unit_test(batchnorm_apply_bits),
+        cmocka_unit_test(norm_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

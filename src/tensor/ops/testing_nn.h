@@ -1,0 +1,111 @@
+/* testing_nn.h -- machines to run an operator on, values to feed it, and two ways to be right.
+ *
+ * Bits:      every instruction set this processor has, with 1, 2 and 3 threads, must leave what
+ *            the scalar reference leaves, byte for byte.
+ * Gradients: a backward pass must agree with central differences of a forward pass written in
+ *            double precision here, which shares no code with the operator or its reference.
+ */
+#ifndef LKI_TENSOR_TESTING_NN_H
+#define LKI_TENSOR_TESTING_NN_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "tensor/ops.h"
+#include "tensor/reference_nn.h"
+
+enum { NN_MACHINES_MAX = 9 };
+
+typedef struct { size_t count; lk_exec *exec[NN_MACHINES_MAX]; } nn_machines;
+
+static inline nn_machines nn_machines_open(void)
+{
+    static const char *const isas[] = { "portable", "avx2", "avx512" };
+    nn_machines m = { 0 };
+    for (size_t i = 0; i < 3; i++)
+        for (uint32_t threads = 1; threads <= 3; threads++)
+            if (lk_exec_open(&m.exec[m.count], threads, isas[i]) == LK_OK)
+                m.count++;
+    assert_true(m.count >= 3); /* portable is always there */
+    return m;
+}
+
+static inline void nn_machines_free(nn_machines *m)
+{
+    for (size_t i = 0; i < m->count; i++)
+        lk_exec_free(m->exec[i]);
+}
+
+static inline void *nn_bytes(size_t bytes)
+{
+    void *p = calloc(1, bytes > 0 ? bytes : 1);
+    assert_non_null(p);
+    return p;
+}
+
+/* n values in [-1, 1), each a function of (seed, i). */
+static inline float *nn_values(size_t n, uint32_t seed)
+{
+    float *x = nn_bytes(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = 2.0f * lki_random_unit(lki_philox(seed, LKI_RNG_DATA, (uint32_t)i, 0, 0, 0).word[0]) - 1.0f;
+    return x;
+}
+
+static inline float *nn_copy(const float *x, size_t n)
+{
+    float *y = nn_bytes(n * sizeof *y);
+    memcpy(y, x, n * sizeof *y);
+    return y;
+}
+
+static inline double *nn_doubles(const float *x, size_t n)
+{
+    double *y = nn_bytes(n * sizeof *y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+
+static inline void nn_same(const lk_exec *exec, const char *what, size_t n, const float *got,
+                           const float *want)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&got[i], &want[i], sizeof *got) != 0)
+            fail_msg("%s[%zu of %zu] is %a, the reference says %a (%s, %u threads)", what, i, n,
+                     (double)got[i], (double)want[i], lk_exec_isa(exec), lk_exec_threads(exec));
+}
+
+/* The scalar that gradients are of, as a function of whatever `context` points at. */
+typedef double (*nn_loss)(const void *context);
+
+/* Compares gradient[i], less before[i] if that is given, with (loss(x + h) - loss(x - h)) / 2h,
+ * at up to about 200 places. */
+static inline void nn_gradient(const char *what, nn_loss loss, const void *context, double *x,
+                               size_t n, const float *gradient, const float *before)
+{
+    const double h = 1e-4;
+    for (size_t i = 0; i < n; i += n / 200 + 1) {
+        double keep = x[i];
+        x[i]        = keep + h;
+        double up   = loss(context);
+        x[i]        = keep - h;
+        double down = loss(context);
+        x[i]        = keep;
+        double want = (up - down) / (2 * h);
+        double got  = (double)gradient[i] - (before == NULL ? 0.0 : (double)before[i]);
+        if (!(fabs(got - want) <= 2e-4 * (1 + fabs(want))))
+            fail_msg("%s[%zu of %zu] is %.9g, differences say %.9g", what, i, n, got, want);
+    }
+}
+
+#endif

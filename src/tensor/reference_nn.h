@@ -1,0 +1,44 @@
+/* tensor/reference_nn.h -- convolution, norms, attention, embedding and loss, written plainly.
+ *
+ * One loop an index, one element at a time, the order of operations of tensor/ops.h and of the
+ * essays in tensor/ops/: the operators must equal these to the bit.  Slow; for tests.
+ */
+#ifndef LKI_TENSOR_REFERENCE_NN_H
+#define LKI_TENSOR_REFERENCE_NN_H
+
+#include "tensor/ops.h"
+
+/* Value i is added on lane i % 16; then lane l takes lane l + 8, l + 4, l + 2, l + 1. */
+float lki_reference_lane_sum(size_t n, const float *x);
+
+void lki_reference_layernorm(size_t rows, size_t c, const float *x, const float *gamma,
+                             const float *beta, float *y, float *mean, float *rstd);
+void lki_reference_layernorm_backward(size_t rows, size_t c, const float *x, const float *gamma,
+                                      const float *mean, const float *rstd, const float *dy,
+                                      float *dx, bool add, float *dgamma, float *dbeta);
+void lki_reference_batchnorm(size_t rows, size_t c, const float *x, const float *gamma,
+                             const float *beta, float *y, float *mean, float *rstd, float *var);
+void lki_reference_batchnorm_backward(size_t rows, size_t c, const float *x, const float *gamma,
+                                      const float *mean, const float *rstd, const float *dy,
+                                      float *dx, bool add, float *dgamma, float *dbeta);
+
+void lki_reference_conv(const lki_conv_shape *s, const float *x, const float *w, float *y);
+void lki_reference_conv_backward_input(const lki_conv_shape *s, const float *dy, const float *w,
+                                       float *dx, bool add);
+void lki_reference_conv_backward_weights(const lki_conv_shape *s, const float *x, const float *dy,
+                                         float *dw);
+
+void lki_reference_maxpool(const lki_conv_shape *s, const float *x, float *y, uint32_t *argmax);
+void lki_reference_avgpool(size_t n, size_t positions, size_t c, const float *x, float *y);
+
+void lki_reference_attention(const lki_attention_shape *s, const float *qkv, float *y, float *lse);
+void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv, const float *y,
+                                      const float *lse, const float *dy, float *dqkv);
+
+void lki_reference_embedding_backward(size_t b, size_t t, size_t c, const int32_t *tokens,
+                                      const float *dy, float *dwte, float *dwpe);
+
+void lki_reference_softmax_xent(size_t rows, size_t classes, float *logits, const int32_t *targets,
+                                float *loss, uint8_t *hit, bool gradient);
+
+#endif
