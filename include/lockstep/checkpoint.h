@@ -60,7 +60,8 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_open_step(lk_checkpoint **out, const
 
 /* As lk_checkpoint_open(), but reads only the manifest: for looking at damaged ones.  Tensors have
  * no data (NULL). */
-LK_API LK_NODISCARD lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path);
+LK_API LK_NODISCARD lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path,
+                                                          char *notes, size_t notes_bytes);
 LK_API void lk_checkpoint_free(lk_checkpoint *checkpoint);
 
 /* `config` comes back as the same JSON values in the same order; its spelling may differ. */

@@ -115,7 +115,8 @@ static void comes_back(void **state)
     lk_checkpoint_free(checkpoint);
     assert_int_equal(lk_checkpoint_open_step(&checkpoint, deep, 8), LK_EIO);
     assert_null(checkpoint);
-    assert_int_equal(lk_checkpoint_open_manifest(&checkpoint, path_of("a/b/c/step-00000007/")), LK_OK);
+    assert_int_equal(lk_checkpoint_open_manifest(&checkpoint, path_of("a/b/c/step-00000007/"), NULL, 0),
+                     LK_OK);
     assert_null(lk_checkpoint_tensor(checkpoint, 0)->data);
     lk_checkpoint_free(checkpoint);
 }
@@ -252,7 +253,7 @@ static void names_block_and_tensor(void **state)
         if (strstr(lk_error_last()->message, cases[i].block) == NULL ||
             strstr(lk_error_last()->message, cases[i].tensor) == NULL)
             fail_msg("%s, %s: %s", cases[i].block, cases[i].tensor, lk_error_last()->message);
-        assert_int_equal(lk_checkpoint_open_manifest(&c, folder), LK_OK);
+        assert_int_equal(lk_checkpoint_open_manifest(&c, folder, NULL, 0), LK_OK);
         assert_int_equal(lk_checkpoint_verify(c, 0), LK_ECORRUPT);
         assert_int_equal(lk_checkpoint_verify(c, 1), LK_OK);
         lk_checkpoint_free(c);

@@ -326,9 +326,10 @@ lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path, char *notes,
     return open_path(out, path, true, notes, notes == NULL ? 0 : notes_bytes);
 }
 
-lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path)
+lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path, char *notes,
+                                      size_t notes_bytes)
 {
-    return open_path(out, path, false, NULL, 0);
+    return open_path(out, path, false, notes, notes == NULL ? 0 : notes_bytes);
 }
 
 lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t step)

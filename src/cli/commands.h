@@ -5,6 +5,7 @@
 #include "cli/options.h"
 
 extern const lki_command lki_command_train, lki_command_sample;
+extern const lki_command lki_command_inspect;
 extern const lki_command lki_command_help, lki_command_version;
 
 #endif

@@ -6,6 +6,7 @@
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
+    &lki_command_inspect,
     &lki_command_help, &lki_command_version,
 };
 

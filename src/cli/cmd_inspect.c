@@ -1,0 +1,451 @@
+/* cmd_inspect.c -- `lockstep inspect`: what is in a checkpoint, and whether it still is.
+ *
+ * Everything goes into one JSON object first; --json prints it, otherwise it is laid out for
+ * people.  So the two cannot disagree.  Damage does not end the report: the manifest, the files
+ * that are whole and the one that is not are all shown, then the exit status is 1.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/commands.h"
+#include "lockstep/checkpoint.h"
+
+typedef struct {
+    const char *path;
+    bool        json, tensors, verify;
+} inspect_options;
+
+#define AT(field) offsetof(inspect_options, field)
+
+static const lki_option table[] = {
+    LKI_POSITIONAL("CHECKPOINT", AT(path), true,
+                   "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
+    LKI_FLAG("tensors", AT(tensors), "list every tensor with its type, shape and range of values"),
+    LKI_FLAG("verify", AT(verify), "read all data and compare every hash (the default)"),
+    LKI_FLAG("json", AT(json), "write one JSON object instead"),
+    LKI_OPTIONS_END,
+};
+
+static int fail(void)
+{
+    fprintf(stderr, "lockstep inspect: %s\n", lk_error_last()->message);
+    return LKI_EXIT_FAILURE;
+}
+
+static int fail_for_memory(void)
+{
+    fprintf(stderr, "lockstep inspect: out of memory\n");
+    return LKI_EXIT_FAILURE;
+}
+
+/* ---- Tensors ------------------------------------------------------------------------------- */
+
+static double half_value(uint16_t bits)
+{
+    int    exponent = (bits >> 10) & 31;
+    double fraction = bits & 1023, value;
+    if (exponent == 31)
+        value = fraction != 0 ? (double)NAN : (double)INFINITY;
+    else
+        value = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+static double brain_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float    value;
+    memcpy(&value, &wide, sizeof value);
+    return (double)value;
+}
+
+static double value_at(const lk_tensor *tensor, uint64_t i)
+{
+    switch (tensor->dtype) {
+    case LK_F32: return (double)((const float *)tensor->data)[i];
+    case LK_F16: return half_value(((const uint16_t *)tensor->data)[i]);
+    case LK_BF16: return brain_value(((const uint16_t *)tensor->data)[i]);
+    case LK_F64: return ((const double *)tensor->data)[i];
+    case LK_I8: return ((const int8_t *)tensor->data)[i];
+    case LK_U8: return ((const uint8_t *)tensor->data)[i];
+    case LK_I16: return ((const int16_t *)tensor->data)[i];
+    case LK_U16: return ((const uint16_t *)tensor->data)[i];
+    case LK_I32: return ((const int32_t *)tensor->data)[i];
+    case LK_U32: return ((const uint32_t *)tensor->data)[i];
+    case LK_I64: return (double)((const int64_t *)tensor->data)[i];
+    case LK_U64: return (double)((const uint64_t *)tensor->data)[i];
+    default: return 0;
+    }
+}
+
+static uint64_t count_of(const lk_tensor *tensor)
+{
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < tensor->shape.rank; i++)
+        count *= tensor->shape.dims[i];
+    return count;
+}
+
+/* Range and mean of what is finite, and how much is not. */
+static json_t *statistics(const lk_tensor *tensor)
+{
+    double   low = 0, high = 0, sum = 0;
+    uint64_t finite = 0, count = count_of(tensor);
+    for (uint64_t i = 0; i < count; i++) {
+        double value = value_at(tensor, i);
+        if (!isfinite(value))
+            continue;
+        low  = finite == 0 || value < low ? value : low;
+        high = finite == 0 || value > high ? value : high;
+        sum += value;
+        finite++;
+    }
+    if (finite == 0)
+        return json_pack("{s:n, s:n, s:n, s:I}", "min", "max", "mean", "nonfinite",
+                         (json_int_t)count);
+    double mean = sum / (double)finite; /* doubles may overflow on the way: then there is no mean */
+    return json_pack("{s:f, s:f, s:o, s:I}", "min", low, "max", high, "mean",
+                     isfinite(mean) ? json_real(mean) : json_null(), "nonfinite",
+                     (json_int_t)(count - finite));
+}
+
+static json_t *tensor_entry(const lk_tensor *tensor, const char *file)
+{
+    json_t *entry = json_object(), *shape = json_array();
+    if (file != NULL)
+        json_object_set_new(entry, "file", json_string(file));
+    json_object_set_new(entry, "name", json_string(tensor->name));
+    json_object_set_new(entry, "dtype", json_string(lk_dtype_name(tensor->dtype)));
+    for (uint32_t i = 0; i < tensor->shape.rank; i++)
+        json_array_append_new(shape, json_integer((json_int_t)tensor->shape.dims[i]));
+    json_object_set_new(entry, "shape", shape);
+    json_object_set_new(entry, "count", json_integer((json_int_t)count_of(tensor)));
+    if (tensor->data != NULL)
+        json_object_update_new(entry, statistics(tensor));
+    return entry;
+}
+
+/* What the totals and the list say of tensor after tensor. */
+typedef struct {
+    json_t  *list; /* NULL unless asked for */
+    uint64_t tensors, elements, parameters;
+} totals;
+
+static void add_tensor(totals *t, const lk_tensor *tensor, const char *file)
+{
+    t->tensors++;
+    t->elements += count_of(tensor);
+    if (file == NULL || strcmp(file, "model.safetensors") == 0)
+        t->parameters += count_of(tensor);
+    if (t->list != NULL)
+        json_array_append_new(t->list, tensor_entry(tensor, file));
+}
+
+static void put_totals(json_t *report, totals *t)
+{
+    json_object_set_new(report, "tensor_count", json_integer((json_int_t)t->tensors));
+    json_object_set_new(report, "elements", json_integer((json_int_t)t->elements));
+    json_object_set_new(report, "parameters", json_integer((json_int_t)t->parameters));
+    if (t->list != NULL)
+        json_object_set_new(report, "tensors", t->list);
+}
+
+/* ---- The report ---------------------------------------------------------------------------- */
+
+static bool put_files(json_t *report, const lk_checkpoint *checkpoint, bool verify)
+{
+    json_t                     *files = json_array();
+    const lk_checkpoint_stored *file;
+    bool                        good = true;
+    for (size_t i = 0; (file = lk_checkpoint_file_at(checkpoint, i)) != NULL; i++) {
+        json_t *entry = json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes",
+                                  (json_int_t)file->bytes, "sha256", file->sha256);
+        const char *state = "unchecked";
+        if (verify && lk_checkpoint_verify(checkpoint, i) == LK_OK) {
+            state = "verified";
+        } else if (verify) {
+            state = "failed";
+            good  = false;
+            json_object_set_new(entry, "reason", json_string(lk_error_last()->message));
+        }
+        json_object_set_new(entry, "state", json_string(state));
+        json_array_append_new(files, entry);
+    }
+    json_object_set_new(report, "files", files);
+    return good;
+}
+
+/* The hash of model.safetensors as it lies there, to compare with what the manifest says. */
+static bool put_model_hash(json_t *report, const lk_checkpoint *checkpoint)
+{
+    const lk_tensor *tensor;
+    size_t           count = 0, used = 0;
+    char             hex[65];
+    while (lk_checkpoint_tensor(checkpoint, count) != NULL)
+        count++;
+    lk_tensor *model = calloc(count + 1, sizeof *model);
+    if (model == NULL)
+        return false;
+    for (size_t i = 0; (tensor = lk_checkpoint_tensor(checkpoint, i)) != NULL; i++)
+        if (strcmp(lk_checkpoint_tensor_file(checkpoint, i), "model.safetensors") == 0)
+            model[used++] = *tensor;
+    if (used > 0) {
+        lk_weights_hash(model, used, hex);
+        json_object_set_new(report, "model_hash", json_string(hex));
+    }
+    free(model);
+    return true;
+}
+
+static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options *options, bool *good)
+{
+    const lk_checkpoint_info *info   = lk_checkpoint_describe(checkpoint);
+    json_t                   *report = json_object();
+    char                      seed[24];
+    (void)snprintf(seed, sizeof seed, "%" PRIu64, info->seed);
+    json_object_set_new(report, "path", json_string(lk_checkpoint_path(checkpoint)));
+    json_object_set_new(report, "step", json_integer((json_int_t)info->step));
+    json_object_set_new(report, "seed", json_string(seed)); /* 64 bits: too many for JSON numbers */
+    json_object_set_new(report, "exactness_id", json_string(info->exactness_id));
+    json_object_set_new(report, "weights", json_string(info->weights));
+    json_object_set_new(report, "config", json_loads(info->config, 0, NULL));
+    *good = put_files(report, checkpoint, options->verify);
+
+    lk_checkpoint *whole = NULL; /* with data: only where all of it is to be believed */
+    if (options->verify && *good &&
+        lk_checkpoint_open(&whole, lk_checkpoint_path(checkpoint), NULL, 0) != LK_OK) {
+        *good = false;
+        json_object_set_new(report, "reason", json_string(lk_error_last()->message));
+    }
+    totals           t    = { .list = options->tensors ? json_array() : NULL };
+    const lk_checkpoint *from = whole != NULL ? whole : checkpoint;
+    const lk_tensor     *tensor;
+    for (size_t i = 0; (tensor = lk_checkpoint_tensor(from, i)) != NULL; i++)
+        add_tensor(&t, tensor, lk_checkpoint_tensor_file(from, i));
+    put_totals(report, &t);
+    if (whole != NULL && !put_model_hash(report, whole)) {
+        json_decref(report);
+        report = NULL;
+    }
+    lk_checkpoint_free(whole);
+    return report;
+}
+
+static json_t *report_of_file(const lk_safetensors *file, const inspect_options *options)
+{
+    json_t *report = json_object();
+    char    hex[65];
+    json_object_set_new(report, "path", json_string(options->path));
+    if (lk_safetensors_count(file) > 0) {
+        lk_weights_hash(lk_safetensors_at(file, 0), lk_safetensors_count(file), hex);
+        json_object_set_new(report, "model_hash", json_string(hex));
+    }
+    totals           t = { .list = options->tensors ? json_array() : NULL };
+    const lk_tensor *tensor;
+    for (size_t i = 0; (tensor = lk_safetensors_at(file, i)) != NULL; i++)
+        add_tensor(&t, tensor, NULL);
+    put_totals(report, &t);
+    return report;
+}
+
+/* ---- For people ---------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+static long long number_of(const json_t *object, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(object, key));
+}
+
+/* Names in files from anywhere must not move the cursor. */
+static void print_safely(const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
+        putchar(*c < 32 || *c == 127 ? '?' : *c);
+}
+
+static void print_value(const json_t *value)
+{
+    if (json_is_string(value)) {
+        print_safely(json_string_value(value));
+    } else if (json_is_real(value)) {
+        char short_[40], *end;
+        (void)snprintf(short_, sizeof short_, "%.15g", json_real_value(value));
+        bool same = !(strtod(short_, &end) < json_real_value(value)) &&
+                    !(strtod(short_, &end) > json_real_value(value));
+        printf(same ? "%.15g" : "%.17g", json_real_value(value));
+    } else {
+        char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+        printf("%s", text != NULL ? text : "?");
+        free(text);
+    }
+}
+
+static void print_config(const json_t *config)
+{
+    printf("configuration\n");
+    for (void *at = json_object_iter((json_t *)(uintptr_t)config); at != NULL;
+         at       = json_object_iter_next((json_t *)(uintptr_t)config, at)) {
+        printf("  %-24s ", json_object_iter_key(at));
+        print_value(json_object_iter_value(at));
+        printf("\n");
+    }
+}
+
+static void print_files(const json_t *files)
+{
+    printf("files\n");
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const json_t *file = json_array_get(files, i);
+        printf("  %-24s %14lld bytes  %-9s  sha256 %s\n", text_of(file, "name"),
+               number_of(file, "bytes"), text_of(file, "state"), text_of(file, "sha256"));
+    }
+}
+
+static void print_tensor(const json_t *tensor)
+{
+    char         *shape = json_dumps(json_object_get(tensor, "shape"), JSON_COMPACT);
+    const json_t *mean  = json_object_get(tensor, "mean");
+    printf("  %-22s ", text_of(tensor, "file"));
+    print_safely(text_of(tensor, "name"));
+    printf("  %s %s  %lld", text_of(tensor, "dtype"), shape != NULL ? shape : "?",
+           number_of(tensor, "count"));
+    if (json_is_number(json_object_get(tensor, "min")))
+        printf("  min %.6g max %.6g", json_number_value(json_object_get(tensor, "min")),
+               json_number_value(json_object_get(tensor, "max")));
+    if (json_is_number(mean))
+        printf(" mean %.6g", json_number_value(mean));
+    if (number_of(tensor, "nonfinite") > 0)
+        printf("  NOT FINITE: %lld", number_of(tensor, "nonfinite"));
+    printf("\n");
+    free(shape);
+}
+
+static void print_report(const json_t *report)
+{
+    const char *model = text_of(report, "model_hash"), *weights = text_of(report, "weights");
+    printf("%-14s %s\n", weights[0] != '\0' ? "checkpoint" : "file", text_of(report, "path"));
+    if (weights[0] != '\0') {
+        printf("%-14s %lld\n%-14s %s\n%-14s ", "step", number_of(report, "step"), "seed",
+               text_of(report, "seed"), "exactness id");
+        print_safely(text_of(report, "exactness_id"));
+        printf("\n");
+        print_config(json_object_get(report, "config"));
+        print_files(json_object_get(report, "files"));
+    }
+    if (json_object_get(report, "tensors") != NULL)
+        printf("tensors\n");
+    for (size_t i = 0; i < json_array_size(json_object_get(report, "tensors")); i++)
+        print_tensor(json_array_get(json_object_get(report, "tensors"), i));
+    printf("%-14s %lld tensors, %lld elements, of them %lld in the model\n", "in all",
+           number_of(report, "tensor_count"), number_of(report, "elements"),
+           number_of(report, "parameters"));
+    if (weights[0] == '\0')
+        printf("%-14s %s (all tensors in the file's order)\n", "weights", model);
+    else
+        printf("%-14s %s%s%s\n", "weights", weights,
+               model[0] == '\0'               ? ""
+               : strcmp(model, weights) == 0 ? " (as model.safetensors hashes now)"
+                                             : "\n               but model.safetensors hashes to ",
+               model[0] == '\0' || strcmp(model, weights) == 0 ? "" : model);
+}
+
+static void print_reasons(const json_t *report)
+{
+    const json_t *files = json_object_get(report, "files");
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const char *reason = text_of(json_array_get(files, i), "reason");
+        if (reason[0] != '\0')
+            fprintf(stderr, "lockstep inspect: %s\n", reason);
+    }
+    if (text_of(report, "reason")[0] != '\0')
+        fprintf(stderr, "lockstep inspect: %s\n", text_of(report, "reason"));
+}
+
+static int show(json_t *report, const inspect_options *options, bool good)
+{
+    if (report == NULL)
+        return fail_for_memory();
+    if (!options->json) {
+        print_report(report);
+    } else {
+        char *text = json_dumps(report, JSON_COMPACT);
+        if (text == NULL)
+            return fail_for_memory();
+        printf("%s\n", text);
+        free(text);
+    }
+    print_reasons(report);
+    return good ? 0 : LKI_EXIT_FAILURE;
+}
+
+/* ---- The command --------------------------------------------------------------------------- */
+
+static int inspect_file(const inspect_options *options)
+{
+    lk_safetensors *file;
+    if (lk_safetensors_open(&file, options->path) != LK_OK)
+        return fail();
+    json_t *report = report_of_file(file, options);
+    int     result = show(report, options, true);
+    json_decref(report);
+    lk_safetensors_free(file);
+    return result;
+}
+
+static int inspect_checkpoint(const inspect_options *options)
+{
+    lk_checkpoint *checkpoint;
+    char           notes[4096] = "";
+    lk_status status = lk_checkpoint_open_manifest(&checkpoint, options->path, notes, sizeof notes);
+    fputs(notes, stderr);
+    if (status != LK_OK)
+        return fail();
+    bool    good;
+    json_t *report = report_of(checkpoint, options, &good);
+    int     result = show(report, options, good);
+    json_decref(report);
+    lk_checkpoint_free(checkpoint);
+    return result;
+}
+
+static int inspect_main(int argc, char **argv)
+{
+    inspect_options options = { .verify = true };
+    int             done    = lki_options_parse(&lki_command_inspect, argc, argv, &options);
+    if (done >= 0)
+        return done;
+    struct stat info;
+    if (stat(options.path, &info) != 0) {
+        fprintf(stderr, "lockstep inspect: cannot find '%s': %s\n", options.path, strerror(errno));
+        return LKI_EXIT_FAILURE;
+    }
+    return S_ISDIR(info.st_mode) ? inspect_checkpoint(&options) : inspect_file(&options);
+}
+
+const lki_command lki_command_inspect = {
+    .name    = "inspect",
+    .summary = "what is in a checkpoint, and whether it is whole",
+    .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]",
+    .about =
+        "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
+        "checkpoint, after reading all of it and comparing every hash.  What is damaged is named with\n"
+        "its file, block and tensor, and the exit status is 1.  Of a directory of checkpoints it takes\n"
+        "the newest whose manifest is whole.  A plain .safetensors file has no hashes to compare: its\n"
+        "tensors are shown and hashed.  --no-verify reads the manifest only.",
+    .examples = "  lockstep inspect run1\n"
+                "  lockstep inspect run1/step-00000100 --tensors\n"
+                "  lockstep inspect run1 --json | python3 -m json.tool\n"
+                "  lockstep inspect gpt2/model.safetensors --tensors",
+    .options = table,
+    .main    = inspect_main,
+};
