@@ -100,7 +100,7 @@ def resnet_loss(w, x, y):
         h = norm(conv(h, name + ".conv2", 1), name + ".bn2")
         if stage:
             extra = h.shape[1] - x.shape[1]
-            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, extra // 2, extra - extra // 2))
+            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, extra))
         x = F.relu(h + x)
     x = x.mean((2, 3)) @ w["fc.weight"].T + w["fc.bias"]
     return F.cross_entropy(x, y, reduction="sum")
