@@ -7,7 +7,7 @@
 
 enum { SAMPLES = 3, TIME = 6, VOCABULARY = 11, WIDTH = 8 };
 
-/* ---- Two nets that use every kind of block -------------------------------------------------- */
+/* ---- Two nets that use every kind of block ------------------------------------------------ */
 
 static lk_value add1(lk_model *model, const lk_block_type *type, const char *name,
                      const void *options, size_t bytes, lk_value x)
@@ -94,7 +94,7 @@ static const int32_t tokens[CONTEXTS_MAX * SAMPLES * TIME + 1] = {
     7, 7, 0, 5, 3, 9, 2, 6, 10, 8, 1, 4, 9, 5, 3, 0, 6, 7, 2, 8, 4, 10, 1, 5,
 };
 
-/* ---- A step of one net, and all that comes out of it ---------------------------------------- */
+/* ---- A step of one net, and all that comes out of it -------------------------------------- */
 
 static lk_pass pass_of(const net *n, uint32_t context, uint32_t index, uint32_t samples,
                        const float *images)
@@ -199,7 +199,29 @@ static void test_in_place_changes_nothing(void **state)
     assert_same_results(reference, bytes, out, run(plain_decoder(), 1, NULL, 1, NULL, out));
 }
 
-/* ---- Memory --------------------------------------------------------------------------------- */
+/* Dropout goes by the slot in the global batch, and rows do not see each other: a sample's loss is
+ * the same alone as among others. */
+static void test_a_sample_does_not_depend_on_its_neighbours(void **state)
+{
+    net     n    = net_open(plain_decoder(), 1, NULL, SAMPLES, 1);
+    lk_walk walk = net_walk(&n, true);
+    lk_pass pass = pass_of(&n, 0, 0, SAMPLES, NULL);
+    float   among[TIME], elsewhere[TIME];
+    (void)state;
+    lk_engine_forward(n.engine, &walk, &pass, 1);
+    memcpy(among, n.engine->loss + (size_t)2 * TIME, sizeof among);
+    pass            = net_pass(&n, 0, 1, tokens + 2 * TIME, tokens + 2 * TIME + 1);
+    pass.first_slot = 2;
+    lk_engine_forward(n.engine, &walk, &pass, 1);
+    assert_memory_equal(among, n.engine->loss, sizeof among);
+    pass.first_slot = 1;
+    lk_engine_forward(n.engine, &walk, &pass, 1);
+    memcpy(elsewhere, n.engine->loss, sizeof elsewhere);
+    assert_memory_not_equal(among, elsewhere, sizeof among);
+    net_close(&n);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------- */
 
 /* Fills what is dead with NaN: all of it before forward, scratch before every block, and before
  * and after a block's backward the gradients that nobody has written or will read. */
@@ -308,7 +330,7 @@ static void test_slots_do_not_overlap(void **state)
     net_close(&n);
 }
 
-/* ---- Order ---------------------------------------------------------------------------------- */
+/* ---- Order -------------------------------------------------------------------------------- */
 
 typedef struct {
     char     text[4096];
@@ -358,7 +380,7 @@ static void test_hooks_fire_in_order_even_for_empty_passes(void **state)
     lki_free(x);
 }
 
-/* ---- Gradients that nobody wants -------------------------------------------------------------- */
+/* ---- Gradients that nobody wants ------------------------------------------------------------ */
 
 typedef struct { bool *saw_dx; } spy_options;
 
@@ -409,7 +431,7 @@ static void test_the_input_has_no_gradient(void **state)
     lki_free(x);
 }
 
-/* ---- Against a plain reference ---------------------------------------------------------------- */
+/* ---- Against a plain reference -------------------------------------------------------------- */
 
 enum { IN = 5, HIDDEN = 4, OUT = 3, ROWS = 4 };
 
@@ -484,7 +506,7 @@ static void test_two_layers_against_a_reference(void **state)
     lki_free(x);
 }
 
-/* ---- Evaluation ------------------------------------------------------------------------------- */
+/* ---- Evaluation ----------------------------------------------------------------------------- */
 
 static void test_evaluation_keeps_the_logits_and_counts_what_has_a_target(void **state)
 {
@@ -534,6 +556,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads_isa_or_contexts),
         cmocka_unit_test(test_in_place_changes_nothing),
+        cmocka_unit_test(test_a_sample_does_not_depend_on_its_neighbours),
         cmocka_unit_test(test_dead_memory_is_dead),
         cmocka_unit_test(test_slots_do_not_overlap),
         cmocka_unit_test(test_hooks_fire_in_order_even_for_empty_passes),

@@ -64,6 +64,10 @@ static void test_a_block_that_does_not_fit_leaves_nothing(void **state)
                 "fc.weight");
     assert_says(add(&ignored, model, &lk_block_linear, "b", &bad, sizeof bad, v), LK_EINVAL,
                 "(4, 4)");
+    bad =
+        (lk_linear_options){ .out = 4, .shared = "fc.weight" }; /* shared; then its bias clashes */
+    assert_says(add(&ignored, model, &lk_block_linear, "fc", &bad, sizeof bad, v), LK_EINVAL,
+                "fc.bias");
     bad = (lk_linear_options){ .out = 4, .shared = "nothing" };
     assert_says(add(&ignored, model, &lk_block_linear, "b", &bad, sizeof bad, v), LK_EINVAL,
                 "nothing");
