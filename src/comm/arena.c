@@ -151,8 +151,8 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
             LK_TRY(lki_descriptor_receive(comm->socket, &message, fd, &open));
         if (*fd >= 0 && (message.bytes != bytes || message.index != comm->arena_count)) {
             (void)close(*fd);
-            return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu bytes), "
-                           "got that of %s (number %u, %llu bytes)", name, comm->arena_count, bytes,
+            return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu "
+                           "bytes), got that of %s (number %u, %llu bytes)", name, comm->arena_count, bytes,
                            message.name, message.index, (unsigned long long)message.bytes);
         }
         if (!open)
@@ -160,8 +160,8 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
         if (lki_failed(comm))
             return lki_group_failure(comm);
         if (*fd < 0 && lki_now_ms() > end)
-            return lk_fail(LK_ETIMEOUT, "arena %s: its descriptor did not come within %u ms; is the "
-                           "launcher stopped?", name, comm->timeout_ms);
+            return lk_fail(LK_ETIMEOUT, "arena %s: its descriptor did not come within %u ms; is "
+                           "the launcher stopped?", name, comm->timeout_ms);
     }
     return LK_OK;
 }

@@ -2,8 +2,9 @@
  *
  * Goal:   the right bytes on every rank, whatever the size, the place of the buffers and the
  *         number of ranks; as threads and as processes; with more ranks than cores.
- * Method: sizes around every switch-over; all_reduce against the tree evaluated here by plain
- *         recursion, bit by bit; a barrier is tested by the counter that it orders.
+ * Method: sizes around every switch-over, and enough chunks to use every staging buffer again;
+ *         all_reduce against the tree evaluated here by plain recursion, bit by bit; a barrier is
+ *         tested by the counter that it orders.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +14,8 @@
 
 #include "comm/world.h"
 
-static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001, 70000 };
-enum { COUNTS = sizeof counts / sizeof counts[0], MANY = 70000 };
+static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001 };
+enum { WIDTH = 7, COUNTS = sizeof counts / sizeof counts[0], MANY = 40001 };
 
 static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
 {
@@ -142,16 +143,16 @@ static bool gather_once(lk_comm *comm, const unsigned char *send, unsigned char 
 static bool moves_every_size(lk_comm *comm, void *context)
 {
     uint32_t       rank = lk_comm_rank(comm), size = lk_comm_size(comm), call = 0;
-    unsigned char *heap = malloc((size_t)(size + 1) * 3 * MANY);
+    unsigned char *heap = malloc((size_t)(size + 1) * WIDTH * MANY);
     lk_arena      *arena;
     bool           good = heap != NULL;
 
     (void)context;
-    CHECK(lk_comm_arena(&arena, comm, "bytes", (size_t)size * 3 * MANY) == LK_OK);
-    unsigned char *mine = (unsigned char *)lk_arena_data(arena) + (size_t)rank * 3 * MANY;
+    CHECK(lk_comm_arena(&arena, comm, "bytes", (size_t)size * WIDTH * MANY) == LK_OK);
+    unsigned char *mine = (unsigned char *)lk_arena_data(arena) + (size_t)rank * WIDTH * MANY;
     for (size_t k = 0; k < COUNTS && good; k++) {
-        size_t         n  = 3 * counts[k];
-        unsigned char *in = k % 2 == 0 ? mine : heap + (size_t)size * 3 * MANY;
+        size_t         n  = WIDTH * counts[k];
+        unsigned char *in = k % 2 == 0 ? mine : heap + (size_t)size * WIDTH * MANY;
         good = broadcast_once(comm, heap, n, (uint32_t)k % size, call)
                && broadcast_once(comm, mine, n, (uint32_t)(k + 1) % size, call + 1);
         for (size_t i = 0; i < n; i++)

@@ -82,7 +82,9 @@ static lk_status comm_new(lk_comm **out, lki_group *group, uint32_t rank,
     comm->me         = &group->board->ranks[rank];
     comm->rank       = rank;
     comm->size       = size;
-    comm->timeout_ms = options != NULL && options->timeout_ms != 0 ? options->timeout_ms : TIMEOUT_MS;
+    comm->timeout_ms = TIMEOUT_MS;
+    if (options != NULL && options->timeout_ms != 0)
+        comm->timeout_ms = options->timeout_ms;
     comm->spins      = size <= cores() ? SPINS : 0;
     comm->socket     = -1;
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");

@@ -24,7 +24,12 @@ typedef enum {
     LKI_RANK_DEAD,    /* its process ended with a signal or a status other than 0 */
 } lki_rank_state;
 
-enum { LKI_RANKS_MAX = 1024, LKI_PHASE_BYTES = 64, LKI_OPERATION_BYTES = 112, LKI_PLACE_BYTES = 112 };
+enum {
+    LKI_RANKS_MAX       = 1024,
+    LKI_PHASE_BYTES     = 64,
+    LKI_OPERATION_BYTES = 112,
+    LKI_PLACE_BYTES     = 112,
+};
 
 /* What is known of a rank: a copy, taken without stopping it. */
 typedef struct {

@@ -94,8 +94,8 @@ lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank)
     lki_rank_view view;
     lki_board_view(comm->board, rank, &view);
     return lki_fail_group(comm, rank, LK_EPEER,
-                          "rank %u (pid %d) left the group %s after %s, but rank %u still needs it; "
-                          "every rank must issue the same operations", rank, view.pid, view.place,
+                          "rank %u (pid %d) left the group %s after %s, but rank %u still needs "
+                          "it; every rank must issue the same operations", rank, view.pid, view.place,
                           view.operation, comm->rank);
 }
 
@@ -156,8 +156,8 @@ lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_
                                  view.operation, view.place);
     }
     lki_board_view(comm->board, comm->rank, &mine);
-    return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s", comm->rank,
-                          mine.operation, (long long)waited_ms, missing);
+    return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s",
+                          comm->rank, mine.operation, (long long)waited_ms, missing);
 }
 
 lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank)

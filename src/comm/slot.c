@@ -13,7 +13,9 @@ static size_t slot_offset(uint64_t seq)
 lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count)
 {
     return (lki_print){
-        .what = (uint64_t)kind | (uint64_t)dtype << 8 | (uint64_t)root << 32, .count = count, .hash = 0
+        .what  = (uint64_t)kind | (uint64_t)dtype << 8 | (uint64_t)root << 32,
+        .count = count,
+        .hash  = 0,
     };
 }
 

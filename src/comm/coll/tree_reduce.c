@@ -41,22 +41,22 @@ static lk_status check_nodes(const lk_comm *comm, const lk_tree_op *op)
     uint32_t end = 0;
 
     if (op->node_count > LK_TREE_NODES_MAX)
-        return lk_fail(LK_EINVAL, "tree_reduce: %u nodes on rank %u, at most %d are possible: merge "
-                       "neighbours, or give each rank a contiguous range", op->node_count,
+        return lk_fail(LK_EINVAL, "tree_reduce: %u nodes on rank %u, at most %d are possible: "
+                       "merge neighbours, or give each rank a contiguous range", op->node_count,
                        comm->rank, LK_TREE_NODES_MAX);
     for (uint32_t i = 0; i < op->node_count; i++) {
         const lk_tree_node *node = &op->nodes[i];
         if (!lki_tree_is_node(op->leaves, node->first, node->count))
-            return lk_fail(LK_EINVAL, "tree_reduce: [%u, +%u) is no node of the tree over %u leaves",
-                           node->first, node->count, op->leaves);
+            return lk_fail(LK_EINVAL, "tree_reduce: [%u, +%u) is no node of the tree over %u "
+                           "leaves", node->first, node->count, op->leaves);
         if (node->first < end)
             return lk_fail(LK_EINVAL, "tree_reduce: node [%u, +%u) comes after one that ends at %u",
                            node->first, node->count, end);
         end = node->first + node->count;
         if (op->elements > 0
             && lki_place_of(comm, node->data, op->elements * sizeof(float)).arena == 0)
-            return lk_fail(LK_EINVAL, "tree_reduce: the %zu elements of node [%u, +%u) do not lie in "
-                           "an arena", op->elements, node->first, node->count);
+            return lk_fail(LK_EINVAL, "tree_reduce: the %zu elements of node [%u, +%u) do not "
+                           "lie in an arena", op->elements, node->first, node->count);
     }
     return LK_OK;
 }
@@ -77,8 +77,8 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
                            slice->owner, comm->size);
         if (slice->first < end || slice->first > op->elements
             || slice->count > op->elements - slice->first)
-            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu, [%zu, +%zu), overlaps the one before "
-                           "it or leaves the %zu elements", i, slice->first, slice->count,
+            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu, [%zu, +%zu), overlaps the one "
+                           "before it or leaves the %zu elements", i, slice->first, slice->count,
                            op->elements);
         end = slice->first + slice->count;
     }
@@ -188,8 +188,8 @@ static lk_status check_cover(lk_comm *comm, const lk_request *request,
     if (end == leaves && total == leaves)
         return LK_OK;
     return lki_fail_group(comm, comm->rank, LK_EMISMATCH,
-                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to %u "
-                          "once and %llu in all, but there are %u: each must be held by one rank",
+                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to "
+                          "%u once and %llu in all, but there are %u: each must be held by one rank",
                           (unsigned long long)request->op.seq, end, (unsigned long long)total,
                           leaves);
 }

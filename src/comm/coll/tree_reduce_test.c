@@ -1,0 +1,327 @@
+/* tree_reduce_test.c -- the central operation: the same bits for every map of virtual workers.
+ *
+ * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
+ *         map of virtual workers to ranks, every slicing; with many operations open at once,
+ *         completed in any order; and tells when the nodes do not cover the tree.
+ * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
+ *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
+ *         must match the same reference, all match each other.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/world.h"
+
+enum { ELEMENTS = 1237, LEAVES_MAX = 32, SLICES = 9 };
+
+static uint32_t left_of(uint32_t count)
+{
+    uint32_t left = 1;
+    while (2 * left < count)
+        left *= 2;
+    return left;
+}
+
+static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
+{
+    if (count == 1)
+        return world_value(first, i, call);
+    uint32_t left = left_of(count);
+    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
+}
+
+/* A small generator with the same sequence on every rank. */
+static uint32_t draw(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (uint32_t)((uint64_t)(*state >> 8) * below >> 24);
+}
+
+/* ---- Maps -------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t     leaves;
+    uint32_t     owner[LEAVES_MAX];
+    lk_tree_node nodes[LK_TREE_NODES_MAX];
+    uint32_t     node_count;
+} map;
+
+typedef enum { CONTIGUOUS, DEALT, RANDOM, ONE, MAPS } map_kind;
+
+static void choose_owners(map *m, map_kind kind, uint32_t size, uint32_t *seed)
+{
+    uint32_t one = draw(seed, size);
+    for (uint32_t v = 0; v < m->leaves; v++)
+        m->owner[v] = kind == CONTIGUOUS ? v * size / m->leaves : kind == DEALT ? v % size
+                      : kind == RANDOM ? draw(seed, size) : one;
+}
+
+/* The maximal subtrees of which this rank owns every leaf. */
+static bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t count)
+{
+    bool all = true;
+    for (uint32_t v = first; v < first + count; v++)
+        all = all && m->owner[v] == rank;
+    if (all) {
+        if (m->node_count == LK_TREE_NODES_MAX)
+            return false;
+        m->nodes[m->node_count++] = (lk_tree_node){ .first = first, .count = count };
+        return true;
+    }
+    return count == 1 || (gather_nodes(m, rank, first, left_of(count))
+                          && gather_nodes(m, rank, first + left_of(count), count - left_of(count)));
+}
+
+/* ---- One operation ----------------------------------------------------------------------- */
+
+/* Slices of any length, some empty, some elements in none, owners in any order. */
+static void choose_slices(lk_slice *slices, uint32_t size, size_t elements, uint32_t *seed)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < SLICES; i++) {
+        size_t left = elements - at, gap = left == 0 ? 0 : draw(seed, 2) * draw(seed, 3) % left;
+        size_t want = i == SLICES - 1 ? left - gap : draw(seed, (uint32_t)elements / SLICES * 2);
+        size_t n    = want < left - gap ? want : left - gap;
+        slices[i]   = (lk_slice){ .first = at + gap, .count = n, .owner = draw(seed, size) };
+        at += gap + n;
+    }
+}
+
+/* Every rank's part of the arena holds its nodes one after the other. */
+static void fill_nodes(map *m, float *memory, size_t elements, uint32_t call)
+{
+    for (uint32_t k = 0; k < m->node_count; k++) {
+        float *data = memory + k * elements;
+        for (size_t i = 0; i < elements; i++)
+            data[i] = tree(m->nodes[k].first, m->nodes[k].count, i, call);
+        m->nodes[k].data = data;
+    }
+}
+
+static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
+{
+    for (size_t s = 0; s < op->slice_count; s++) {
+        const lk_slice *slice = &op->slices[s];
+        for (size_t i = slice->first; slice->owner == lk_comm_rank(comm)
+                                      && i < slice->first + slice->count; i++) {
+            float want = tree(0, op->leaves, i, call);
+            CHECK(memcmp(&op->out[i], &want, sizeof want) == 0);
+        }
+    }
+    return true;
+}
+
+typedef struct { uint32_t leaves; map_kind kind; } setting;
+
+static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call, bool in_place)
+{
+    uint32_t seed = call * 977 + set.leaves, size = lk_comm_size(comm);
+    map      m    = { .leaves = set.leaves };
+    lk_slice slices[SLICES];
+    size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* none, one and two, too */
+
+    choose_owners(&m, set.kind, size, &seed);
+    choose_slices(slices, size, elements, &seed);
+    CHECK(gather_nodes(&m, lk_comm_rank(comm), 0, m.leaves));
+    fill_nodes(&m, memory, elements, call);
+    float     *apart = memory + LK_TREE_NODES_MAX * ELEMENTS;
+    lk_tree_op op    = { .leaves = m.leaves, .elements = elements, .nodes = m.nodes,
+                         .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
+                         .out = in_place && m.node_count > 0
+                                    ? memory + (m.node_count - 1) * elements : apart };
+    CHECK(lk_tree_reduce(comm, &op) == LK_OK);
+    if (!slices_are_right(comm, &op, call))
+        return false;
+    CHECK(lk_barrier(comm) == LK_OK); /* others may still read my nodes */
+    return true;
+}
+
+static bool reduces_every_map(lk_comm *comm, void *context)
+{
+    static const uint32_t leaves[] = { 1, 2, 3, 5, 8, 12, 32 };
+    size_t    part = (LK_TREE_NODES_MAX + 1) * ELEMENTS;
+    uint32_t  call = 0;
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "tree", part * 4 * lk_comm_size(comm)) == LK_OK);
+    float *mine = (float *)lk_arena_data(arena) + part * lk_comm_rank(comm);
+    for (size_t v = 0; v < sizeof leaves / sizeof leaves[0]; v++)
+        for (map_kind kind = 0; kind < MAPS; kind++) {
+            bool too_many = leaves[v] > LK_TREE_NODES_MAX && kind != CONTIGUOUS && kind != ONE;
+            if (too_many && lk_comm_size(comm) < 4)
+                continue; /* a rank could hold more than LK_TREE_NODES_MAX separate nodes */
+            setting set = { leaves[v], kind };
+            for (int in_place = 0; in_place < 2; in_place++)
+                if (!reduce_once(comm, mine, set, call++, in_place == 1))
+                    return false;
+        }
+    return true;
+}
+
+/* ---- Many at once ------------------------------------------------------------------------ */
+
+enum { OPEN = 150, SMALL = 60, WORKERS = 5 }; /* more open than the ring holds */
+
+typedef struct {
+    map         m;
+    lk_slice    slices[SLICES];
+    lk_tree_op  op;
+    lk_request *request;
+} piece;
+
+static bool start_piece(lk_comm *comm, piece *p, float *memory, uint32_t call)
+{
+    uint32_t seed = call + 5;
+
+    *p = (piece){ .m = { .leaves = WORKERS } };
+    choose_owners(&p->m, RANDOM, lk_comm_size(comm), &seed);
+    choose_slices(p->slices, lk_comm_size(comm), SMALL, &seed);
+    CHECK(gather_nodes(&p->m, lk_comm_rank(comm), 0, WORKERS));
+    fill_nodes(&p->m, memory, SMALL, call);
+    p->op = (lk_tree_op){ .leaves = WORKERS, .elements = SMALL, .nodes = p->m.nodes,
+                          .node_count = p->m.node_count, .slices = p->slices,
+                          .slice_count = SLICES, .out = memory + WORKERS * SMALL };
+    CHECK(lk_tree_reduce_start(&p->request, comm, &p->op) == LK_OK);
+    return true;
+}
+
+static bool finish_pieces(lk_comm *comm, piece *pieces)
+{
+    uint32_t step = 1 + 2 * (lk_comm_rank(comm) % 3 + 3); /* 7, 9 and 11: each in its own order */
+
+    step = step == 9 ? 13 : step; /* must not divide OPEN */
+    for (uint32_t k = 0; k < OPEN; k++) {
+        piece *p    = &pieces[k * step % OPEN];
+        bool   done = false;
+        CHECK(lk_request_test(p->request, &done) == LK_OK);
+        if (!done)
+            CHECK(lk_request_wait(p->request) == LK_OK);
+        CHECK(lk_request_test(p->request, &done) == LK_OK && done);
+        if (!slices_are_right(comm, &p->op, k * step % OPEN))
+            return false;
+    }
+    return true;
+}
+
+static bool keeps_many_open(lk_comm *comm, void *context)
+{
+    size_t    part   = (size_t)OPEN * (WORKERS + 1) * SMALL;
+    piece    *pieces = calloc(OPEN, sizeof *pieces);
+    bool      good   = pieces != NULL;
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "many", part * 4 * lk_comm_size(comm)) == LK_OK);
+    float *mine = (float *)lk_arena_data(arena) + part * lk_comm_rank(comm);
+    for (uint32_t k = 0; k < OPEN && good; k++) {
+        double one = 1;
+        good = start_piece(comm, &pieces[k], mine + (size_t)k * (WORKERS + 1) * SMALL, k);
+        if (k % 40 == 17) /* other collectives in between */
+            good = good && lk_all_reduce(comm, &one, &one, 1, LK_F64) == LK_OK;
+    }
+    good = good && finish_pieces(comm, pieces);
+    for (uint32_t k = 0; k < OPEN && good; k++)
+        lk_request_free(pieces[k].request);
+    free(pieces);
+    CHECK(good && lk_barrier(comm) == LK_OK);
+    return true;
+}
+
+/* ---- Refusals ---------------------------------------------------------------------------- */
+
+static bool refuses_bad_nodes(lk_comm *comm, void *context)
+{
+    float        outside[8] = { 0 };
+    lk_arena    *arena;
+    lk_request  *request;
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "bad", 4096) == LK_OK);
+    lk_tree_node node  = { .first = 1, .count = 2, .data = lk_arena_data(arena) };
+    lk_slice     slice = { .first = 0, .count = 8, .owner = 0 };
+    lk_tree_op   op    = { .leaves = 4, .elements = 8, .nodes = &node, .node_count = 1,
+                           .slices = &slice, .slice_count = 1, .out = outside };
+    CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "is no node of the tree") != NULL);
+    node = (lk_tree_node){ .first = 0, .count = 2, .data = outside };
+    CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "arena") != NULL);
+    slice.owner = lk_comm_size(comm);
+    CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL && request == NULL);
+    return true;
+}
+
+/* Nobody holds virtual worker 3: all ranks are told, also those that own no slice. */
+static bool notices_a_gap(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+    float     out[8];
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "gap", 4096) == LK_OK);
+    lk_tree_node nodes[] = { { 0, 2, lk_arena_data(arena) }, { 2, 1, lk_arena_data(arena) } };
+    lk_slice     slice   = { .first = 0, .count = 8, .owner = 0 };
+    lk_tree_op   op      = { .leaves = 4, .elements = 8, .nodes = nodes,
+                             .node_count = lk_comm_rank(comm) == 0 ? 2 : 0, .slices = &slice,
+                             .slice_count = 1, .out = out };
+    CHECK(lk_tree_reduce(comm, &op) == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "up to 3 once and 3 in all, but there are 4") != NULL);
+    CHECK(lk_barrier(comm) == LK_EMISMATCH);
+    return true;
+}
+
+static bool notices_other_slices(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+    float     out[8];
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "slices", 4096) == LK_OK);
+    lk_tree_node node  = { 0, 1, lk_arena_data(arena) };
+    lk_slice     slice = { .first = 0, .count = 8 - lk_comm_rank(comm) % 2, .owner = 0 };
+    lk_tree_op   op    = { .leaves = 1, .elements = 8, .nodes = &node,
+                           .node_count = lk_comm_rank(comm) == 0, .slices = &slice,
+                           .slice_count = 1, .out = out };
+    CHECK(lk_tree_reduce(comm, &op) == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "their slices") != NULL);
+    return true;
+}
+
+static void same_bits_for_every_map(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 8; size++)
+        assert_true(world_all(size, size % 2 == 0, reduces_every_map, NULL));
+    assert_true(world_all(3, true, reduces_every_map, NULL));
+    assert_true(world_all(4, false, reduces_every_map, NULL));
+}
+
+static void many_open_in_any_order(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 8; size = size * 3 / 2 + 1)
+        for (int threads = 0; threads < 2; threads++)
+            assert_true(world_all(size, threads == 1, keeps_many_open, NULL));
+}
+
+static void bad_calls_are_refused(void **state)
+{
+    (void)state;
+    for (uint32_t size = 2; size <= 4; size += 2)
+        for (int threads = 0; threads < 2; threads++) {
+            assert_true(world_all(size, threads == 1, refuses_bad_nodes, NULL));
+            assert_true(world_all(size, threads == 1, notices_a_gap, NULL));
+            assert_true(world_all(size, threads == 1, notices_other_slices, NULL));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_calls_are_refused),
+        cmocka_unit_test(same_bits_for_every_map),
+        cmocka_unit_test(many_open_in_any_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

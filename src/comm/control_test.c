@@ -1,0 +1,210 @@
+/* control_test.c -- arenas, and what the launcher sees and says.
+ *
+ * Goal:   arenas are zeroed, shared, all or nothing, and survive a refusal; the launcher's view
+ *         of a rank is what the rank said; a wish to stop arrives; garbage on a socket is refused.
+ * Method: ranks as threads and as processes; where the launcher's side is what is tested, one
+ *         process plays both sides.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "comm/world.h"
+
+enum { SIZE = 3 };
+
+/* ---- Arenas ------------------------------------------------------------------------------ */
+
+static bool shares_memory(lk_comm *comm, void *context)
+{
+    uint32_t rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+
+    (void)context;
+    for (uint32_t k = 1; k <= 5; k++) {
+        size_t    words = k * 1001;
+        lk_arena *arena;
+        CHECK(lk_comm_arena(&arena, comm, "shared", words * 4) == LK_OK);
+        CHECK(lk_arena_bytes(arena) == words * 4 && (uintptr_t)lk_arena_data(arena) % 64 == 0);
+        uint32_t *data = lk_arena_data(arena);
+        for (size_t i = 0; i < words; i++)
+            CHECK(data[i] == 0);
+        CHECK(lk_barrier(comm) == LK_OK);
+        for (size_t i = rank; i < words; i += size)
+            data[i] = (uint32_t)i + k;
+        CHECK(lk_barrier(comm) == LK_OK);
+        for (size_t i = 0; i < words; i++)
+            CHECK(data[i] == i + k);
+    }
+    return true;
+}
+
+static bool survives_a_refusal(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "huge", (size_t)1 << 50) == LK_ENOMEM);
+    CHECK(arena == NULL && strstr(lk_error_last()->message, "arena huge: ") != NULL);
+    CHECK(strstr(lk_error_last()->message, "rank 0: ") != NULL);
+    CHECK(lk_comm_arena(&arena, comm, "none", 0) == LK_EINVAL);
+    return shares_memory(comm, NULL);
+}
+
+static bool compares_arenas(lk_comm *comm, void *context)
+{
+    lk_arena   *arena;
+    const char *name  = lk_comm_rank(comm) == 1 ? "theirs" : "mine";
+    size_t      bytes = *(bool *)context && lk_comm_rank(comm) == 1 ? 1000 : 2000;
+
+    CHECK(lk_comm_arena(&arena, comm, *(bool *)context ? "same" : name, bytes) == LK_EMISMATCH);
+    return arena == NULL;
+}
+
+static void arenas_are_shared(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= SIZE; size++)
+        for (int threads = 0; threads < 2; threads++) {
+            assert_true(world_all(size, threads == 1, shares_memory, NULL));
+            assert_true(world_all(size, threads == 1, survives_a_refusal, NULL));
+        }
+}
+
+static void arenas_must_be_the_same(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        bool other_size = k / 2 == 1;
+        assert_true(world_all(SIZE, k % 2 == 1, compares_arenas, &other_size));
+    }
+}
+
+/* ---- The launcher's side ----------------------------------------------------------------- */
+
+static void the_view_is_what_the_rank_said(void **state)
+{
+    lki_control  *control;
+    lki_rank_view view;
+    lk_comm      *comm;
+    uint32_t      rank;
+    lk_error      error;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, 1), LK_OK);
+    lki_control_view(control, 0, &view);
+    assert_int_equal(view.state, LKI_RANK_ABSENT);
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 0, -1, NULL), LK_OK);
+    lk_comm_note(comm, 41, "a phase with a name that is far longer than the sixty-three bytes "
+                           "that there are");
+    assert_int_equal(lk_barrier(comm), LK_OK);
+    lki_control_view(control, 0, &view);
+    assert_int_equal(view.state, LKI_RANK_RUNNING);
+    assert_int_equal(view.pid, getpid());
+    assert_int_equal(view.step, 41);
+    assert_int_equal(strlen(view.phase), LKI_PHASE_BYTES - 1);
+    assert_string_equal(view.operation, "barrier #0");
+    assert_false(lki_control_failed(control, &rank, &error));
+
+    assert_false(lki_comm_stop_requested(comm));
+    lki_control_request_stop(control);
+    assert_true(lki_comm_stop_requested(comm));
+
+    assert_int_equal(lk_fail(LK_EIO, "the disk is full"), LK_EIO);
+    lk_comm_abort(comm);
+    assert_true(lki_control_failed(control, &rank, &error));
+    assert_int_equal(rank, 0);
+    assert_non_null(strstr(error.message, "the disk is full"));
+    lki_control_view(control, 0, &view);
+    assert_int_equal(view.state, LKI_RANK_FAILED);
+    assert_int_equal(view.status, LK_EIO);
+    assert_string_equal(view.message, "the disk is full");
+    lk_comm_free(comm);
+    lki_control_free(control);
+}
+
+static void the_first_failure_stays(void **state)
+{
+    lki_control  *control;
+    lki_rank_view view;
+    uint32_t      rank;
+    lk_error      error;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, SIZE), LK_OK);
+    lki_control_started(control, 2, 77);
+    assert_false(lki_control_ended(control, 0, 0, 0));
+    assert_false(lki_control_failed(control, &rank, &error));
+    assert_true(lki_control_ended(control, 2, 0, SIGSEGV));
+    assert_true(lki_control_ended(control, 1, 3, 0));
+    assert_true(lki_control_failed(control, &rank, &error));
+    assert_int_equal(rank, 2);
+    assert_int_equal(error.status, LK_EPEER);
+    assert_string_equal(error.message,
+                        "rank 2 (pid 77) was killed by SIGSEGV before its first step");
+    lki_control_view(control, 1, &view);
+    assert_int_equal(view.state, LKI_RANK_DEAD);
+    assert_int_equal(view.exit_code, 3);
+    lki_control_free(control);
+}
+
+static void strangers_are_refused(void **state)
+{
+    lki_control *control;
+    lk_comm     *comm;
+    int          worker, launcher;
+    bool         open;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, 0), LK_EINVAL);
+    assert_int_equal(lki_control_create(&control, SIZE), LK_OK);
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), SIZE, -1, NULL), LK_EINVAL);
+    assert_int_equal(lki_control_socket(control, 0, &worker, &launcher), LK_OK);
+    assert_int_equal(lki_control_serve(control, 0, &open), LK_OK); /* nothing has come */
+    assert_true(open);
+    assert_int_equal(send(worker, "hello", 5, 0), 5);
+    assert_int_equal(lki_control_serve(control, 0, &open), LK_EFORMAT);
+    (void)close(worker);
+    assert_int_equal(lki_control_serve(control, 0, &open), LK_OK);
+    assert_false(open);
+    lki_control_free(control);
+
+    int other = memfd_create("other", MFD_CLOEXEC);
+    assert_true(other >= 0);
+    assert_int_equal(lki_comm_open_shm(&comm, other, 0, -1, NULL), LK_EFORMAT);
+    assert_int_equal(ftruncate(other, 1 << 20), 0);
+    assert_int_equal(lki_comm_open_shm(&comm, other, 0, -1, NULL), LK_EFORMAT);
+    assert_null(comm);
+    (void)close(other);
+}
+
+/* The deadline holds while joining, too. */
+static void joining_alone_times_out(void **state)
+{
+    lk_comm_options options = { .timeout_ms = 100 };
+    lki_control    *control;
+    lk_comm        *comm;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, 2), LK_OK);
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 0, -1, &options),
+                     LK_ETIMEOUT);
+    assert_non_null(strstr(lk_error_last()->message, "rank 1 (pid 0, never joined"));
+    assert_null(comm);
+    lki_control_free(control);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arenas_are_shared),       cmocka_unit_test(arenas_must_be_the_same),
+        cmocka_unit_test(the_view_is_what_the_rank_said),
+        cmocka_unit_test(the_first_failure_stays), cmocka_unit_test(strangers_are_refused),
+        cmocka_unit_test(joining_alone_times_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
