@@ -95,8 +95,8 @@ lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank)
     lki_board_view(comm->board, rank, &view);
     return lki_fail_group(comm, rank, LK_EPEER,
                           "rank %u (pid %d) left the group %s after %s, but rank %u still needs "
-                          "it; every rank must issue the same operations", rank, view.pid, view.place,
-                          view.operation, comm->rank);
+                          "it; every rank must issue the same operations", rank, view.pid,
+                          view.place, view.operation, comm->rank);
 }
 
 /* The kernel's letter for the state of a process, or 0 if there is none. */

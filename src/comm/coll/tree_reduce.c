@@ -189,7 +189,8 @@ static lk_status check_cover(lk_comm *comm, const lk_request *request,
         return LK_OK;
     return lki_fail_group(comm, comm->rank, LK_EMISMATCH,
                           "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to "
-                          "%u once and %llu in all, but there are %u: each must be held by one rank",
+                          "%u once and %llu in all, but there are %u: each must be held by one "
+                          "rank",
                           (unsigned long long)request->op.seq, end, (unsigned long long)total,
                           leaves);
 }
