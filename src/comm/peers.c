@@ -29,6 +29,8 @@ lk_status lki_peers_open(lk_comm *comm)
         comm->pidfds[rank] = (int)syscall(SYS_pidfd_open, pid, 0);
         if (comm->pidfds[rank] >= 0)
             continue;
+        if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)
+            continue; /* it joined, had nothing to do, and went in order before we looked */
         if (errno == ESRCH)
             return lki_fail_peer_gone(comm, rank);
         if (errno == EMFILE || errno == ENFILE)

@@ -39,13 +39,13 @@ static lk_status read_number(uint32_t *out, const char *name, uint32_t limit)
     size_t      i     = 0;
 
     if (text == NULL)
-        return lk_fail(LK_EINVAL, "%s is not set, but LOCKSTEP_CONTROL_FD is: start the program with "
-                                  "lockstep run, or unset both", name);
+        return lk_fail(LK_EINVAL, "%s is not set, but LOCKSTEP_CONTROL_FD is: start the program "
+                                  "with lockstep run, or unset both", name);
     for (; isdigit((unsigned char)text[i]) && value <= limit; i++)
         value = value * 10 + (uint64_t)(text[i] - '0');
     if (i == 0 || text[i] != '\0' || value > limit)
-        return lk_fail(LK_EINVAL, "%s=%.40s in the environment must be a whole number up to %u", name,
-                       text, limit);
+        return lk_fail(LK_EINVAL, "%s=%.40s in the environment must be a whole number up to %u",
+                       name, text, limit);
     *out = (uint32_t)value;
     return LK_OK;
 }
@@ -57,8 +57,8 @@ static lk_status read_descriptor(int *out, const char *name)
     LK_TRY(read_number(&value, name, INT32_MAX));
     *out = (int)value;
     if (fcntl(*out, F_GETFD) < 0)
-        return lk_fail(LK_EINVAL, "%s=%d is not open here: whatever started this program closed it, "
-                                  "or lk_join() was called before", name, *out);
+        return lk_fail(LK_EINVAL, "%s=%d is not open here: whatever started this program closed "
+                                  "it, or lk_join() was called before", name, *out);
     return LK_OK;
 }
 
@@ -108,9 +108,9 @@ static lk_status join_alone(lk_comm **out)
     const char *size = getenv("WORLD_SIZE");
 
     if (size != NULL && strcmp(size, "1") != 0)
-        return lk_fail(LK_EUNSUPPORTED, "WORLD_SIZE=%.20s is set, but not by lockstep run, which alone "
-                                        "can start a group in this version; use it, or unset "
-                                        "WORLD_SIZE to run alone", size);
+        return lk_fail(LK_EUNSUPPORTED, "WORLD_SIZE=%.20s is set, but not by lockstep run, which "
+                                        "alone can start a group in this version; use it, or "
+                                        "unset WORLD_SIZE to run alone", size);
     return lk_comm_open_threads(out, 1, NULL);
 }
 
@@ -129,7 +129,8 @@ lk_status lk_join(lk_comm **out)
     LK_TRY(read_descriptor(&control, "LOCKSTEP_CONTROL_FD"));
     LK_TRY(read_descriptor(&socket, "LOCKSTEP_SOCKET_FD"));
     if (rank >= size)
-        return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size", rank, size);
+        return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size", rank,
+                       size);
 
     /* What the program starts itself has no business with them. */
     (void)fcntl(control, F_SETFD, FD_CLOEXEC);
@@ -142,6 +143,6 @@ lk_status lk_join(lk_comm **out)
     uint32_t found = lk_comm_size(*out);
     lk_comm_free(*out);
     *out = NULL;
-    return lk_fail(LK_EINVAL, "WORLD_SIZE=%u, but the launcher made a group of %u: something changed "
-                              "the environment", size, found);
+    return lk_fail(LK_EINVAL, "WORLD_SIZE=%u, but the launcher made a group of %u: something "
+                              "changed the environment", size, found);
 }

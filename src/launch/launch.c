@@ -128,8 +128,8 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     lki_control_started(job->control, plan->rank, (int32_t)worker->pid);
     worker->pidfd = pidfd_open(worker->pid, 0); /* close-on-exec by definition */
     if (worker->pidfd < 0)
-        return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or newer "
-                                        "is needed", plan->rank, strerror(errno));
+        return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or "
+                                        "newer is needed", plan->rank, strerror(errno));
     return LK_OK;
 }
 

@@ -1,7 +1,7 @@
-/* launch_test.c -- lk_launch() and lk_join(), with real processes.
+/* launch_test.c -- lk_launch() with real processes, which lk_join().
  *
  * The workers are this very program: started with "worker MODE" it runs one of the functions of
- * the first part, and what it exits with is what the tests of the second part look at.  Output is
+ * launch_test.h, and what it exits with is what the tests look at.  Output is
  * caught in memory files put in the place of standard output and error.
  */
 #include <fcntl.h>
@@ -15,257 +15,11 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "lockstep/launch.h"
-
-/* ---- What the workers do ----------------------------------------------------------------- */
-
-static int my_rank(void)
-{
-    const char *text = getenv("RANK");
-    return text != NULL ? atoi(text) : -1;
-}
-
-static void sleep_ms(long ms)
-{
-    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    (void)nanosleep(&time, NULL);
-}
-
-static lk_comm *join(void)
-{
-    lk_comm *comm;
-    if (lk_join(&comm) == LK_OK)
-        return comm;
-    fprintf(stderr, "%s\n", lk_error_last()->message);
-    exit(90);
-}
-
-/* Ends like a program that found an error: tells it to the group, and exits with 1. */
-static int give_up(lk_comm *comm)
-{
-    fprintf(stderr, "%s\n", lk_error_last()->message);
-    lk_comm_abort(comm);
-    lk_comm_free(comm);
-    return 1;
-}
-
-static int work_environment(void)
-{
-    static const char *const names[] = {"RANK",       "WORLD_SIZE",  "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-                                        "MASTER_ADDR", "OMP_NUM_THREADS", "CANARY"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        printf("%s=%s\n", names[i], getenv(names[i]) != NULL ? getenv(names[i]) : "(none)");
-    int port = getenv("MASTER_PORT") != NULL ? atoi(getenv("MASTER_PORT")) : 0;
-    return port > 0 && port < 65536 && lk_launched() ? 0 : 4;
-}
-
-static int work_lines(void)
-{
-    if (my_rank() == 1) {
-        printf("one\ntwo\n\nlast");
-        fprintf(stderr, "aside\n");
-        return 0;
-    }
-    for (int i = 0; i < 20000; i++)
-        putchar('x');
-    putchar('\n');
-    return 0;
-}
-
-static int work_exit3(void)
-{
-    if (my_rank() == 1)
-        return 3;
-    sleep_ms(20000);
-    return 0;
-}
-
-static int work_kill9(void)
-{
-    lk_comm *comm = join();
-
-    lk_comm_note(comm, 12, "backward");
-    if (lk_barrier(comm) != LK_OK)
-        return give_up(comm);
-    if (my_rank() == 1)
-        (void)raise(SIGKILL);
-    if (lk_barrier(comm) == LK_OK)
-        return 0;
-    return lk_error_last()->status == LK_EPEER ? give_up(comm) : 91;
-}
-
-/* As above, but nobody tells the group: the exit status is all there is. */
-static int work_quiet(void)
-{
-    lk_comm *comm = join();
-
-    if (lk_barrier(comm) != LK_OK)
-        return 91;
-    if (my_rank() == 1)
-        _exit(7);
-    _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
-}
-
-static int work_error(void)
-{
-    lk_comm *comm = join();
-    lk_comm *none;
-
-    if (my_rank() == 2 && lk_comm_open_threads(&none, 0, NULL) != LK_OK) {
-        lk_comm_note(comm, 3, "forward");
-        return give_up(comm);
-    }
-    return lk_barrier(comm) == LK_OK ? 0 : give_up(comm);
-}
-
-static int work_stopped(void)
-{
-    lk_comm *comm = join();
-
-    if (my_rank() == 1)
-        (void)raise(SIGSTOP);
-    return lk_barrier(comm) == LK_OK ? 0 : give_up(comm);
-}
-
-/* Steps until somebody was asked to stop, which all then agree on. */
-static int steps_until_stop(lk_comm *comm)
-{
-    for (int step = 0; step < 100000; step++) {
-        unsigned char mine = lk_stop_requested(comm), all[8];
-        if (lk_all_gather(comm, &mine, all, 1) != LK_OK)
-            return give_up(comm);
-        for (uint32_t i = 0; i < lk_comm_size(comm); i++)
-            if (all[i] != 0) {
-                lk_comm_free(comm);
-                return 75;
-            }
-        sleep_ms(1);
-    }
-    return 0;
-}
-
-static int work_stop(void)
-{
-    lk_comm *comm = join();
-    if (my_rank() == 0)
-        (void)kill(getppid(), SIGTERM);
-    return steps_until_stop(comm);
-}
-
-/* What `timeout` and a terminal do: everybody gets the signal. */
-static int work_stop_all(void)
-{
-    lk_comm *comm = join();
-    (void)raise(SIGINT);
-    (void)raise(SIGTERM);
-    (void)raise(SIGHUP);
-    return steps_until_stop(comm);
-}
-
-static void on_signal(int number)
-{
-    static const char text[] = "asked\n";
-    (void)!write(STDOUT_FILENO, text, sizeof text - 1);
-    _exit(number == SIGTERM ? 0 : 20);
-}
-
-/* A program that knows nothing of us, with a handler of its own.  Rank 0 waits until rank 1 can
- * have installed its handler. */
-static int work_plain(void)
-{
-    (void)signal(SIGTERM, on_signal);
-    (void)signal(SIGUSR1, on_signal);
-    if (my_rank() == 0) {
-        sleep_ms(300);
-        (void)kill(getppid(), getenv("USR1") != NULL ? SIGUSR1 : SIGTERM);
-    }
-    sleep_ms(20000);
-    return 0;
-}
-
-/* Deaf to SIGTERM; asks twice through processes that are no workers. */
-static int work_deaf(void)
-{
-    pid_t launcher = getppid();
-
-    (void)signal(SIGTERM, SIG_IGN);
-    for (int i = 0; i < 2 && my_rank() == 0; i++) {
-        sleep_ms(100);
-        if (fork() == 0) {
-            (void)kill(launcher, SIGTERM);
-            _exit(0);
-        }
-        (void)wait(NULL);
-    }
-    sleep_ms(20000);
-    return 0;
-}
-
-static int work_leaves_child(void)
-{
-    if (fork() == 0) {
-        sleep_ms(3000);
-        _exit(0);
-    }
-    printf("gone\n");
-    return 0;
-}
-
-static int work_pid(void)
-{
-    printf("%d\n", (int)getpid());
-    (void)fflush(stdout);
-    sleep_ms(20000);
-    return 0;
-}
-
-static int work_input(void)
-{
-    char text[16] = "nothing";
-    (void)!fgets(text, sizeof text, stdin);
-    printf("%s\n", text);
-    return 0;
-}
-
-static int work_join(void)
-{
-    lk_comm *comm = join();
-    int      bad  = lk_barrier(comm) != LK_OK;
-    lk_comm_free(comm);
-    return bad;
-}
-
-static int work_wrong_size(void)
-{
-    (void)setenv("WORLD_SIZE", "7", 1);
-    lk_comm *comm;
-    lk_status st = lk_join(&comm);
-    return st == LK_EINVAL && comm == NULL && strstr(lk_error_last()->message, "7") != NULL ? 0 : 92;
-}
-
-static int work(const char *mode)
-{
-    static const struct {
-        const char *mode;
-        int (*run)(void);
-    } table[] = {
-        {"environment", work_environment}, {"lines", work_lines},     {"exit3", work_exit3},
-        {"kill9", work_kill9},             {"quiet", work_quiet},     {"error", work_error},
-        {"stopped", work_stopped},         {"stop", work_stop},       {"stop_all", work_stop_all},
-        {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
-        {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
-        {"wrong_size", work_wrong_size},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (strcmp(table[i].mode, mode) == 0)
-            return table[i].run();
-    return 99;
-}
+#include "launch/launch_test.h"
 
 /* ---- Launching and catching -------------------------------------------------------------- */
 
@@ -321,6 +75,16 @@ static const outcome *launch(lk_launch_options options, const char *mode)
     return &o;
 }
 
+static lk_launch_options plain(uint32_t workers)
+{
+    return (lk_launch_options){.workers = workers};
+}
+
+static lk_launch_options prefixed(uint32_t workers)
+{
+    return (lk_launch_options){.workers = workers, .prefix_output = true};
+}
+
 static void assert_cause(const outcome *o, uint32_t rank, int exit_code, const char *words)
 {
     char start[64];
@@ -330,7 +94,8 @@ static void assert_cause(const outcome *o, uint32_t rank, int exit_code, const c
     assert_int_equal(o->result.rank, rank);
     assert_int_equal(o->result.exit_code, exit_code);
     (void)snprintf(start, sizeof start, "rank %u (pid %d) ", rank, o->result.pid);
-    if (strncmp(o->result.cause, start, strlen(start)) != 0 || strstr(o->result.cause, words) == NULL)
+    if (strncmp(o->result.cause, start, strlen(start)) != 0 ||
+        strstr(o->result.cause, words) == NULL)
         fail_msg("cause is \"%s\", not \"%s...%s\"", o->result.cause, start, words);
     assert_null(strchr(o->result.cause, '\n'));
 }
@@ -360,13 +125,14 @@ static void tells_each_worker_who_it_is(void **state)
     (void)setenv("CANARY", "sings", 1);
     (void)setenv("RANK", "77", 1); /* of some launcher above us */
     (void)unsetenv("OMP_NUM_THREADS");
-    const outcome *o = launch((lk_launch_options){.workers = 3, .prefix_output = true}, "environment");
+    const outcome *o = launch(prefixed(3), "environment");
     (void)unsetenv("RANK");
     assert_good(o);
     static const char *const lines[] = {
-        "[0] RANK=0",       "[1] RANK=1",       "[2] RANK=2",              "[2] LOCAL_RANK=2",
-        "[0] WORLD_SIZE=3", "[2] WORLD_SIZE=3", "[1] LOCAL_WORLD_SIZE=3", "[1] MASTER_ADDR=127.0.0.1",
-        "[0] CANARY=sings", "[0] OMP_NUM_THREADS=1",
+        "[0] RANK=0",       "[1] RANK=1",        "[2] RANK=2",
+        "[0] WORLD_SIZE=3", "[2] WORLD_SIZE=3",  "[1] LOCAL_WORLD_SIZE=3",
+        "[0] CANARY=sings", "[2] LOCAL_RANK=2",  "[1] MASTER_ADDR=127.0.0.1",
+        "[0] OMP_NUM_THREADS=1",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         if (!has_line(o->out, lines[i]))
@@ -377,7 +143,7 @@ static void respects_the_users_threads(void **state)
 {
     (void)state;
     (void)setenv("OMP_NUM_THREADS", "5", 1);
-    const outcome *o = launch((lk_launch_options){.workers = 1, .prefix_output = true}, "environment");
+    const outcome *o = launch(prefixed(1), "environment");
     (void)unsetenv("OMP_NUM_THREADS");
     assert_good(o);
     assert_true(has_line(o->out, "[0] OMP_NUM_THREADS=5"));
@@ -387,7 +153,7 @@ static void respects_the_users_threads(void **state)
 static void prefixes_whole_lines(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 2, .prefix_output = true}, "lines");
+    const outcome *o = launch(prefixed(2), "lines");
     assert_good(o);
     assert_true(has_line(o->out, "[1] one"));
     assert_true(has_line(o->out, "[1] two"));
@@ -407,7 +173,7 @@ static void prefixes_whole_lines(void **state)
 static void inherits_output_as_it_is(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 1}, "leaves_child");
+    const outcome *o = launch(plain(1), "leaves_child");
     assert_good(o);
     assert_string_equal(o->out, "gone\n");
 }
@@ -415,7 +181,7 @@ static void inherits_output_as_it_is(void **state)
 static void does_not_wait_for_what_workers_leave_behind(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 2, .prefix_output = true}, "leaves_child");
+    const outcome *o = launch(prefixed(2), "leaves_child");
     assert_good(o);
     assert_true(has_line(o->out, "[0] gone") && has_line(o->out, "[1] gone"));
 }
@@ -428,7 +194,7 @@ static void gives_input_to_rank_0_alone(void **state)
     assert_int_equal(write(ends[1], "hello", 5), 5);
     (void)close(ends[1]);
     (void)dup2(ends[0], 0);
-    const outcome *o = launch((lk_launch_options){.workers = 2, .prefix_output = true}, "input");
+    const outcome *o = launch(prefixed(2), "input");
     (void)dup2(saved, 0);
     (void)close(saved);
     (void)close(ends[0]);
@@ -440,14 +206,14 @@ static void gives_input_to_rank_0_alone(void **state)
 static void reports_an_exit_status(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 3}, "exit3");
+    const outcome *o = launch(plain(3), "exit3");
     assert_cause(o, 1, 3, "exited with status 3");
 }
 
 static void reports_a_killed_worker_and_wakes_its_peers(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 3, .prefix_output = true}, "kill9");
+    const outcome *o = launch(prefixed(3), "kill9");
     char           words[96];
     assert_cause(o, 1, 128 + SIGKILL, "was killed by SIGKILL at step 12 in backward");
     assert_int_equal(o->result.signal, SIGKILL);
@@ -461,13 +227,13 @@ static void reports_the_cause_not_who_heard_of_it(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++)
-        assert_cause(launch((lk_launch_options){.workers = 4}, "quiet"), 1, 7, "exited with status 7");
+        assert_cause(launch(plain(4), "quiet"), 1, 7, "exited with status 7");
 }
 
 static void reports_a_workers_own_words(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 3}, "error");
+    const outcome *o = launch(plain(3), "error");
     assert_cause(o, 2, 1, "failed at step 3 in forward: ");
     assert_non_null(strstr(o->result.cause, "0 ranks"));
 }
@@ -508,7 +274,7 @@ static void asks_the_job_to_save_and_leave(void **state)
     (void)state;
     static const char *const modes[] = {"stop", "stop_all"};
     for (int i = 0; i < 2; i++) {
-        const outcome *o = launch((lk_launch_options){.workers = 3}, modes[i]);
+        const outcome *o = launch(plain(3), modes[i]);
         assert_string_equal(o->result.cause, "");
         assert_false(o->result.failed);
         assert_int_equal(o->result.exit_code, 75);
@@ -518,11 +284,11 @@ static void asks_the_job_to_save_and_leave(void **state)
 static void passes_signals_on_to_plain_programs(void **state)
 {
     (void)state;
-    const outcome *o = launch((lk_launch_options){.workers = 2, .prefix_output = true}, "plain");
+    const outcome *o = launch(prefixed(2), "plain");
     assert_good(o);
     assert_true(has_line(o->out, "[0] asked") && has_line(o->out, "[1] asked"));
     (void)setenv("USR1", "1", 1);
-    o = launch((lk_launch_options){.workers = 2, .prefix_output = true}, "plain");
+    o = launch(prefixed(2), "plain");
     (void)unsetenv("USR1");
     assert_true(has_line(o->out, "[0] asked") && has_line(o->out, "[1] asked"));
     assert_int_equal(o->result.exit_code, 20);
@@ -542,7 +308,7 @@ static void leaves_the_callers_signals_as_they_were(void **state)
     (void)state;
     sigset_t before, after;
     (void)sigprocmask(SIG_SETMASK, NULL, &before);
-    assert_good(launch((lk_launch_options){.workers = 1}, "join"));
+    assert_good(launch(plain(1), "join"));
     (void)sigprocmask(SIG_SETMASK, NULL, &after);
     for (int i = 1; i < 32; i++)
         assert_int_equal(sigismember(&before, i), sigismember(&after, i));
@@ -586,51 +352,8 @@ static void joins_in_many_sizes(void **state)
 {
     (void)state;
     for (uint32_t workers = 1; workers <= 9; workers += 4)
-        assert_good(launch((lk_launch_options){.workers = workers}, "join"));
-    assert_good(launch((lk_launch_options){.workers = 2}, "wrong_size"));
-}
-
-static void is_alone_without_a_launcher(void **state)
-{
-    (void)state;
-    lk_comm *comm;
-    assert_false(lk_launched());
-    assert_int_equal(lk_join(&comm), LK_OK);
-    assert_int_equal(lk_comm_size(comm), 1);
-    assert_int_equal(lk_comm_rank(comm), 0);
-    assert_false(lk_stop_requested(comm));
-    lk_comm_free(comm);
-    (void)setenv("WORLD_SIZE", "4", 1); /* another launcher's: N lone groups would be a lie */
-    assert_int_equal(lk_join(&comm), LK_EUNSUPPORTED);
-    assert_null(comm);
-    (void)unsetenv("WORLD_SIZE");
-}
-
-static void refuses_a_broken_environment(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCKSTEP_TIMEOUT_MS",
-                                        "LOCKSTEP_CONTROL_FD", "LOCKSTEP_SOCKET_FD"};
-    static const char *const values[] = {NULL, "", "x", "-1", "1x", "99999999999999999999"};
-    enum { NAMES = sizeof names / sizeof names[0], VALUES = sizeof values / sizeof values[0] };
-
-    for (size_t n = 0; n < NAMES; n++)
-        for (size_t v = 0; v < VALUES; v++) {
-            lk_comm *comm;
-            for (size_t i = 0; i < NAMES; i++)
-                (void)setenv(names[i], i == 1 ? "1" : "0", 1);
-            if (values[v] != NULL)
-                (void)setenv(names[n], values[v], 1);
-            else if (n == 3)
-                continue; /* without this one there is no launcher */
-            else
-                (void)unsetenv(names[n]);
-            assert_int_equal(lk_join(&comm), LK_EINVAL);
-            assert_non_null(strstr(lk_error_last()->message, names[n]));
-            assert_null(comm);
-        }
-    for (size_t i = 0; i < NAMES; i++)
-        (void)unsetenv(names[i]);
+        assert_good(launch(plain(workers), "join"));
+    assert_good(launch(plain(2), "wrong_size"));
 }
 
 int main(int argc, char **argv)
@@ -658,8 +381,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(leaves_the_callers_signals_as_they_were),
         cmocka_unit_test(workers_die_with_their_launcher),
         cmocka_unit_test(joins_in_many_sizes),
-        cmocka_unit_test(is_alone_without_a_launcher),
-        cmocka_unit_test(refuses_a_broken_environment),
     };
     return cmocka_run_group_tests_name("launch.launch", tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ typedef struct {
     crew     *crew;
     lk_comm  *comm;
     pthread_t thread;
+    bool      started;
 } member;
 
 struct crew {
@@ -67,25 +68,41 @@ static void *run_member(void *argument)
 }
 
 /* A thread that could not be started fails like one that ran: the others are waiting for it. */
-static void start_member(member *self, uint32_t rank, bool *started)
+static void start_member(member *self, uint32_t rank)
 {
     int error = pthread_create(&self->thread, NULL, run_member, self);
 
-    *started = error == 0;
-    if (*started)
+    self->started = error == 0;
+    if (self->started)
         return;
-    note_end(self, lk_fail(LK_ENOMEM, "cannot start the thread of rank %u: %s", rank, strerror(error)));
+    note_end(self, lk_fail(LK_ENOMEM, "cannot start the thread of rank %u: %s", rank,
+                           strerror(error)));
     lk_comm_free(self->comm);
+}
+
+/* Opens the group, and runs it to its end. */
+static lk_status run_crew(crew *all, member *members, lk_comm **comms, uint32_t workers,
+                          uint32_t timeout_ms)
+{
+    const lk_comm_options options = {.timeout_ms = timeout_ms};
+
+    LK_TRY(lk_comm_open_threads(comms, workers, &options));
+    for (uint32_t i = 0; i < workers; i++) {
+        members[i] = (member){.crew = all, .comm = comms[i]};
+        start_member(&members[i], i);
+    }
+    for (uint32_t i = 0; i < workers; i++)
+        if (members[i].started)
+            (void)pthread_join(members[i].thread, NULL);
+    return all->first.status == LK_OK ? LK_OK : lki_fail_again(&all->first);
 }
 
 lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
                             lk_status (*main)(lk_comm *comm, void *context), void *context)
 {
-    const lk_comm_options options = {.timeout_ms = timeout_ms};
-    crew                  all = {.main = main, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
-    member               *members = NULL;
-    lk_comm             **comms   = NULL;
-    bool                 *started = NULL;
+    crew all = {.main = main, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
+    member   *members = NULL;
+    lk_comm **comms   = NULL;
 
     if (workers == 0)
         return lk_fail(LK_EINVAL, "a group needs at least one worker");
@@ -93,20 +110,8 @@ lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
     if (st == LK_OK)
         st = LKI_NEW(&comms, workers, "the ranks of a group");
     if (st == LK_OK)
-        st = LKI_NEW(&started, workers, "the ranks of a group");
-    if (st == LK_OK)
-        st = lk_comm_open_threads(comms, workers, &options);
-    for (uint32_t i = 0; i < workers && st == LK_OK; i++) {
-        members[i] = (member){.crew = &all, .comm = comms[i]};
-        start_member(&members[i], i, &started[i]);
-    }
-    for (uint32_t i = 0; i < workers && st == LK_OK; i++)
-        if (started[i])
-            (void)pthread_join(members[i].thread, NULL);
-    lki_free(started);
+        st = run_crew(&all, members, comms, workers, timeout_ms);
     lki_free(comms);
     lki_free(members);
-    if (st == LK_OK && all.first.status != LK_OK)
-        return lki_fail_again(&all.first);
     return st;
 }

@@ -1,4 +1,4 @@
-/* threads_test.c -- lk_launch_threads(): every rank runs, and the first failure by cause returns. */
+/* threads_test.c -- lk_launch_threads(): every rank runs; the first failure by cause returns. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -19,7 +19,9 @@ static lk_status add_up(lk_comm *comm, void *context)
 
     atomic_fetch_or(ranks, UINT32_C(1) << lk_comm_rank(comm));
     LK_TRY(lk_all_reduce(comm, &mine, &sum, 1, LK_F32));
-    return sum == (float)lk_comm_size(comm) ? LK_OK : lk_fail(LK_ECORRUPT, "the sum is %f", (double)sum);
+    if (sum == (float)lk_comm_size(comm))
+        return LK_OK;
+    return lk_fail(LK_ECORRUPT, "the sum is %f", (double)sum);
 }
 
 static void runs_every_rank(void **state)

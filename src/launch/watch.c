@@ -130,48 +130,58 @@ static void look_for_stopped(lki_job *job)
 
 /* ---- What may happen --------------------------------------------------------------------- */
 
-/* Collects how a child ended.  Somebody else in this process may have reaped it, with wait() for
- * any child: then nobody can say, and that counts as a failure. */
-static bool reap(lki_worker *worker, int wait_flags)
+/* Looks how a child ended, without releasing its pid yet: what peers find under that number must
+ * not change before the control memory says so.  Somebody else in this process may have reaped it,
+ * with wait() for any child: then nobody can say, and that counts as a failure. */
+static bool look_how_it_ended(lki_worker *worker)
 {
     siginfo_t info = {0};
 
-    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | wait_flags) != 0) {
-        if (errno == EINTR)
-            return false;
+    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
         worker->status = 1;
-    } else if (info.si_pid == 0) {
+    else if (info.si_pid == 0)
         return false;
-    } else if (info.si_code == CLD_EXITED) {
+    else if (info.si_code == CLD_EXITED)
         worker->status = info.si_status;
-    } else {
+    else
         worker->signal = info.si_status;
-    }
     return true;
+}
+
+/* Tells the control memory about a worker's end, and says whether it fails the job. */
+static bool tell_the_others(lki_job *job, uint32_t rank)
+{
+    lki_worker *worker = &job->workers[rank];
+    bool        joined = has_joined(job, rank);
+    lk_error    error;
+    uint32_t    first;
+
+    if (lki_left_on_request(job, worker)) {
+        (void)lki_control_ended(job->control, rank, 0, 0);
+        return false;
+    }
+    worker->told = joined && worker->signal == 0 &&
+                   lki_control_failed(job->control, &first, &error);
+    if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
+        return false;
+    /* One that obeyed a signal passed on to it: its like may still be saving. */
+    return job->stop_signal == 0 || joined;
 }
 
 static void worker_ended(lki_job *job, uint32_t rank)
 {
     lki_worker   *worker = &job->workers[rank];
     lki_rank_view view;
-    lk_error      error;
-    uint32_t      first;
 
-    if (!reap(worker, WNOHANG))
+    if (!look_how_it_ended(worker))
         return;
+    bool failed = tell_the_others(job, rank);
+    (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);
     worker->order = ++job->ended;
     (void)close(worker->pidfd);
     worker->pidfd = -1;
-    if (lki_left_on_request(job, worker)) {
-        (void)lki_control_ended(job->control, rank, 0, 0);
+    if (!failed)
         return;
-    }
-    bool joined  = has_joined(job, rank);
-    worker->told = joined && worker->signal == 0 && lki_control_failed(job->control, &first, &error);
-    if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
-        return;
-    if (job->stop_signal != 0 && !joined)
-        return; /* it obeyed the signal that was passed on; its peers may still be saving */
     lki_control_view(job->control, rank, &view);
     if (view.status == LK_ETIMEOUT)
         look_for_stopped(job);

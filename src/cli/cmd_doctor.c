@@ -1,0 +1,308 @@
+/* cmd_doctor.c -- `lockstep doctor`: what this machine offers, and what is missing.
+ *
+ * One line a finding: ok, warn (works, but slower or smaller than it could be) or missing (does
+ * not work), what was found, and what to do about it.  Everything is tried or read where the
+ * kernel says it; nothing is guessed and nothing is changed.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "lockstep/tensor.h"
+
+/* ---- Findings ---------------------------------------------------------------------------- */
+
+typedef enum { FOUND_OK, FOUND_WARN, FOUND_MISSING, FOUND_KINDS } finding;
+
+typedef struct {
+    uint32_t counts[FOUND_KINDS];
+    uint32_t cores; /* that this process may use: whole ones of its quota */
+} report;
+
+static void say(report *r, finding kind, const char *what, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void say(report *r, finding kind, const char *what, const char *format, ...)
+{
+    static const char *const names[FOUND_KINDS] = { "ok", "warn", "missing" };
+    va_list                  args;
+
+    r->counts[kind]++;
+    printf("%-8s %-12s ", names[kind], what);
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)putchar('\n');
+}
+
+/* ---- Reading what the kernel says -------------------------------------------------------- */
+
+/* The beginning of a small file, without its last newline; false if it cannot be read. */
+static bool read_text(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    size_t got = fread(text, 1, bytes - 1, file);
+    (void)fclose(file);
+    while (got > 0 && text[got - 1] == '\n')
+        got--;
+    text[got] = '\0';
+    return true;
+}
+
+/* A line "KEY: 123 kB" of /proc/meminfo, in bytes; 0 if there is none. */
+static uint64_t memory_line(const char *key)
+{
+    char               text[4096];
+    unsigned long long kib = 0;
+
+    if (!read_text("/proc/meminfo", text, sizeof text))
+        return 0;
+    const char *line = strstr(text, key);
+    if (line == NULL || sscanf(line + strlen(key), ": %llu", &kib) != 1)
+        return 0;
+    return (uint64_t)kib * 1024;
+}
+
+/* Reads a file of this process's group under a controller; "" is the one hierarchy of cgroup 2.
+ * Inside a container the group's path may be the host's; then what the root shows is ours. */
+static bool cgroup_read(const char *controller, const char *file, char *text, size_t bytes)
+{
+    char all[4096], path[1024];
+
+    if (!read_text("/proc/self/cgroup", all, sizeof all))
+        return false;
+    for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        char *name = strchr(line, ':');
+        char *place = name != NULL ? strchr(name + 1, ':') : NULL;
+        if (place == NULL)
+            continue;
+        *place++ = '\0';
+        if (strcmp(name + 1, controller) != 0)
+            continue;
+        const char *slash = controller[0] != '\0' ? "/" : "";
+        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s%s%.500s/%s", slash, controller, place,
+                       file);
+        if (read_text(path, text, bytes))
+            return true;
+        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s%s/%s", slash, controller, file);
+        return read_text(path, text, bytes);
+    }
+    return false;
+}
+
+/* Cores' worth of time that the cgroup grants; 0 = no limit. */
+static double cgroup_cores(void)
+{
+    char   text[64];
+    double quota = 0, period = 0;
+
+    if (cgroup_read("", "cpu.max", text, sizeof text))
+        return sscanf(text, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : 0;
+    if (!cgroup_read("cpu", "cpu.cfs_quota_us", text, sizeof text)
+        || sscanf(text, "%lf", &quota) != 1 || quota <= 0
+        || !cgroup_read("cpu", "cpu.cfs_period_us", text, sizeof text)
+        || sscanf(text, "%lf", &period) != 1 || period <= 0)
+        return 0;
+    return quota / period;
+}
+
+/* Bytes that the cgroup still grants; UINT64_MAX = no limit. */
+static uint64_t cgroup_memory(void)
+{
+    static const char *const places[2][3] = {
+        { "", "memory.max", "memory.current" },
+        { "memory", "memory.limit_in_bytes", "memory.usage_in_bytes" },
+    };
+    char               text[64];
+    unsigned long long limit, used;
+
+    for (int i = 0; i < 2; i++)
+        if (cgroup_read(places[i][0], places[i][1], text, sizeof text)
+            && sscanf(text, "%llu", &limit) == 1 && limit < 1ULL << 60
+            && cgroup_read(places[i][0], places[i][2], text, sizeof text)
+            && sscanf(text, "%llu", &used) == 1)
+            return limit > used ? limit - used : 0;
+    return UINT64_MAX;
+}
+
+/* ---- The checks -------------------------------------------------------------------------- */
+
+static void check_cores(report *r)
+{
+    cpu_set_t set;
+    long      online = sysconf(_SC_NPROCESSORS_ONLN);
+    double    quota  = cgroup_cores();
+
+    CPU_ZERO(&set);
+    r->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+    if (quota > 0 && quota < r->cores) {
+        say(r, FOUND_WARN, "cores", "%u, but the cgroup grants the time of %.1f: use no more "
+            "workers times threads than that, or raise its CPU limit", r->cores, quota);
+        r->cores = quota >= 1 ? (uint32_t)quota : 1;
+    } else if (online > 0 && r->cores < (unsigned long)online) {
+        say(r, FOUND_OK, "cores", "%u of the machine's %ld: this process is bound to them", r->cores,
+            online);
+    } else {
+        say(r, FOUND_OK, "cores", "%u", r->cores);
+    }
+}
+
+static void check_isa(report *r)
+{
+    lk_exec *exec;
+
+    if (lk_exec_open(&exec, 1, NULL) != LK_OK) {
+        say(r, FOUND_MISSING, "instructions", "%s", lk_error_last()->message);
+        return;
+    }
+    bool slow = strcmp(lk_exec_isa(exec), "portable") == 0;
+    say(r, slow ? FOUND_WARN : FOUND_OK, "instructions", "%s%s (the same bits as any other)",
+        lk_exec_isa(exec), slow ? ": no vector unit that we have kernels for, so slow" : "");
+    lk_exec_free(exec);
+}
+
+static void check_memory(report *r)
+{
+    uint64_t free_bytes = memory_line("MemAvailable"), granted = cgroup_memory();
+    bool     limited    = granted < free_bytes;
+    double   gib        = (double)(limited ? granted : free_bytes) / (double)(1 << 30);
+
+    say(r, gib < 0.5 ? FOUND_WARN : FOUND_OK, "memory", "%.1f GiB available%s%s", gib,
+        limited ? " within the cgroup's limit" : "",
+        gib < 0.5 ? ": only small models will fit" : "");
+}
+
+/* "always [madvise] never": whether the chosen word is `word`. */
+static bool is_chosen(const char *text, const char *word)
+{
+    const char *open = strchr(text, '[');
+    return open != NULL && strncmp(open + 1, word, strlen(word)) == 0;
+}
+
+static void check_huge_pages(report *r)
+{
+    static const char *const path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    char                     text[128];
+
+    if (!read_text(path, text, sizeof text)) {
+        say(r, FOUND_WARN, "huge pages", "not in this kernel: shared memory has small pages");
+        return;
+    }
+    bool never = is_chosen(text, "never") || is_chosen(text, "deny");
+    say(r, never ? FOUND_WARN : FOUND_OK, "huge pages", "%s for shared memory%s",
+        never ? "off" : "on",
+        never ? "; to allow them, as root: echo advise > "
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled" : "");
+}
+
+static void say_tried(report *r, const char *what, bool works, const char *good, const char *todo)
+{
+    if (works)
+        say(r, FOUND_OK, what, "%s", good);
+    else
+        say(r, FOUND_MISSING, what, "%s; %s", strerror(errno), todo);
+}
+
+static void check_kernel(report *r)
+{
+    struct utsname name;
+    uint32_t       word = 0;
+    int            pair[2] = { -1, -1 };
+
+    if (uname(&name) == 0)
+        say(r, FOUND_OK, "kernel", "%s %s on %s", name.sysname, name.release, name.machine);
+    int fd = memfd_create("doctor", MFD_CLOEXEC);
+    say_tried(r, "memfd", fd >= 0, "shared memory without names (the size of /dev/shm is of no "
+              "importance)", "workers share memory through memfd_create: allow it in the sandbox");
+    if (fd >= 0)
+        (void)close(fd);
+    fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    say_tried(r, "pidfd", fd >= 0, "a worker's death is seen at once",
+              "the launcher needs Linux 5.3, and pidfd_open allowed in the sandbox");
+    if (fd >= 0)
+        (void)close(fd);
+    say_tried(r, "futex", syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) == 0,
+              "waiting workers sleep", "allow futex in the sandbox");
+    say_tried(r, "sockets", socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0,
+              "Unix sockets carry descriptors", "allow AF_UNIX sockets in the sandbox");
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0)
+            (void)close(pair[i]);
+}
+
+/* The launcher holds four descriptors for a worker (its socket, its pidfd, two pipes), a worker
+ * one for each peer; some are for arenas and files. */
+static void check_limits(report *r)
+{
+    enum { FOR_A_WORKER = 4, FOR_THE_REST = 64 };
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        unsigned long long soft = limit.rlim_cur;
+        unsigned long long most = soft > FOR_THE_REST ? (soft - FOR_THE_REST) / FOR_A_WORKER : 0;
+        bool               few  = most < r->cores;
+        say(r, few ? FOUND_WARN : FOUND_OK, "open files", "%llu, enough for %llu workers%s", soft,
+            most, few ? ": fewer than cores; raise it with ulimit -n" : "");
+    }
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        if (limit.rlim_cur == RLIM_INFINITY)
+            say(r, FOUND_OK, "locked memory", "unlimited (not needed)");
+        else
+            say(r, FOUND_OK, "locked memory", "%llu KiB (none is needed)",
+                (unsigned long long)limit.rlim_cur / 1024);
+    }
+    if (getrlimit(RLIMIT_CORE, &limit) == 0)
+        say(r, FOUND_OK, "core files", "%s", limit.rlim_cur != 0
+                ? "written when a worker crashes; they hold all of its memory"
+                : "off; ulimit -c unlimited keeps one when a worker crashes");
+}
+
+/* ---- The command ------------------------------------------------------------------------- */
+
+static const lki_option table[] = { LKI_OPTIONS_END };
+
+static int doctor_main(int argc, char **argv)
+{
+    int    unused = 0, done = lki_options_parse(&lki_command_doctor, argc, argv, &unused);
+    report r = { .cores = 1 };
+
+    if (done >= 0)
+        return done;
+    say(&r, FOUND_OK, "lockstep", "%s", LK_VERSION);
+    check_cores(&r);
+    check_isa(&r);
+    check_memory(&r);
+    check_huge_pages(&r);
+    check_kernel(&r);
+    check_limits(&r);
+    if (r.counts[FOUND_MISSING] > 0)
+        printf("\n%u missing: training on several workers will not run here.\n",
+               r.counts[FOUND_MISSING]);
+    else
+        printf("\nReady: lockstep train ... --workers %u uses every core%s.\n", r.cores,
+               r.counts[FOUND_WARN] > 0 ? "; see the warnings above" : "");
+    return r.counts[FOUND_MISSING] > 0 ? LKI_EXIT_FAILURE : 0;
+}
+
+const lki_command lki_command_doctor = {
+    .name     = "doctor",
+    .summary  = "what this machine offers and what is missing",
+    .usage    = "",
+    .about    = "Looks at this machine as a training run would see it, one line a finding: ok,\n"
+                "warn (works, but could be better) or missing (does not work), and what to do\n"
+                "about it.  Changes nothing.  Exits with 1 if something is missing, else with 0.",
+    .examples = "  lockstep doctor",
+    .options  = table,
+    .main     = doctor_main,
+};

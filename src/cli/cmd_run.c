@@ -1,0 +1,75 @@
+/* cmd_run.c -- `lockstep run`: any program, N times, as ranks of one group. */
+#include "cli/commands.h"
+#include "lockstep/launch.h"
+
+typedef struct {
+    uint32_t workers, timeout_ms, grace_ms;
+    bool     prefix;
+    char   **argv;
+} run_options;
+
+#define AT(field) offsetof(run_options, field)
+
+/* clang-format off */
+static const lki_option table[] = {
+    { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
+      .required = true, .low = 1, .high = 1024, .help = "how many copies of the program to start" },
+    { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(timeout_ms),
+      .range = &lki_range_positive, .preset = "30",
+      .help = "how long a worker waits for the others before it says who is missing" },
+    { .name = "grace", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(grace_ms),
+      .range = &lki_range_positive, .preset = "1",
+      .help = "how long the others may go on once one has failed, before they are killed" },
+    LKI_FLAG("prefix", AT(prefix),
+             "put [rank] before every line of output; --no-prefix lets it through as it is"),
+    { .name = "PROGRAM ARGS", .type = LKI_OPTION_REST, .offset = AT(argv), .required = true,
+      .help = "the program and its arguments; write -- before it if one of them is --help" },
+    LKI_OPTIONS_END,
+};
+/* clang-format on */
+
+static int run_main(int argc, char **argv)
+{
+    run_options options = { .prefix = true };
+    int         done    = lki_options_parse(&lki_command_run, argc, argv, &options);
+    if (done >= 0)
+        return done;
+
+    lk_launch_options how = {
+        .workers       = options.workers,
+        .argv          = options.argv,
+        .prefix_output = options.prefix,
+        .timeout_ms    = options.timeout_ms,
+        .grace_ms      = options.grace_ms,
+    };
+    lk_launch_result result;
+    (void)fflush(NULL);
+    if (lk_launch(&how, &result) != LK_OK)
+        fprintf(stderr, "lockstep run: %s\n", lk_error_last()->message);
+    else if (result.failed)
+        fprintf(stderr, "lockstep run: %s\n", result.cause);
+    return result.exit_code;
+}
+
+const lki_command lki_command_run = {
+    .name    = "run",
+    .summary = "start any program as N workers",
+    .usage   = "-n N [options] [--] PROGRAM ARGS...",
+    .about =
+        "Starts N copies of a program on this machine and watches them.  Each finds who it is\n"
+        "in its environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
+        "MASTER_ADDR and MASTER_PORT, as programs for other launchers expect; lk_join() finds\n"
+        "its group there.\n"
+        "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not fight for the cores.\n"
+        "Rank 0 reads standard input; the others have none.\n"
+        "\n"
+        "When one copy fails, the others are woken and ended, and the last line on stderr tells\n"
+        "which rank failed first and why; the exit status is that rank's, or 128 plus the number\n"
+        "of the signal that killed it; 127 if there is no such program.  Ctrl-C and SIGTERM ask\n"
+        "all copies to save and leave (status 75 if they did); a second one ends them.",
+    .examples =
+        "  lockstep run -n 4 ./my_training --epochs 3\n"
+        "  lockstep run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'",
+    .options = table,
+    .main    = run_main,
+};

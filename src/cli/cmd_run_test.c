@@ -1,0 +1,101 @@
+/* cmd_run_test.c -- `lockstep run` and `lockstep doctor` from outside: output and exit status. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static char said[65536]; /* both streams of the last command */
+
+/* Runs a line of shell in which $L is the command; returns the exit status. */
+static int shell(const char *line)
+{
+    char command[1024];
+
+    (void)setenv("L", LK_TEST_COMMAND, 1);
+    (void)snprintf(command, sizeof command, "{ %s ; } 2>&1", line);
+    FILE  *pipe = popen(command, "r");
+    size_t got  = fread(said, 1, sizeof said - 1, pipe);
+    said[got]   = '\0';
+    int status  = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void assert_run(const char *line, int status, const char *words)
+{
+    int got = shell(line);
+    if (got != status || strstr(said, words) == NULL)
+        fail_msg("%s\nexits with %d (not %d) and says (without \"%s\"):\n%s", line, got, status,
+                 words, said);
+}
+
+static void runs_any_program(void **state)
+{
+    (void)state;
+    assert_run("$L run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'", 0, "[1] I am 1 of 2\n");
+    assert_run("$L run -n 2 --no-prefix sh -c 'echo I am $RANK'", 0, "I am 0\n");
+    assert_null(strstr(said, "["));
+    assert_run("$L run --workers 1 -- sh -c 'echo aside >&2' 2>&1 >/dev/null", 0, "[0] aside\n");
+}
+
+static void reports_the_first_failure(void **state)
+{
+    (void)state;
+    assert_run("$L run -n 2 -- sh -c 'test $RANK = 0 || exit 3; sleep 30'", 3,
+               "lockstep run: rank 1 (pid ");
+    assert_non_null(strstr(said, "exited with status 3\n"));
+    assert_run("$L run -n 2 -- sh -c 'test $RANK = 1 || kill -9 $$; sleep 30'", 128 + 9,
+               "was killed by SIGKILL\n");
+    assert_run("$L run -n 2 no-such-program", 127, "cannot run no-such-program");
+    assert_run("$L run -n 2 /", 126, "cannot run /");
+}
+
+static void passes_signals_on(void **state)
+{
+    (void)state;
+    assert_run("$L run -n 2 -- sh -c 'trap \"echo asked; exit 75\" TERM; echo ready; "
+               "while :; do sleep 0.05; done' & sleep 0.5; kill -TERM $!; wait $!", 75, "[1] asked\n");
+    assert_run("$L run -n 2 -- sleep 30 & sleep 0.3; kill -INT $!; wait $!", 128 + 2, "SIGINT");
+}
+
+static void teaches_and_refuses(void **state)
+{
+    (void)state;
+    assert_run("$L run --help", 0, "lockstep run -n 4 ./my_training");
+    assert_run("$L run -n 2", 2, "PROGRAM");
+    assert_run("$L run ls", 2, "workers");
+    assert_run("$L run -n 0 ls", 2, "workers");
+    assert_run("$L run -n x ls", 2, "workers");
+    assert_run("$L run -n 2 --frobnicate ls", 2, "frobnicate");
+    assert_run("$L run -n 2 --timeout 0 ls", 2, "timeout");
+}
+
+static void the_reader_may_go_away(void **state)
+{
+    (void)state;
+    assert_run("$L run -n 2 yes 2>/dev/null | head -1", 0, "y\n");
+}
+
+static void doctor_finds_what_we_need(void **state)
+{
+    (void)state;
+    assert_run("$L doctor", 0, "ok       pidfd");
+    assert_non_null(strstr(said, "cores"));
+    assert_null(strstr(said, "\nmissing"));
+    assert_run("ulimit -n 66; $L doctor", 0, "warn     open files");
+    assert_run("$L doctor --help", 0, "lockstep doctor");
+    assert_run("$L doctor now", 2, "now");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_any_program),    cmocka_unit_test(reports_the_first_failure),
+        cmocka_unit_test(passes_signals_on),   cmocka_unit_test(teaches_and_refuses),
+        cmocka_unit_test(the_reader_may_go_away), cmocka_unit_test(doctor_finds_what_we_need),
+    };
+    return cmocka_run_group_tests_name("cli.cmd_run", tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+/* launch_test.h -- what the workers of launch_test.c do, by the name of a mode. */
+#ifndef LKI_LAUNCH_TEST_H
+#define LKI_LAUNCH_TEST_H
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lockstep/launch.h"
+
+static int my_rank(void)
+{
+    const char *text = getenv("RANK");
+    return text != NULL ? atoi(text) : -1;
+}
+
+static void sleep_ms(long ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)nanosleep(&time, NULL);
+}
+
+static lk_comm *join(void)
+{
+    lk_comm *comm;
+    if (lk_join(&comm) == LK_OK)
+        return comm;
+    fprintf(stderr, "%s\n", lk_error_last()->message);
+    exit(90);
+}
+
+/* Ends like a program that found an error: tells it to the group, and exits with 1. */
+static int give_up(lk_comm *comm)
+{
+    fprintf(stderr, "%s\n", lk_error_last()->message);
+    lk_comm_abort(comm);
+    lk_comm_free(comm);
+    return 1;
+}
+
+static int work_environment(void)
+{
+    static const char *const names[] = {"RANK",        "WORLD_SIZE",      "LOCAL_RANK", "CANARY",
+                                        "MASTER_ADDR", "OMP_NUM_THREADS", "LOCAL_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        printf("%s=%s\n", names[i], getenv(names[i]) != NULL ? getenv(names[i]) : "(none)");
+    int port = getenv("MASTER_PORT") != NULL ? atoi(getenv("MASTER_PORT")) : 0;
+    return port > 0 && port < 65536 && lk_launched() ? 0 : 4;
+}
+
+static int work_lines(void)
+{
+    if (my_rank() == 1) {
+        printf("one\ntwo\n\nlast");
+        fprintf(stderr, "aside\n");
+        return 0;
+    }
+    for (int i = 0; i < 20000; i++)
+        putchar('x');
+    putchar('\n');
+    return 0;
+}
+
+static int work_exit3(void)
+{
+    if (my_rank() == 1)
+        return 3;
+    sleep_ms(20000);
+    return 0;
+}
+
+static int work_kill9(void)
+{
+    lk_comm *comm = join();
+
+    lk_comm_note(comm, 12, "backward");
+    if (lk_barrier(comm) != LK_OK)
+        return give_up(comm);
+    if (my_rank() == 1)
+        (void)raise(SIGKILL);
+    if (lk_barrier(comm) == LK_OK)
+        return 0;
+    return lk_error_last()->status == LK_EPEER ? give_up(comm) : 91;
+}
+
+/* As above, but nobody tells the group: the exit status is all there is. */
+static int work_quiet(void)
+{
+    lk_comm *comm = join();
+
+    if (lk_barrier(comm) != LK_OK)
+        return 91;
+    if (my_rank() == 1)
+        _exit(7);
+    _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
+}
+
+static int work_error(void)
+{
+    lk_comm *comm = join();
+    lk_comm *none;
+
+    if (my_rank() == 2 && lk_comm_open_threads(&none, 0, NULL) != LK_OK) {
+        lk_comm_note(comm, 3, "forward");
+        return give_up(comm);
+    }
+    return lk_barrier(comm) == LK_OK ? 0 : give_up(comm);
+}
+
+static int work_stopped(void)
+{
+    lk_comm *comm = join();
+
+    if (my_rank() == 1)
+        (void)raise(SIGSTOP);
+    return lk_barrier(comm) == LK_OK ? 0 : give_up(comm);
+}
+
+/* Steps until somebody was asked to stop, which all then agree on. */
+static int steps_until_stop(lk_comm *comm)
+{
+    for (int step = 0; step < 100000; step++) {
+        unsigned char mine = lk_stop_requested(comm), all[8];
+        if (lk_all_gather(comm, &mine, all, 1) != LK_OK)
+            return give_up(comm);
+        for (uint32_t i = 0; i < lk_comm_size(comm); i++)
+            if (all[i] != 0) {
+                lk_comm_free(comm);
+                return 75;
+            }
+        sleep_ms(1);
+    }
+    return 0;
+}
+
+static int work_stop(void)
+{
+    lk_comm *comm = join();
+    if (my_rank() == 0)
+        (void)kill(getppid(), SIGTERM);
+    return steps_until_stop(comm);
+}
+
+/* What `timeout` and a terminal do: everybody gets the signal. */
+static int work_stop_all(void)
+{
+    lk_comm *comm = join();
+    (void)raise(SIGINT);
+    (void)raise(SIGTERM);
+    (void)raise(SIGHUP);
+    return steps_until_stop(comm);
+}
+
+static void on_signal(int number)
+{
+    static const char text[] = "asked\n";
+    (void)!write(STDOUT_FILENO, text, sizeof text - 1);
+    _exit(number == SIGTERM ? 0 : 20);
+}
+
+/* A program that knows nothing of us, with a handler of its own.  Rank 0 waits until rank 1 can
+ * have installed its handler. */
+static int work_plain(void)
+{
+    (void)signal(SIGTERM, on_signal);
+    (void)signal(SIGUSR1, on_signal);
+    if (my_rank() == 0) {
+        sleep_ms(300);
+        (void)kill(getppid(), getenv("USR1") != NULL ? SIGUSR1 : SIGTERM);
+    }
+    sleep_ms(20000);
+    return 0;
+}
+
+/* Deaf to SIGTERM; asks twice through processes that are no workers. */
+static int work_deaf(void)
+{
+    pid_t launcher = getppid();
+
+    (void)signal(SIGTERM, SIG_IGN);
+    for (int i = 0; i < 2 && my_rank() == 0; i++) {
+        sleep_ms(100);
+        if (fork() == 0) {
+            (void)kill(launcher, SIGTERM);
+            _exit(0);
+        }
+        (void)wait(NULL);
+    }
+    sleep_ms(20000);
+    return 0;
+}
+
+static int work_leaves_child(void)
+{
+    if (fork() == 0) {
+        sleep_ms(3000);
+        _exit(0);
+    }
+    printf("gone\n");
+    return 0;
+}
+
+static int work_pid(void)
+{
+    printf("%d\n", (int)getpid());
+    (void)fflush(stdout);
+    sleep_ms(20000);
+    return 0;
+}
+
+static int work_input(void)
+{
+    char text[16] = "nothing";
+    (void)!fgets(text, sizeof text, stdin);
+    printf("%s\n", text);
+    return 0;
+}
+
+static int work_join(void)
+{
+    lk_comm *comm = join();
+    int      bad  = lk_barrier(comm) != LK_OK;
+    lk_comm_free(comm);
+    return bad;
+}
+
+static int work_wrong_size(void)
+{
+    (void)setenv("WORLD_SIZE", "7", 1);
+    lk_comm *comm;
+    bool     good = lk_join(&comm) == LK_EINVAL && comm == NULL;
+    return good && strstr(lk_error_last()->message, "WORLD_SIZE=7") != NULL ? 0 : 92;
+}
+
+static int work(const char *mode)
+{
+    static const struct {
+        const char *mode;
+        int (*run)(void);
+    } table[] = {
+        {"environment", work_environment}, {"lines", work_lines},     {"exit3", work_exit3},
+        {"kill9", work_kill9},             {"quiet", work_quiet},     {"error", work_error},
+        {"stopped", work_stopped},         {"stop", work_stop},       {"stop_all", work_stop_all},
+        {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
+        {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
+        {"wrong_size", work_wrong_size},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(table[i].mode, mode) == 0)
+            return table[i].run();
+    return 99;
+}
+
+#endif
