@@ -227,7 +227,8 @@ void lki_reference_maxpool(const lki_conv_shape *s, const float *x, float *y, ui
         size_t c = i % s->cin, ox = i / s->cin % s->ow, oy = i / s->cin / s->ow % s->oh;
         bool   found = false;
         for (size_t k = 0; k < s->kh * s->kw; k++) {
-            size_t iy = oy * s->stride + k / s->kw - s->pad, ix = ox * s->stride + k % s->kw - s->pad;
+            size_t iy = oy * s->stride + k / s->kw - s->pad;
+            size_t ix = ox * s->stride + k % s->kw - s->pad;
             const float *at = pixel(x, i / s->cin / s->ow / s->oh, s->h, s->w, s->cin, iy, ix);
             if (at != NULL && (!found || at[c] > y[i])) {
                 found     = true;
@@ -315,7 +316,8 @@ void lki_reference_attention(const lki_attention_shape *s, const float *qkv, flo
 
 /* Adds what the pair (query i, key j) of a head contributes to the three gradients. */
 static void attention_pair(const lki_attention_shape *s, const float *row_i, const float *row_j,
-                           float lse, float delta, float keep, const float *dy, float *d_i, float *d_j)
+                           float lse, float delta, float keep, const float *dy, float *d_i,
+                           float *d_j)
 {
     size_t size  = s->c / s->heads;
     float  scale = 1.0f / sqrtf((float)size);
@@ -329,8 +331,8 @@ static void attention_pair(const lki_attention_shape *s, const float *row_i, con
     }
 }
 
-void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv, const float *y,
-                                      const float *lse, const float *dy, float *dqkv)
+void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv,
+                                      const float *y, const float *lse, const float *dy, float *dqkv)
 {
     size_t size = s->c / s->heads, row = 3 * s->c;
     memset(dqkv, 0, s->b * s->t * row * sizeof *dqkv);

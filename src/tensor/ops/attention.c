@@ -81,7 +81,8 @@ size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shap
 }
 
 /* (t, size) values, rows `stride` apart, into (t_pad, width), the rest zeros. */
-static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const float *from, float *to)
+static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const float *from,
+                      float *to)
 {
     for (size_t i = 0; i < t; i++) {
         memcpy(to + i * h->width, from + i * stride, size * sizeof *to);
@@ -221,8 +222,8 @@ static void forward_task(void *context, size_t index, uint32_t thread)
         forward_queries(a, &h, index, query);
 }
 
-static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
-                              void *scratch)
+static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape,
+                              const float *qkv, void *scratch)
 {
     head   h;
     size_t size = shape->c / shape->heads;

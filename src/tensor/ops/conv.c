@@ -113,6 +113,7 @@ static frame frame_of_channels(const lki_conv_shape *s)
 /* Row (ky, kx, ci) and column co of the reordered matrix stand at
  * co / 16 * panel + row * step + co % 16. */
 typedef struct {
+    const lki_nn_kernels *kernels;
     const lki_conv_shape *shape;
     const float          *w;
     float                *dw, *matrix;
@@ -127,35 +128,34 @@ static size_t weights_bytes(const lki_conv_shape *s)
     return lki_round_up(s->kh * s->kw * lki_max(forward, input) * sizeof(float), 64);
 }
 
+static lki_weight_panel weights_panel(const weights *m, size_t index)
+{
+    const lki_conv_shape *s = m->shape;
+    size_t taps = s->kh * s->kw, first = index * LANES;
+    return (lki_weight_panel){ .columns = lki_min(LANES, s->cout - first),
+                               .cin     = s->cin,
+                               .taps    = taps,
+                               .step    = m->step,
+                               .w       = m->w + first * s->cin * taps,
+                               .dw      = m->dw == NULL ? NULL : m->dw + first * s->cin * taps,
+                               .matrix  = m->matrix + index * m->panel };
+}
+
 /* Sixteen output channels into the matrix, or (dw) back from it. */
 static void weights_forward_task(void *context, size_t index, uint32_t thread)
 {
-    const weights        *m = context;
-    const lki_conv_shape *s = m->shape;
-    size_t taps = s->kh * s->kw, first = index * LANES, n = lki_min(LANES, s->cout - first);
+    const weights   *m     = context;
+    lki_weight_panel panel = weights_panel(m, index);
     (void)thread;
-
-    for (size_t i = 0; i < s->cin * taps; i++) {
-        float *row = m->matrix + index * m->panel + (i % taps * s->cin + i / taps) * m->step;
-        for (size_t co = 0; co < n; co++)
-            row[co] = m->w[(first + co) * s->cin * taps + i];
-        for (size_t co = n; co < LANES; co++)
-            row[co] = 0.0f;
-    }
+    m->kernels->pack_weights(&panel);
 }
 
 static void weights_back_task(void *context, size_t index, uint32_t thread)
 {
-    const weights        *m = context;
-    const lki_conv_shape *s = m->shape;
-    size_t taps = s->kh * s->kw, first = index * LANES, n = lki_min(LANES, s->cout - first);
+    const weights   *m     = context;
+    lki_weight_panel panel = weights_panel(m, index);
     (void)thread;
-
-    for (size_t i = 0; i < s->cin * taps; i++) {
-        const float *row = m->matrix + index * m->panel + (i % taps * s->cin + i / taps) * m->step;
-        for (size_t co = 0; co < n; co++)
-            m->dw[(first + co) * s->cin * taps + i] = row[co];
-    }
+    m->kernels->unpack_weights(&panel);
 }
 
 /* Sixteen input channels of the taps of one residue, last tap first. */
@@ -260,7 +260,8 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
     const lki_conv_shape *s = shape;
     frame   f = frame_of_input(s);
     size_t  depth = s->kh * s->kw * s->cin;
-    weights m = { .shape = s, .w = w, .matrix = scratch, .panel = depth * LANES, .step = LANES };
+    weights m = { .kernels = lki_exec_kernels(exec)->nn, .shape = s, .w = w, .matrix = scratch,
+                  .panel = depth * LANES, .step = LANES };
     windows g = {
         .image    = frame_make(exec, &f, x, (char *)scratch + weights_bytes(s)),
         .h        = f.h, .w = f.w, .c = f.c, .step = s->stride,
@@ -276,7 +277,8 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
 /* Along one axis: the input positions of residue r, and the taps they meet. */
 typedef struct { size_t first, count, taps, from; } residue;
 
-static residue residue_of(size_t r, size_t in, size_t kernel, size_t stride, size_t pad, size_t border)
+static residue residue_of(size_t r, size_t in, size_t kernel, size_t stride, size_t pad,
+                          size_t border)
 {
     residue a = { .first = (r + stride - pad % stride) % stride };
     a.count = a.first < in ? (in - a.first + stride - 1) / stride : 0;
@@ -371,7 +373,8 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
     frame    f = frame_of_input(s), channels = frame_of_channels(s);
     char    *next    = (char *)scratch + weights_bytes(s);
     size_t   columns = lki_round_up(s->cout, LANES);
-    weights  m = { .shape = s, .w = dw, .dw = dw, .matrix = scratch, .panel = LANES, .step = columns };
+    weights  m = { .kernels = lki_exec_kernels(exec)->nn, .shape = s, .w = dw, .dw = dw,
+                   .matrix = scratch, .panel = LANES, .step = columns };
     lki_pool *pool = lki_exec_pool(exec);
 
     weight_gradient g = {
@@ -383,7 +386,8 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
         .columns = columns,
         .matrix  = scratch,
     };
-    size_t tasks = s->kh * blocks_of(s->kw * s->cin, TAPS_PER_TASK) * blocks_of(columns, WEIGHT_COLUMNS);
+    size_t tasks = s->kh * blocks_of(s->kw * s->cin, TAPS_PER_TASK) *
+                   blocks_of(columns, WEIGHT_COLUMNS);
     lki_pool_run(pool, panels_of(s->cout), weights_forward_task, &m);
     lki_pool_run(pool, tasks, weight_gradient_task, &g);
     lki_pool_run(pool, panels_of(s->cout), weights_back_task, &m);

@@ -127,7 +127,8 @@ static double exact_loss(const void *context)
                 continue;
             if (y / s->stride >= s->oh || x / s->stride >= s->ow)
                 continue;
-            size_t out = i / s->cin / s->w / s->h * s->oh * s->ow + y / s->stride * s->ow + x / s->stride;
+            size_t sample = i / s->cin / s->w / s->h;
+            size_t out = (sample * s->oh + y / s->stride) * s->ow + x / s->stride;
             loss += e->x[i] * e->w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx] *
                     e->dy[out * s->cout + co];
         }

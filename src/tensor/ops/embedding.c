@@ -47,7 +47,8 @@ void lki_embedding(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *t
                    const float *wte, const float *wpe, float *y)
 {
     embedding e = { .b = b, .t = t, .c = c, .tokens = tokens, .wte = wte, .wpe = wpe, .y = y };
-    lki_pool_run(lki_exec_pool(exec), (b * t + ROWS_PER_TASK - 1) / ROWS_PER_TASK, forward_task, &e);
+    lki_pool_run(lki_exec_pool(exec), (b * t + ROWS_PER_TASK - 1) / ROWS_PER_TASK, forward_task,
+                 &e);
 }
 
 static void backward_task(void *context, size_t index, uint32_t thread)
@@ -72,6 +73,8 @@ static void backward_task(void *context, size_t index, uint32_t thread)
 void lki_embedding_backward(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
                             const float *dy, float *dwte, float *dwpe)
 {
-    embedding e = { .b = b, .t = t, .c = c, .tokens = tokens, .dy = dy, .dwte = dwte, .dwpe = dwpe };
-    lki_pool_run(lki_exec_pool(exec), (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK, backward_task, &e);
+    embedding e = { .b = b, .t = t, .c = c, .tokens = tokens, .dy = dy, .dwte = dwte,
+                    .dwpe = dwpe };
+    lki_pool_run(lki_exec_pool(exec), (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK,
+                 backward_task, &e);
 }

@@ -13,7 +13,8 @@ static void tokens_fill(int32_t tokens[B * T])
 
 static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool positions)
 {
-    float *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2), *dy = nn_values(B * T * c, 3);
+    float *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2);
+    float *dy = nn_values(B * T * c, 3);
     float *y = nn_values(B * T * c, 4), *want_y = nn_values(B * T * c, 5);
     float *dwte = nn_values(VOCABULARY * c, 6), *want_dwte = nn_copy(dwte, VOCABULARY * c);
     float *dwpe = nn_values(T * c, 7), *want_dwpe = nn_copy(dwpe, T * c);

@@ -52,7 +52,8 @@ void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const f
         .mean    = mean,
         .rstd    = rstd,
     };
-    lki_pool_run(lki_exec_pool(exec), (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_task, &n);
+    lki_pool_run(lki_exec_pool(exec), (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_task,
+                 &n);
 }
 
 static void layernorm_dx_task(void *context, size_t index, uint32_t thread)
@@ -84,9 +85,9 @@ static void layernorm_dparams_task(void *context, size_t index, uint32_t thread)
     n->kernels->layernorm_dparams(&t, n->dgamma + first, n->dbeta + first);
 }
 
-void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                            const float *mean, const float *rstd, const float *dy, float *dx,
-                            bool add, float *dgamma, float *dbeta)
+void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+                            const float *gamma, const float *mean, const float *rstd,
+                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta)
 {
     layernorm n = {
         .kernels = lki_exec_kernels(exec)->nn,
@@ -193,9 +194,9 @@ void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const f
     }
 }
 
-void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                            const float *mean, const float *rstd, const float *dy, float *dx,
-                            bool add, float *dgamma, float *dbeta)
+void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+                            const float *gamma, const float *mean, const float *rstd,
+                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta)
 {
     float sums[CHUNKS][SLAB], products[CHUNKS][SLAB];
     for (size_t first = 0; first < c; first += SLAB) {

@@ -3,7 +3,9 @@
 
 typedef struct { size_t rows, c; } shape;
 
-static const shape shapes[] = { { 1, 1 }, { 3, 5 }, { 7, 16 }, { 37, 33 }, { 70, 130 }, { 257, 48 } };
+static const shape shapes[] = {
+    { 1, 1 }, { 3, 5 }, { 7, 16 }, { 37, 33 }, { 70, 130 }, { 257, 48 },
+};
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -73,7 +75,8 @@ static void layernorm_bits(void **state)
                                          want.dx, add, want.dgamma, want.dbeta);
         for (size_t k = 0; k < m.count; k++) {
             outputs got = outputs_new(s, s.rows);
-            lki_layernorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean, got.rstd);
+            lki_layernorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
+                          got.rstd);
             lki_layernorm_backward(m.exec[k], s.rows, s.c, in.x, in.gamma, got.mean, got.rstd,
                                    in.dy, got.dx, add, got.dgamma, got.dbeta);
             outputs_same(m.exec[k], s, s.rows, &got, &want);
@@ -174,7 +177,8 @@ static void gradients(shape s, bool batch)
     lk_exec *exec = NULL;
     assert_int_equal(lk_exec_open(&exec, 2, NULL), LK_OK);
     if (batch) {
-        lki_batchnorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd, out.var);
+        lki_batchnorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd,
+                      out.var);
         lki_batchnorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
                                false, out.dgamma, out.dbeta);
     } else {

@@ -76,7 +76,8 @@ static void maxpool_task(void *context, size_t index, uint32_t thread)
     }
 }
 
-void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y, uint32_t *argmax)
+void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y,
+                 uint32_t *argmax)
 {
     maxpool m = { .shape = shape, .x = x, .y = y, .argmax = argmax };
     LK_ASSERT(shape->cin == shape->cout);

@@ -26,7 +26,8 @@ static void maxpool_bits(void **state)
         const lki_conv_shape *s = &shapes[i];
         size_t in = s->n * s->h * s->w * s->cin, out = s->n * s->oh * s->ow * s->cin;
         float *x = tied_values(in), *y = nn_values(out, 2), *want = nn_values(out, 3);
-        uint32_t *argmax = nn_bytes(out * sizeof *argmax), *want_argmax = nn_bytes(out * sizeof *argmax);
+        uint32_t *argmax      = nn_bytes(out * sizeof *argmax);
+        uint32_t *want_argmax = nn_bytes(out * sizeof *argmax);
         lki_reference_maxpool(s, x, want, want_argmax);
         for (size_t k = 0; k < m.count; k++) {
             lki_maxpool(m.exec[k], s, x, y, argmax);
@@ -56,8 +57,9 @@ static void maxpool_backward_bits(void **state)
         uint32_t *argmax = nn_bytes(out * sizeof *argmax);
         lki_reference_maxpool(s, x, y, argmax);
         for (size_t o = 0; o < out; o++) {
-            size_t at = (o / s->cin / s->ow / s->oh * s->h * s->w + argmax[o]) * s->cin + o % s->cin;
-            want[at]  = want[at] + dy[o];
+            size_t sample = o / s->cin / s->ow / s->oh;
+            size_t at     = (sample * s->h * s->w + argmax[o]) * s->cin + o % s->cin;
+            want[at]      = want[at] + dy[o];
         }
         for (size_t k = 0; k < m.count; k++) {
             float *dx = nn_values(in, 4);
@@ -131,7 +133,8 @@ static void maxpool_gradients(void **state)
     for (size_t i = 0; i < SHAPES; i++) {
         const lki_conv_shape *s = &shapes[i];
         size_t in = s->n * s->h * s->w * s->cin, out = s->n * s->oh * s->ow * s->cin;
-        float *x = nn_values(in, 1), *y = nn_values(out, 2), *dy = nn_values(out, 3), *dx = nn_values(in, 4);
+        float *x = nn_values(in, 1), *y = nn_values(out, 2);
+        float *dy = nn_values(out, 3), *dx = nn_values(in, 4);
         uint32_t *argmax = nn_bytes(out * sizeof *argmax);
         for (size_t k = 0; k < in; k++)
             x[k] = (float)(k * 7919 % 8191); /* no ties within a window: differences are defined */

@@ -56,8 +56,10 @@ static inline void *nn_bytes(size_t bytes)
 static inline float *nn_values(size_t n, uint32_t seed)
 {
     float *x = nn_bytes(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = 2.0f * lki_random_unit(lki_philox(seed, LKI_RNG_DATA, (uint32_t)i, 0, 0, 0).word[0]) - 1.0f;
+    for (size_t i = 0; i < n; i++) {
+        lki_random r = lki_philox(seed, LKI_RNG_DATA, (uint32_t)i, 0, 0, 0);
+        x[i]         = 2.0f * lki_random_unit(r.word[0]) - 1.0f;
+    }
     return x;
 }
 
