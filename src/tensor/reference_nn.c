@@ -332,7 +332,8 @@ static void attention_pair(const lki_attention_shape *s, const float *row_i, con
 }
 
 void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv,
-                                      const float *y, const float *lse, const float *dy, float *dqkv)
+                                      const float *y, const float *lse, const float *dy,
+                                      float *dqkv)
 {
     size_t size = s->c / s->heads, row = 3 * s->c;
     memset(dqkv, 0, s->b * s->t * row * sizeof *dqkv);

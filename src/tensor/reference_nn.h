@@ -33,7 +33,8 @@ void lki_reference_avgpool(size_t n, size_t positions, size_t c, const float *x,
 
 void lki_reference_attention(const lki_attention_shape *s, const float *qkv, float *y, float *lse);
 void lki_reference_attention_backward(const lki_attention_shape *s, const float *qkv,
-                                      const float *y, const float *lse, const float *dy, float *dqkv);
+                                      const float *y, const float *lse, const float *dy,
+                                      float *dqkv);
 
 void lki_reference_embedding_backward(size_t b, size_t t, size_t c, const int32_t *tokens,
                                       const float *dy, float *dwte, float *dwpe);
