@@ -1,3 +1,30 @@
+# What `cmake --install` puts where: library, headers, command, man pages, and the two ways in
+# which other builds find the library: pkg-config and a CMake package.
+include(CMakePackageConfigHelpers)
+
+# The library is static, so who links it links what it stands on.
+set(LK_PRIVATE_LIBS "-ljansson -lz -lnettle -lm -pthread")
+set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+
+configure_file(cmake/lockstep.pc.in ${CMAKE_BINARY_DIR}/lockstep.pc @ONLY)
+configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake
+  INSTALL_DESTINATION ${LK_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+
 install(TARGETS lockstep ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${CMAKE_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/lockstepConfig.cmake ${CMAKE_BINARY_DIR}/lockstepConfigVersion.cmake
+  DESTINATION ${LK_PACKAGE_DIR})
+
+# Man pages come out of the command's own option tables, so it must run here to write them.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(man_pages ${CMAKE_BINARY_DIR}/man/lockstep.1)
+  add_custom_command(OUTPUT ${man_pages}
+    COMMAND ${PROJECT_SOURCE_DIR}/tools/man $<TARGET_FILE:lockstep_command> ${CMAKE_BINARY_DIR}/man
+    DEPENDS lockstep_command tools/man VERBATIM)
+  add_custom_target(man ALL DEPENDS ${man_pages})
+  install(DIRECTORY ${CMAKE_BINARY_DIR}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

@@ -32,4 +32,11 @@ foreach(path IN LISTS test_sources)
   add_dependencies(tests.${top} test.${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room})
 endforeach()
+
+# The house itself: each of these is a script that prints what is wrong.
 add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_SOURCE_DIR}/src)
+add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
+add_test(NAME house.install
+  COMMAND ${PROJECT_SOURCE_DIR}/tests/install/run ${PROJECT_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+set_tests_properties(house.floors house.headers house.install PROPERTIES
+  LABELS house SKIP_RETURN_CODE 77 TIMEOUT 300)

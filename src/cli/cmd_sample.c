@@ -2,10 +2,13 @@
 #include "cli/commands.h"
 #include "lockstep/train.h"
 
-typedef struct { lk_sample_options sample; } sample_options;
+typedef struct {
+    lk_sample_options sample;
+} sample_options;
 
 #define AT(field) offsetof(sample_options, sample.field)
 
+/* clang-format off */
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), true,
                    "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
@@ -14,12 +17,14 @@ static const lki_option table[] = {
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
              "0 always takes the likeliest byte; 1 draws as the model says"),
     LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "draw from the K likeliest bytes only"),
-    LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0", "of the draws; the same seed, the same text"),
+    LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
+            "of the draws; the same seed, the same text"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "what the checkpoint says",
             "attention heads; a .safetensors file does not say"),
     LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "threads to compute with"),
     LKI_OPTIONS_END,
 };
+/* clang-format on */
 
 static void print_bytes(void *unused, const char *bytes, size_t count)
 {
@@ -30,7 +35,8 @@ static void print_bytes(void *unused, const char *bytes, size_t count)
 
 static int sample_main(int argc, char **argv)
 {
-    sample_options options = { .sample = { .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
+    sample_options options = { .sample = {
+                                   .tokens = 256, .temperature = 0.8, .emit = print_bytes } };
     int            done    = lki_options_parse(&lki_command_sample, argc, argv, &options);
     if (done >= 0)
         return done;
@@ -47,7 +53,7 @@ const lki_command lki_command_sample = {
     .name     = "sample",
     .summary  = "generate text from a trained gpt",
     .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
-    .about    = "Continues a prompt, byte by byte, with a byte-level gpt that `lockstep train` has made.\n"
+    .about    = "Continues a prompt, byte by byte, with a byte-level gpt of `lockstep train`.\n"
                 "The same checkpoint, prompt, options and seed give the same text everywhere.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,

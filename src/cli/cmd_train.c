@@ -34,7 +34,8 @@ static bool read_workers(const char *text, void *target, lki_message *error)
     train_options *options = target;
     uint64_t       count   = 0;
     if (strchr(text, ':') != NULL)
-        return lki_refuse(error, "a range of workers (elastic runs) " HERE_LATER "; give one number");
+        return lki_refuse(error,
+                          "a range of workers (elastic runs) " HERE_LATER "; give one number");
     if (!lki_parse_u64(text, strlen(text), &count) || count == 0 || count > 4096)
         return lki_refuse(error, "must be an integer from 1 to 4096");
     options->config.workers = (uint32_t)count;
@@ -59,6 +60,7 @@ static bool read_resume(const char *text, void *target, lki_message *error)
 
 /* ---- The table --------------------------------------------------------------------------- */
 
+/* clang-format off */
 static const lki_choice strategies[] = {
     { "ddp", 0, NULL },
     { "single", 0, NULL },
@@ -177,14 +179,14 @@ static const lki_option table[] = {
       .offset = AT(config.steps), .low = 1, .high = UINT64_MAX >> 16,
       .help = "updates to make; this or --epochs" },
     LKI_REAL("epochs", "X", AT(config.epochs), &lki_range_positive, NULL, "passes over the data"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "optimizer", "NAME", AT(config.optimizer.kind), optimizers, "sgd",
-               "update rule"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "optimizer", "NAME", AT(config.optimizer.kind), optimizers,
+               "sgd", "update rule"),
     { .required = true, .name = "lr", .type = LKI_OPTION_REAL, .value = "X",
       .offset = AT(config.schedule.lr), .range = &lki_range_positive, .help = "learning rate" },
     LKI_REAL("min-lr", "X", AT(config.schedule.min_lr), &lki_range_not_negative, "0",
              "where linear and cosine end"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "schedule", "NAME", AT(config.schedule.kind), schedules, "constant",
-               "the learning rate over the steps"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "schedule", "NAME", AT(config.schedule.kind), schedules,
+               "constant", "the learning rate over the steps"),
     LKI_U64("warmup", "N", AT(config.schedule.warmup), 0, UINT64_MAX >> 16, "0",
             "steps of linear warmup"),
     { .name = "milestones", .type = LKI_OPTION_U64_LIST, .value = "N,N...",
@@ -207,14 +209,15 @@ static const lki_option table[] = {
                "arithmetic of the kernels"),
 
     { .group = "files", .name = "checkpoint", .type = LKI_OPTION_STRING, .value = "DIR",
-      .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end of the run" },
+      .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end" },
     LKI_U64("checkpoint-every", "N", AT(config.checkpoint_every), 1, UINT64_MAX >> 16, "none",
             "also write one every N steps"),
     LKI_U32("keep", "N", AT(config.keep), 1, 1 << 20, "3", "the newest checkpoints that are kept"),
     { .name = "resume", .type = LKI_OPTION_CUSTOM, .value = "auto|STEP", .value_optional = true,
       .read = read_resume,
-      .help = "go on from the newest checkpoint in DIR, or that of STEP; auto: only if there is one" },
-    LKI_STRING("init", "FILE", AT(config.init), NULL, "start from the weights of a safetensors file"),
+      .help = "go on from the newest checkpoint in DIR, or that of STEP; auto: if there is one" },
+    LKI_STRING("init", "FILE", AT(config.init), NULL,
+               "start from the weights of a safetensors file"),
     LKI_STRING("log", "FILE", AT(config.log), NULL, "one JSON object a step"),
     LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
             "evaluate on the validation part every N steps"),
@@ -225,6 +228,7 @@ static const lki_option table[] = {
     LKI_LATER("trace", "tracing " HERE_LATER "; --log has the parts of each step"),
     LKI_OPTIONS_END,
 };
+/* clang-format on */
 
 /* ---- Workers ----------------------------------------------------------------------------- */
 
@@ -254,8 +258,8 @@ static bool signal_pending(void *unused)
 {
     sigset_t pending;
     (void)unused;
-    return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 ||
-                                         sigismember(&pending, SIGTERM) == 1);
+    return sigpending(&pending) == 0 &&
+           (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
 }
 
 /* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
@@ -368,16 +372,17 @@ const lki_command lki_command_train = {
     .summary = "train a model on this machine's cores",
     .usage   = "MODEL --data SOURCE --global-batch N --steps N --lr X [options]",
     .about =
-        "Trains a built-in model with N worker processes.  The result is a function of the options\n"
-        "under model, data and training: the number of workers, their threads, the instruction set\n"
-        "and the buckets change the time it takes and not one bit of the weights.  Progress goes to\n"
-        "stderr; the last line of stdout is `weights` and the hash of the trained weights.\n"
-        "Ctrl-C saves (with --checkpoint) and leaves with status 75; --resume goes on from there.",
+        "Trains a built-in model with N worker processes.  The result is a function of the\n"
+        "options under model, data and training: the number of workers, their threads, the\n"
+        "instruction set and the buckets change how long it takes and not one bit of the weights.\n"
+        "Progress goes to stderr; the last line of stdout is `weights` and the hash of the\n"
+        "trained weights.  Ctrl-C saves (with --checkpoint) and leaves with status 75; --resume\n"
+        "goes on from there.",
     .examples =
-        "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 --global-batch 32 \\\n"
-        "      --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1 --log run1.jsonl\n"
-        "  lockstep train resnet --data idx:images.gz,labels.gz --validation 0.2 --global-batch 128 \\\n"
-        "      --epochs 5 --momentum 0.9 --lr 0.1 --schedule cosine\n"
+        "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 \\\n"
+        "      --global-batch 32 --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1\n"
+        "  lockstep train resnet --data idx:images.gz,labels.gz --validation 0.2 \\\n"
+        "      --global-batch 128 --epochs 5 --momentum 0.9 --lr 0.1 --schedule cosine\n"
         "  lockstep train mlp --config mlp.toml --seed 7",
     .options = table,
     .main    = train_main,

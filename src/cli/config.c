@@ -38,7 +38,8 @@ static bool fail(parser *p, const char *format, ...)
 
 static bool ended(const parser *p)
 {
-    return p->at == p->end || *p->at == '\n' || (*p->at == '\r' && p->at + 1 < p->end && p->at[1] == '\n');
+    return p->at == p->end || *p->at == '\n' ||
+           (*p->at == '\r' && p->at + 1 < p->end && p->at[1] == '\n');
 }
 
 static void skip_blanks(parser *p)
@@ -92,7 +93,7 @@ static bool put_utf8(parser *p, uint32_t code)
 static bool read_unicode(parser *p)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-    uint32_t code = 0;
+    uint32_t          code     = 0;
     for (int i = 0; i < 4; i++, p->at++) {
         const char *digit = p->at < p->end && *p->at != '\0' ? strchr(digits, *p->at) : NULL;
         if (digit == NULL)
@@ -279,10 +280,15 @@ static bool read_item(parser *p)
 bool lki_config_parse(lki_config *out, const char *text, size_t bytes, const char *name,
                       lki_message *error)
 {
-    *out = (lki_config){ .text = malloc(2 * bytes + 1) };
-    parser p = { .config = out, .name = name, .at = text, .end = text + bytes, .to = out->text,
-                 .line = 1, .error = error };
-    bool good = out->text != NULL || fail(&p, "out of memory");
+    *out        = (lki_config){ .text = malloc(2 * bytes + 1) };
+    parser p    = { .config = out,
+                    .name   = name,
+                    .at     = text,
+                    .end    = text + bytes,
+                    .to     = out->text,
+                    .line   = 1,
+                    .error  = error };
+    bool   good = out->text != NULL || fail(&p, "out of memory");
 
     while (good && p.at < p.end) {
         skip_blanks(&p);
@@ -302,7 +308,7 @@ void lki_config_free(lki_config *config)
 
 bool lki_config_open(lki_config *out, const char *path, lki_message *error)
 {
-    *out = (lki_config){ 0 };
+    *out       = (lki_config){ 0 };
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         return lki_refuse(error, "%.300s: %s", path, strerror(errno));

@@ -17,7 +17,8 @@ static void write_name(const lki_option *option, char *out, size_t bytes)
     if (option->letter != 0)
         (void)snprintf(letter, sizeof letter, "-%c, ", option->letter);
     if (option->value != NULL)
-        (void)snprintf(value, sizeof value, option->value_optional ? "[=%s]" : " %s", option->value);
+        (void)snprintf(value, sizeof value, option->value_optional ? "[=%s]" : " %s",
+                       option->value);
     (void)snprintf(out, bytes, "%s--%s%s", letter, option->name, value);
 }
 
@@ -144,7 +145,8 @@ void lki_options_man(const lki_command *command, FILE *out)
         write_roff(command->examples, out);
         fprintf(out, "\n.fi\n");
     }
-    fprintf(out, "\n.SH EXIT STATUS\n0 when the command did what was asked, 2 for a usage error, 3 when "
-                 "the loss stopped being finite,\n75 when the run was stopped on request and saved, "
-                 "1 for every other failure.\n.SH SEE ALSO\n.BR lockstep (1)\n");
+    fprintf(out,
+            "\n.SH EXIT STATUS\n0 when the command did what was asked, 2 for a usage error, 3 when "
+            "the loss stopped being finite,\n75 when the run was stopped on request and saved, "
+            "1 for every other failure.\n.SH SEE ALSO\n.BR lockstep (1)\n");
 }

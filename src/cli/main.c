@@ -6,25 +6,36 @@
 #include "lockstep/base.h"
 
 static const lki_command *const commands[] = {
-    &lki_command_train,  &lki_command_run,    &lki_command_inspect, &lki_command_sample,
-    &lki_command_doctor, &lki_command_help,   &lki_command_version,
+    &lki_command_train,   &lki_command_sample, &lki_command_run,     &lki_command_inspect,
+    &lki_command_doctor,  &lki_command_help,   &lki_command_version,
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static void write_overview(FILE *out)
 {
-    fprintf(out, "lockstep trains one model on many workers, with the same bits for every number of "
-                 "workers.\n\nusage: lockstep COMMAND [options]\n\ncommands:\n");
+    fprintf(out,
+            "lockstep trains one model on many workers, with the same bits for every number of "
+            "workers.\n\nusage: lockstep COMMAND [options]\n\ncommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out,
-            "\nTrain a small GPT on the text files of a directory, with two workers:\n\n"
-            "  lockstep train gpt --data text:DIR --workers 2 --global-batch 32 --micro-batch 4 \\\n"
-            "      --steps 200 --lr 1e-3 --optimizer adamw --checkpoint run1\n"
-            "  lockstep sample run1 --prompt \"static int \"\n\n"
-            "The last line of a training run is the hash of its weights: run it again with another\n"
-            "--workers and compare.  `lockstep COMMAND --help` explains a command.\n");
+    fprintf(
+        out,
+        "\nTrain a small GPT on the text files of a directory, with two workers:\n\n"
+        "  lockstep train gpt --data text:DIR --workers 2 --global-batch 32 --micro-batch 4 \\\n"
+        "      --steps 200 --lr 1e-3 --optimizer adamw --checkpoint run1\n"
+        "  lockstep sample run1 --prompt \"static int \"\n\n"
+        "The last line of a training run is the hash of its weights: run it again with another\n"
+        "--workers and compare.  `lockstep COMMAND --help` explains a command.\n");
+}
+
+static void write_man(FILE *out)
+{
+    fprintf(out, ".TH LOCKSTEP 1 \"\" \"Lockstep\" \"User Commands\"\n.SH NAME\n"
+                 "lockstep \\- train one model on many workers, with the same bits for any number\n"
+                 ".SH SYNOPSIS\n.B lockstep\nCOMMAND [options]\n.SH COMMANDS\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, ".TP\n.BR lockstep\\-%s (1)\n%s\n", commands[i]->name, commands[i]->summary);
 }
 
 static const lki_command *find(const char *name)
@@ -41,18 +52,23 @@ static int refuse_unknown(const char *name)
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         names[i] = commands[i]->name;
     const char *meant = lki_suggest(name, names, COMMAND_COUNT);
-    fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n", name,
-            meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "", meant != NULL ? "?" : "");
+    fprintf(stderr, "lockstep: there is no command %.60s%s%s%s\n(lockstep --help lists them)\n",
+            name, meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
+            meant != NULL ? "?" : "");
     return LKI_EXIT_USAGE;
 }
 
 /* ---- help and version -------------------------------------------------------------------- */
 
-typedef struct { const char *topic; bool man; } help_options;
+typedef struct {
+    const char *topic;
+    bool        man, names;
+} help_options;
 
 static const lki_option help_table[] = {
     LKI_POSITIONAL("COMMAND", offsetof(help_options, topic), false, "the command to explain"),
     LKI_FLAG("man", offsetof(help_options, man), "write a man page instead"),
+    LKI_FLAG("names", offsetof(help_options, names), "only list the names of the commands"),
     LKI_OPTIONS_END,
 };
 
@@ -62,8 +78,13 @@ static int help_main(int argc, char **argv)
     int          done    = lki_options_parse(&lki_command_help, argc, argv, &options);
     if (done >= 0)
         return done;
+    if (options.names) {
+        for (size_t i = 0; i < COMMAND_COUNT; i++)
+            printf("%s\n", commands[i]->name);
+        return 0;
+    }
     if (options.topic == NULL) {
-        write_overview(stdout);
+        (options.man ? write_man : write_overview)(stdout);
         return 0;
     }
     const lki_command *command = find(options.topic);
@@ -74,8 +95,13 @@ static int help_main(int argc, char **argv)
 }
 
 const lki_command lki_command_help = {
-    "help", "explain a command", "[COMMAND]", "Prints what a command does and all its options.", "  lockstep help train",
-    help_table, help_main,
+    .name     = "help",
+    .summary  = "explain a command",
+    .usage    = "[COMMAND]",
+    .about    = "Prints what a command does and all its options.",
+    .examples = "  lockstep help version",
+    .options  = help_table,
+    .main     = help_main,
 };
 
 static const lki_option version_table[] = { LKI_OPTIONS_END };
@@ -90,7 +116,12 @@ static int version_main(int argc, char **argv)
 }
 
 const lki_command lki_command_version = {
-    "version", "print the version", "", "Prints the version of the command.", "", version_table, version_main,
+    .name    = "version",
+    .summary = "print the version",
+    .usage   = "",
+    .about   = "Prints the version of the command.",
+    .options = version_table,
+    .main    = version_main,
 };
 
 /* ---- main -------------------------------------------------------------------------------- */

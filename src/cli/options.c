@@ -51,7 +51,7 @@ static size_t distance(const char *a, const char *b)
 
 const char *lki_suggest(const char *word, const char *const *names, size_t count)
 {
-    const char *best = NULL;
+    const char *best   = NULL;
     size_t      length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
@@ -159,19 +159,21 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
 {
     const lki_option *option = NULL;
     const char       *wants  = NULL;
-    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END && option == NULL; o++) {
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END && option == NULL;
+         o++) {
         bool model = o->type == LKI_OPTION_POSITIONAL && strcasecmp(o->name, item->key) == 0;
         if (model || (is_named(o) && strcmp(o->name, item->key) == 0))
             option = o;
     }
     if (option == NULL || option->type == LKI_OPTION_CONFIG) {
         const char *meant = suggest_option(s->command, item->key);
-        return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line, item->key,
-                          meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "",
-                          meant != NULL ? "?" : "");
+        return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line,
+                          item->key, meant != NULL ? "; did you mean " : "",
+                          meant != NULL ? meant : "", meant != NULL ? "?" : "");
     }
     if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants))
-        return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key, wants);
+        return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key,
+                          wants);
     if (option->type == LKI_OPTION_FLAG) {
         set_flag(s, option, strcmp(item->text, "true") == 0);
         return true;
@@ -245,7 +247,7 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)
 {
     const lki_option *option = find_letter(s->command, argv[*i][1]);
-    s->help = strcmp(argv[*i], "-h") == 0;
+    s->help                  = strcmp(argv[*i], "-h") == 0;
     if (option == NULL || argv[*i][2] != '\0')
         return lki_refuse(&s->error, "unknown option %.40s", argv[*i]);
     if (option->type == LKI_OPTION_FLAG) {
@@ -280,7 +282,8 @@ static bool walk(state *s, pass which, int argc, char **argv)
         }
         if (!plain) {
             bool is_long = argv[i][1] == '-';
-            if (!(is_long ? read_long(s, which, argc, argv, &i) : read_short(s, which, argc, argv, &i)))
+            if (!(is_long ? read_long(s, which, argc, argv, &i)
+                          : read_short(s, which, argc, argv, &i)))
                 return false;
             continue;
         }
@@ -303,7 +306,8 @@ static bool check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
         if (o->required && !s->given[o - s->command->options])
-            return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name, o->help);
+            return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
+                              o->help);
     return true;
 }
 
@@ -325,8 +329,8 @@ static bool check_only(state *s)
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target)
 {
     state s = { .command = command, .target = target };
-    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) &&
-        check_required(&s) && check_only(&s))
+    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) && check_required(&s) &&
+        check_only(&s))
         return GO_ON;
     if (!s.help)
         return lki_usage_error(command, "%s", s.error.text);

@@ -12,7 +12,7 @@
  *         LKI_FLAG("quiet", AT(quiet), "say nothing"),
  *         LKI_OPTIONS_END,
  *     };
- *     const lki_command lki_command_my = { "my", "does this", "PATH [options]", ..., options, main };
+ *     const lki_command lki_command_my = { "my", "does this", ..., options, main };
  *
  * and its main begins with
  *
@@ -35,7 +35,9 @@
 /* What commands exit with, besides 0 (design: the command line). */
 enum { LKI_EXIT_FAILURE = 1, LKI_EXIT_USAGE = 2, LKI_EXIT_NONFINITE = 3, LKI_EXIT_STOPPED = 75 };
 
-typedef struct { char text[512]; } lki_message;
+typedef struct {
+    char text[512];
+} lki_message;
 
 typedef enum {
     LKI_OPTION_END = 0,
@@ -56,10 +58,10 @@ typedef enum {
     LKI_OPTION_CONFIG,     /* const char *: the config file, whose keys are the other options */
     LKI_OPTION_LATER,      /* known, but not in this version: refused with `help` */
     LKI_OPTION_POSITIONAL, /* const char *: the next argument that is no option */
-    LKI_OPTION_REST,       /* char **: all arguments from the first that is no option, as they are */
+    LKI_OPTION_REST,       /* char **: all arguments from the first that is no option */
 } lki_option_type;
 
-/* `later` (or NULL) is the sentence with which a name that is known but not there yet is refused. */
+/* `later` (or NULL): the sentence that refuses a name which is known but not there yet. */
 typedef struct {
     const char *name;
     int         value;
@@ -76,25 +78,26 @@ extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fra
     lki_range_unit_open;
 
 typedef struct {
-    const char      *name;
-    lki_option_type  type;
-    const char      *value;        /* what stands for the value in help: "N", "FILE" */
-    size_t           offset;       /* of the field in the command's struct */
-    const char      *preset;       /* the default as help says it; NULL: none */
-    const char      *help;
-    const char      *group;        /* heading above this row; NULL: none */
-    char             letter;       /* -n as well as --name; 0: none */
-    bool             required;
-    bool             value_optional; /* custom: --name alone reads "" */
-    uint64_t         low, high;
-    const lki_range *range;
-    size_t           count_offset;
-    uint32_t         list_max;
-    const lki_choice *choices;     /* ends with a row whose name is NULL */
+    const char       *name;
+    lki_option_type   type;
+    const char       *value;  /* what stands for the value in help: "N", "FILE" */
+    size_t            offset; /* of the field in the command's struct */
+    const char       *preset; /* the default as help says it; NULL: none */
+    const char       *help;
+    const char       *group;  /* heading above this row; NULL: none */
+    char              letter; /* -n as well as --name; 0: none */
+    bool              required;
+    bool              value_optional; /* custom: --name alone reads "" */
+    uint64_t          low, high;
+    const lki_range  *range;
+    size_t            count_offset;
+    uint32_t          list_max;
+    const lki_choice *choices; /* ends with a row whose name is NULL */
     bool (*read)(const char *text, void *options, lki_message *error);
-    const char      *only;         /* refused unless the first positional is this word */
+    const char *only; /* refused unless the first positional is this word */
 } lki_option;
 
+/* clang-format off */
 #define LKI_OPTIONS_END { .type = LKI_OPTION_END }
 #define LKI_FLAG(name_, at_, help_)                                                              \
     { .name = name_, .type = LKI_OPTION_FLAG, .offset = at_, .help = help_ }
@@ -117,6 +120,7 @@ typedef struct {
 #define LKI_POSITIONAL(name_, at_, required_, help_)                                             \
     { .name = name_, .type = LKI_OPTION_POSITIONAL, .offset = at_, .required = required_,        \
       .help = help_ }
+/* clang-format on */
 
 /* A subcommand.  `argv[0]` of its main is its name; what main returns is the exit status. */
 typedef struct {

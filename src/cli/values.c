@@ -12,10 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* clang-format off */
 const lki_range lki_range_positive     = { 0, INFINITY, true, true, "a number above 0" };
 const lki_range lki_range_not_negative = { 0, INFINITY, false, true, "a number of at least 0" };
-const lki_range lki_range_fraction     = { 0, 1, false, true, "a number of at least 0 and below 1" };
+const lki_range lki_range_fraction     = { 0, 1, false, true,
+                                           "a number of at least 0 and below 1" };
 const lki_range lki_range_unit_open    = { 0, 1, true, true, "a number above 0 and below 1" };
+/* clang-format on */
 
 bool lki_refuse(lki_message *error, const char *format, ...)
 {
@@ -108,8 +111,10 @@ static bool read_list(const lki_option *option, const char *text, unsigned char 
             return lki_refuse(error, "must be at most %u integers", (unsigned)option->list_max);
         if (!read_integer(option, at, length, &values[count++], error)) {
             lki_message each = *error;
-            return lki_refuse(error, "must be integers with commas between them, as in 512,512; "
-                              "each %.200s", each.text);
+            return lki_refuse(error,
+                              "must be integers with commas between them, as in 512,512; "
+                              "each %.200s",
+                              each.text);
         }
         at += length;
         if (*at == '\0')

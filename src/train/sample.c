@@ -80,7 +80,8 @@ static lk_status stored_heads(const sampler *s, uint32_t *out)
             *out = (uint32_t)heads;
     }
     if (*out == 0)
-        return lk_fail(LK_EINVAL, "%s does not say how many attention heads the model has; give --heads",
+        return lk_fail(LK_EINVAL,
+                       "%s does not say how many attention heads the model has; give --heads",
                        s->options->path);
     return LK_OK;
 }
@@ -100,16 +101,18 @@ static lk_status open_file(sampler *s)
 static lk_status describe(sampler *s, lk_model_options *out)
 {
     const lk_tensor *tokens = find_tensor(s, "wte.weight"), *places = find_tensor(s, "wpe.weight");
-    uint32_t         heads  = 0;
+    uint32_t         heads = 0;
 
     if (tokens == NULL || places == NULL || tokens->shape.rank != 2 || places->shape.rank != 2)
         return lk_fail(LK_EINVAL, "%s holds no gpt: it has no matrices wte.weight and wpe.weight",
                        s->options->path);
     if (tokens->shape.dims[0] != 256)
-        return lk_fail(LK_EINVAL, "%s has a vocabulary of %llu; text can be made of bytes only (256)",
+        return lk_fail(LK_EINVAL,
+                       "%s has a vocabulary of %llu; text can be made of bytes only (256)",
                        s->options->path, (unsigned long long)tokens->shape.dims[0]);
     if (places->shape.dims[0] > UINT32_MAX || tokens->shape.dims[1] > UINT32_MAX)
-        return lk_fail(LK_EFORMAT, "%s: wte.weight or wpe.weight is impossibly large", s->options->path);
+        return lk_fail(LK_EFORMAT, "%s: wte.weight or wpe.weight is impossibly large",
+                       s->options->path);
     LK_TRY(stored_heads(s, &heads));
     s->vocabulary = 256;
     s->context    = (uint32_t)places->shape.dims[0];
@@ -144,7 +147,8 @@ static lk_status load_weights(sampler *s)
         if (tensor == NULL)
             return lk_fail(LK_EFORMAT, "%s has no tensor %s", s->options->path, params[i].name);
         if (tensor->dtype != LK_F32 || !same_shape(tensor->shape, params[i].shape))
-            return lk_fail(LK_EFORMAT, "%s: %s has another shape or type than the model's FP32 tensor",
+            return lk_fail(LK_EFORMAT,
+                           "%s: %s has another shape or type than the model's FP32 tensor",
                            s->options->path, params[i].name);
         size_t count = lk_shape_count(params[i].shape);
         memcpy(to, tensor->data, count * sizeof(float));
@@ -177,8 +181,8 @@ static bool in_top(const float *logits, uint32_t count, uint32_t i, uint32_t k)
 static uint32_t draw(const sampler *s, const float *logits, uint32_t index)
 {
     uint32_t count = s->vocabulary, best = likeliest(logits, count);
-    uint32_t k     = s->options->top_k == 0 ? count : s->options->top_k;
-    double   sum   = 0;
+    uint32_t k   = s->options->top_k == 0 ? count : s->options->top_k;
+    double   sum = 0;
     if (s->options->temperature <= 0)
         return best;
 
