@@ -19,7 +19,8 @@ enum { MODE_PROCESSES = 0, MODE_THREADS };
 
 typedef struct {
     lk_train_config config;
-    const char     *config_file, *precision, *kernels;
+    char           *config_text; /* of --config */
+    const char     *precision, *kernels;
     int             worker_mode;
     lk_train_result result; /* rank 0's */
 } train_options;
@@ -104,7 +105,7 @@ static const lki_choice modes[] = {
 /* Written out where a row needs more than the short forms carry. */
 static const lki_option table[] = {
     LKI_POSITIONAL("MODEL", AT(config.model), true, "gpt, resnet or mlp"),
-    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(config_file),
+    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(config_text),
       .help = "read options from a TOML file, a key each; the command line wins over it" },
 
     { .group = "gpt", .only = "gpt", .name = "layers", .type = LKI_OPTION_U32, .value = "N",
@@ -348,23 +349,25 @@ static int launch(const train_options *options, char **argv)
     return result.exit_code;
 }
 
-static int train_main(int argc, char **argv)
+/* In the process that the user started. */
+static int start(train_options *options, char **argv)
 {
-    train_options options = { .config = { .resume_step = -1 } };
-    int           done    = lki_options_parse(&lki_command_train, argc, argv, &options);
-    if (done >= 0)
-        return done;
-    if (lk_launched())
-        return run_worker(&options);
-
-    lk_status status = lk_train_check(&options.config);
+    lk_status status = lk_train_check(&options->config);
     if (status == LK_EINVAL)
         return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
-    if (options.worker_mode == MODE_THREADS)
-        return run_threads(&options);
-    return launch(&options, argv);
+    return options->worker_mode == MODE_THREADS ? run_threads(options) : launch(options, argv);
+}
+
+static int train_main(int argc, char **argv)
+{
+    train_options options = { .config = { .resume_step = -1 } };
+    int           result  = lki_options_parse(&lki_command_train, argc, argv, &options);
+    if (result < 0)
+        result = lk_launched() ? run_worker(&options) : start(&options, argv);
+    free(options.config_text);
+    return result;
 }
 
 const lki_command lki_command_train = {

@@ -184,12 +184,16 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
     return lki_refuse(&s->error, "%.150s:%u: %.300s", path, item->line, why.text);
 }
 
-/* The items' text is kept: the target points into it for as long as the process lives. */
-static bool apply_config(state *s, const char *path)
+static bool apply_config(state *s, const lki_option *option, const char *path)
 {
     lki_config config;
+    char      *text = NULL;
+    memcpy(&text, (unsigned char *)s->target + option->offset, sizeof text);
+    if (text != NULL)
+        return lki_refuse(&s->error, "--%s stands twice", option->name);
     if (!lki_config_open(&config, path, &s->error))
         return false;
+    memcpy((unsigned char *)s->target + option->offset, &config.text, sizeof config.text);
     bool good = true;
     for (size_t i = 0; i < config.count && good; i++)
         good = apply_item(s, path, &config.items[i]);
@@ -240,8 +244,8 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
     if (value == NULL)
         value = argv[++*i];
     if (which == PASS_CONFIG)
-        return option->type != LKI_OPTION_CONFIG || apply_config(s, value);
-    return set(s, option, value);
+        return option->type != LKI_OPTION_CONFIG || apply_config(s, option, value);
+    return option->type == LKI_OPTION_CONFIG || set(s, option, value);
 }
 
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)

@@ -55,7 +55,7 @@ typedef enum {
     LKI_OPTION_CHOICE,     /* int (an enum): the value of the row of `choices` that is named */
     LKI_OPTION_NAME,       /* const char *: one of the names in `choices` */
     LKI_OPTION_CUSTOM,     /* read() decides */
-    LKI_OPTION_CONFIG,     /* const char *: the config file, whose keys are the other options */
+    LKI_OPTION_CONFIG,     /* char *: gets the text of a config file, see lki_options_parse() */
     LKI_OPTION_LATER,      /* known, but not in this version: refused with `help` */
     LKI_OPTION_POSITIONAL, /* const char *: the next argument that is no option */
     LKI_OPTION_REST,       /* char **: all arguments from the first that is no option */
@@ -135,7 +135,8 @@ typedef struct {
 
 /* Reads argv[1..] into `target`, a zeroed struct of the command.  A negative result says: go on.
  * Otherwise it is the exit status: 0 after --help, LKI_EXIT_USAGE after the error was printed.
- * Strings point into argv, or into the config file's text, which is kept until the process ends. */
+ * Strings point into argv, or into the text that the config option's field holds: the caller's to
+ * free() when it is done with them, whatever was returned. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);
 
 /* Prints "lockstep NAME: ..." and where to read on to stderr; returns LKI_EXIT_USAGE. */

@@ -6,15 +6,15 @@
  */
 #include "cli/values.h"
 
-#include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* clang-format off */
-const lki_range lki_range_positive     = { 0, INFINITY, true, true, "a number above 0" };
-const lki_range lki_range_not_negative = { 0, INFINITY, false, true, "a number of at least 0" };
+const lki_range lki_range_positive     = { 0, DBL_MAX, true, false, "a number above 0" };
+const lki_range lki_range_not_negative = { 0, DBL_MAX, false, false, "a number of at least 0" };
 const lki_range lki_range_fraction     = { 0, 1, false, true,
                                            "a number of at least 0 and below 1" };
 const lki_range lki_range_unit_open    = { 0, 1, true, true, "a number above 0 and below 1" };
@@ -240,7 +240,6 @@ bool lki_value_read(const lki_option *option, const char *text, void *target, lk
 {
     switch ((int)option->type) {
     case LKI_OPTION_STRING:
-    case LKI_OPTION_CONFIG:
     case LKI_OPTION_POSITIONAL:
         if (*text == '\0')
             return lki_refuse(error, "must not be empty");

@@ -312,9 +312,9 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                       .rank        = lk_comm_rank(comm),
                       .ranks       = lk_comm_size(comm),
                       .micro_count = config->global_batch / config->virtual_workers / config->micro_batch };
-    *result = (lk_train_result){ .loss                = NAN,
-                                 .validation_loss     = NAN,
-                                 .validation_accuracy = NAN };
+    *result = (lk_train_result){ .loss                = (double)NAN,
+                                 .validation_loss     = (double)NAN,
+                                 .validation_accuracy = (double)NAN };
 
     lk_status status = session_open(&s);
     if (status == LK_OK)
