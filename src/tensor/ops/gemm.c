@@ -5,9 +5,9 @@
  *         nothing, so neither tiles nor threads nor the instruction set can show in the bits.
  * How:    For each slab of b that fits the shared buffer: all threads pack it into panels of
  *         16 VECTORS columns; then all threads take tiles of c, and for every panel height run
- *         the micro-kernels of isa/gemm.inc over it.  a is read where it stands; only a
- *         transposed a, whose rows would lie a page apart, is packed, a tile at a time, by the
- *         thread that needs it.
+ *         the micro-kernels of isa/gemm.inc over it.  a is read where it stands,
+ *         unless it is transposed or its rows lie a power of two apart and would evict each
+ *         other: then the thread that needs a tile of it packs that.
  * Cost:   2 m n k flops; k n floats of b are read once and written once, a once per column tile.
  *         A micro-panel of a (14 x 384 floats) stays in the first-level cache while the panels
  *         of b (48 KiB each) come from the second.
@@ -18,10 +18,14 @@
 #include "tensor/exec.h"
 
 enum {
-    TILE_ROWS    = 112, /* 8 micro-panels of 14: 112 x 384 floats of a stay in a 1 MiB cache */
-    TILE_COLUMNS = 320, /* 10 panels of b: 480 KiB */
-    SLAB_COLUMNS = 1280,
+    TILE_ROWS    = LKI_GEMM_M, /* 112 x 384 floats of a stay in a second-level cache */
+    SLAB_COLUMNS = 1280,       /* 384 x 1280 floats of b: 1.9 MiB; narrower tiles measured slower */
+    FEW_ROWS     = 48,         /* up to here c is cut by columns only, and b packed where it is used */
+    ALIASED      = 512,        /* rows of a so many floats apart fall into the same cache sets */
 };
+
+/* A thread's buffer: packed a, then one panel of b. */
+enum { PANEL_OFFSET = TILE_ROWS * LKI_GEMM_K + LKI_GEMM_ROWS_MAX };
 
 typedef struct {
     const lki_gemm_args    *args;
@@ -32,6 +36,7 @@ typedef struct {
     size_t                  col, columns; /* the slab: columns of b and c ... */
     size_t                  k, depth;     /* ... and rows of b */
     size_t                  pack_panels;  /* panels a packing task takes */
+    bool                    pack_a;
     size_t                  tile_rows, tile_columns, tiles_down;
 } product;
 
@@ -66,6 +71,29 @@ static void pack_task(void *context, size_t index, uint32_t thread)
     }
 }
 
+/* Rows of a as the micro-kernels take them: in place, or packed into the thread's buffer. */
+static const float *operand_a(const product *p, size_t row, size_t m, size_t k0, size_t k,
+                              uint32_t thread)
+{
+    const lki_gemm_args *g = p->args;
+    const float         *a = g->a + (g->transpose_a ? k0 * p->lda + row : row * p->lda + k0);
+    if (!p->pack_a)
+        return a;
+    float *packed = lki_exec_private(p->exec, thread);
+    p->kernels->pack_a(g->transpose_a, m, k, a, p->lda, packed);
+    return packed;
+}
+
+/* What follows the chains: bias and activation, while the tile is in the cache. */
+static void finish(const product *p, const lki_gemm_block *block, size_t col)
+{
+    const lki_gemm_args *g = p->args;
+    if (g->bias != NULL || g->activation != LKI_ACT_NONE)
+        p->kernels->epilogue(block->m, block->n, g->bias == NULL ? NULL : g->bias + col,
+                             g->activation, block->c,
+                             g->pre == NULL ? NULL : g->pre + (block->c - g->c), p->ldc);
+}
+
 static void tile_task(void *context, size_t index, uint32_t thread)
 {
     const product       *p   = context;
@@ -77,7 +105,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         .n          = lki_min(p->tile_columns, p->columns - j),
         .row_stride = p->lda,
         .k_stride   = 1,
-        .packed     = g->transpose_a,
+        .packed     = p->pack_a,
         .b_row      = p->kernels->columns,
         .c          = g->c + row * p->ldc + p->col + j,
         .ldc        = p->ldc,
@@ -88,20 +116,48 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
         block.b_panel   = block.k * p->kernels->columns;
         block.from_zero = p->k + k0 == 0 && !g->accumulate;
-        if (g->transpose_a) {
-            float *packed = lki_exec_private(p->exec, thread);
-            p->kernels->pack_a(block.m, block.k, g->a + (p->k + k0) * p->lda + row, p->lda, packed);
-            block.a = packed;
-        } else {
-            block.a = g->a + row * p->lda + p->k + k0;
-        }
+        block.a         = operand_a(p, row, block.m, p->k + k0, block.k, thread);
         p->kernels->block(&block);
         k0 += block.k;
     } while (k0 < p->depth);
-    if (p->k + p->depth == g->k && (g->bias != NULL || g->activation != LKI_ACT_NONE))
-        p->kernels->epilogue(block.m, block.n, g->bias == NULL ? NULL : g->bias + p->col + j,
-                             g->activation, block.c,
-                             g->pre == NULL ? NULL : g->pre + (block.c - g->c), p->ldc);
+    if (p->k + p->depth == g->k)
+        finish(p, &block, p->col + j);
+}
+
+/* Few rows: nothing that a thread packs is used by another, so it packs one panel, uses it while
+ * it is in the cache, and goes on.  A whole panel of a b that is not transposed is read in place. */
+static void panel_task(void *context, size_t index, uint32_t thread)
+{
+    const product       *p     = context;
+    const lki_gemm_args *g     = p->args;
+    size_t               width = p->kernels->columns, col = index * width;
+    float               *panel = lki_exec_private(p->exec, thread) + PANEL_OFFSET;
+    lki_gemm_block       block = {
+              .m          = g->m,
+              .n          = lki_min(width, g->n - col),
+              .row_stride = p->lda,
+              .k_stride   = 1,
+              .packed     = p->pack_a,
+              .c          = g->c + col,
+              .ldc        = p->ldc,
+    };
+    size_t k0 = 0;
+    do {
+        const float *b  = g->b + (g->transpose_b ? col * p->ldb + k0 : k0 * p->ldb + col);
+        block.k         = lki_min(LKI_GEMM_K, g->k - k0);
+        block.from_zero = k0 == 0 && !g->accumulate;
+        block.a         = operand_a(p, 0, g->m, k0, block.k, thread);
+        block.b         = b;
+        block.b_row     = p->ldb;
+        if (g->transpose_b || block.n < width) {
+            p->kernels->pack_b(g->transpose_b, block.n, block.k, b, p->ldb, panel);
+            block.b     = panel;
+            block.b_row = width;
+        }
+        p->kernels->block(&block);
+        k0 += block.k;
+    } while (k0 < g->k);
+    finish(p, &block, col);
 }
 
 /* Tiles small enough that every thread gets several, yet whole micro-tiles. */
@@ -111,7 +167,7 @@ static void choose_tiles(product *p)
     size_t wanted  = threads == 1 ? 1 : 4 * threads;
 
     p->tile_rows    = lki_min(TILE_ROWS, lki_round_up(p->args->m, p->kernels->rows));
-    p->tile_columns = lki_min(TILE_COLUMNS, padded_columns(p));
+    p->tile_columns = padded_columns(p);
     while (divide_up(p->args->m, p->tile_rows) * divide_up(p->columns, p->tile_columns) < wanted) {
         if (p->tile_columns > 2 * width)
             p->tile_columns = lki_round_up(p->tile_columns / 2, width);
@@ -146,6 +202,12 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
     };
     if (args->m == 0 || args->n == 0)
         return;
+    p.pack_a = args->transpose_a || (p.lda % ALIASED == 0 && args->n >= 2 * p.kernels->columns);
+    if (args->m <= FEW_ROWS) {
+        p.pack_a = args->transpose_a;
+        lki_exec_run(exec, divide_up(args->n, p.kernels->columns), panel_task, &p);
+        return;
+    }
     for (p.col = 0; p.col < args->n; p.col += p.columns) {
         p.columns   = lki_min(SLAB_COLUMNS, args->n - p.col);
         size_t room = LKI_EXEC_SHARED / padded_columns(&p) / LKI_GEMM_K * LKI_GEMM_K;

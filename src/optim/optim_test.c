@@ -1,0 +1,226 @@
+/* optim_test.c -- optimizers, schedules and clipping against formulas in double precision.
+ *
+ * Goal:   what PyTorch's users expect, the same bits for whole tensors and shards, and refusals
+ *         that name the field.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "lockstep/optim.h"
+
+enum { N = 300, STEPS = 20 };
+
+static float gradient(int t, int i)
+{
+    lki_random r = lki_philox(3, LKI_RNG_DATA, (uint32_t)i, (uint32_t)t, 0, 0);
+    return lki_random_unit(r.word[0]) - 0.4f;
+}
+
+/* Runs STEPS updates, in two shards when `cut` lies inside. */
+static void train(const lk_optimizer *o, const char *isa, size_t cut, float p[N])
+{
+    static float s0[N], s1[N];
+    float        g[N];
+    lk_exec     *exec = NULL;
+    assert_int_equal(lk_exec_open(&exec, 1, isa), LK_OK);
+    memset(s0, 0, sizeof s0);
+    memset(s1, 0, sizeof s1);
+    for (int i = 0; i < N; i++)
+        p[i] = 0.01f * (float)i;
+    for (int t = 0; t < STEPS; t++) {
+        lk_update update = { (uint64_t)t, 1e-2, 0.5f, 0.8f, false };
+        float    *low[]  = { s0, s1 }, *high[] = { s0 + cut, s1 + cut };
+        for (int i = 0; i < N; i++)
+            g[i] = gradient(t, i);
+        lk_optimizer_update(o, exec, &update, cut, g, p, low);
+        lk_optimizer_update(o, exec, &update, N - cut, g + cut, p + cut, high);
+    }
+    lk_exec_free(exec);
+}
+
+static double adamw_in_double(int i, double decay)
+{
+    double p = 0.01 * i, m = 0, v = 0;
+    for (int t = 0; t < STEPS; t++) {
+        double g = (double)gradient(t, i) * 0.5 * 0.8;
+        p -= 1e-2 * decay * p;
+        m = 0.9 * m + 0.1 * g;
+        v = 0.999 * v + 0.001 * g * g;
+        double c1 = 1 - pow(0.9, t + 1), c2 = 1 - pow(0.999, t + 1);
+        p -= 1e-2 / c1 * m / (sqrt(v) / sqrt(c2) + 1e-8);
+    }
+    return p;
+}
+
+static double sgd_in_double(int i, double momentum, bool nesterov, double decay)
+{
+    double p = 0.01 * i, b = 0;
+    for (int t = 0; t < STEPS; t++) {
+        double d = (double)gradient(t, i) * 0.5 * 0.8 + decay * p;
+        b        = t == 0 ? d : momentum * b + d;
+        p -= 1e-2 * (nesterov ? d + momentum * b : b);
+    }
+    return p;
+}
+
+static void follows_adamw(void **state)
+{
+    (void)state;
+    lk_optimizer o = { .kind = LK_ADAMW, .weight_decay = 0.1 };
+    float        p[N];
+    train(&o, NULL, N, p);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs((double)p[i] - adamw_in_double(i, 0.1)) < 1e-5);
+}
+
+static void follows_sgd(void **state)
+{
+    (void)state;
+    float p[N];
+    for (int way = 0; way < 3; way++) {
+        lk_optimizer o = { .kind = LK_SGD, .momentum = way == 0 ? 0.0 : 0.9, .nesterov = way == 2,
+                           .weight_decay = 0.05 };
+        assert_int_equal(lk_optimizer_state_count(&o), way == 0 ? 0 : 1);
+        train(&o, NULL, N, p);
+        for (int i = 0; i < N; i++)
+            assert_true(fabs((double)p[i] - sgd_in_double(i, o.momentum, o.nesterov, 0.05)) < 1e-5);
+    }
+}
+
+static void has_the_same_bits_in_shards_and_on_any_isa(void **state)
+{
+    (void)state;
+    static const lk_optimizer kinds[] = { { .kind = LK_ADAMW, .weight_decay = 0.1 },
+                                          { .kind = LK_SGD, .momentum = 0.9 } };
+    for (int k = 0; k < 2; k++) {
+        float whole[N], cut[N];
+        train(&kinds[k], NULL, N, whole);
+        for (size_t border = 1; border < N; border += 41) {
+            train(&kinds[k], border % 2 != 0 ? "portable" : NULL, border, cut);
+            assert_memory_equal(cut, whole, sizeof whole);
+        }
+    }
+}
+
+static void passes_by_what_must_not_decay(void **state)
+{
+    (void)state;
+    lk_exec *exec = NULL;
+    assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
+    for (int kind = LK_SGD; kind <= LK_ADAMW; kind++) {
+        lk_optimizer o    = { .kind = (lk_optimizer_kind)kind, .weight_decay = 0.5 };
+        lk_update    keep = { 0, 0.1, 1.0f, 1.0f, true };
+        float        g[3] = { 0 }, p[3] = { 1.0f, -2.0f, 3.0f }, m[3] = { 0 }, v[3] = { 0 };
+        float       *s[]  = { m, v };
+        lk_optimizer_update(&o, exec, &keep, 3, g, p, s);
+        assert_true(p[0] == 1.0f && p[1] == -2.0f && p[2] == 3.0f);
+        keep.no_decay = false;
+        lk_optimizer_update(&o, exec, &keep, 3, g, p, s);
+        assert_true(p[0] < 1.0f);
+    }
+    lk_exec_free(exec);
+}
+
+static void refuses(const lk_optimizer *o, const char *field)
+{
+    assert_int_equal(lk_optimizer_check(o), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, field));
+}
+
+static void names_the_field_it_refuses(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_optimizer_check(&(lk_optimizer){ .kind = LK_ADAMW }), LK_OK);
+    assert_int_equal(lk_optimizer_check(&(lk_optimizer){ .kind = LK_SGD, .momentum = 0.9 }), LK_OK);
+    refuses(&(lk_optimizer){ .kind = (lk_optimizer_kind)9 }, "kind");
+    refuses(&(lk_optimizer){ .kind = LK_SGD, .momentum = 1.0 }, "momentum");
+    refuses(&(lk_optimizer){ .kind = LK_SGD, .nesterov = true }, "nesterov");
+    refuses(&(lk_optimizer){ .kind = LK_SGD, .weight_decay = -0.1 }, "weight_decay");
+    refuses(&(lk_optimizer){ .kind = LK_ADAMW, .beta1 = 1.5 }, "beta1");
+    refuses(&(lk_optimizer){ .kind = LK_ADAMW, .beta2 = -1 }, "beta2");
+    refuses(&(lk_optimizer){ .kind = LK_ADAMW, .eps = (double)NAN }, "eps");
+    lk_optimizer adamw = { .kind = LK_ADAMW };
+    assert_string_equal(lk_optimizer_state_name(&adamw, 0), "exp_avg");
+    assert_string_equal(lk_optimizer_state_name(&adamw, 1), "exp_avg_sq");
+}
+
+static void near_(double got, double want)
+{
+    assert_true(fabs(got - want) < 1e-15);
+}
+
+static void follows_schedules(void **state)
+{
+    (void)state;
+    lk_schedule s = { .kind = LK_CONSTANT, .lr = 0.3 };
+    near_(lk_schedule_at(&s, 0), 0.3);
+    near_(lk_schedule_at(&s, 1000000), 0.3);
+    s.warmup = 10;
+    near_(lk_schedule_at(&s, 0), 0.03);
+    near_(lk_schedule_at(&s, 9), 0.3);
+
+    lk_schedule c = { .kind = LK_COSINE, .lr = 1.0, .min_lr = 0.1, .warmup = 5, .steps = 105 };
+    for (uint64_t t = 5; t <= 105; t++)
+        near_(lk_schedule_at(&c, t), 0.1 + 0.45 * (1 + cos(acos(-1.0) * (double)(t - 5) / 100)));
+    near_(lk_schedule_at(&c, 105), 0.1);
+    near_(lk_schedule_at(&c, 4000), 0.1);
+    c.kind = LK_LINEAR;
+    near_(lk_schedule_at(&c, 5), 1.0);
+    near_(lk_schedule_at(&c, 55), 0.55);
+    near_(lk_schedule_at(&c, 105), 0.1);
+
+    lk_schedule m = { .kind = LK_STEP, .lr = 1.0, .milestone_count = 2, .milestones = { 10, 20 } };
+    near_(lk_schedule_at(&m, 9), 1.0);
+    near_(lk_schedule_at(&m, 10), 0.1);
+    near_(lk_schedule_at(&m, 20), 0.01);
+}
+
+static void refuses_schedule(const lk_schedule *s, const char *field)
+{
+    assert_int_equal(lk_schedule_check(s), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, field));
+}
+
+static void names_the_schedule_field_it_refuses(void **state)
+{
+    (void)state;
+    assert_int_equal(lk_schedule_check(&(lk_schedule){ .lr = 0.1, .warmup = 5 }), LK_OK);
+    refuses_schedule(&(lk_schedule){ .lr = 0.0 }, "lr");
+    refuses_schedule(&(lk_schedule){ .lr = 0.1, .min_lr = 0.2 }, "min_lr");
+    refuses_schedule(&(lk_schedule){ .kind = LK_COSINE, .lr = 0.1, .warmup = 5, .steps = 5 }, "steps");
+    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .gamma = 2 }, "gamma");
+    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 9 },
+                     "milestone_count");
+    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 2,
+                                     .milestones = { 4, 4 } }, "milestones[1]");
+    refuses_schedule(&(lk_schedule){ .kind = (lk_schedule_kind)7, .lr = 0.1 }, "kind");
+}
+
+static void clips_as_pytorch_does(void **state)
+{
+    (void)state;
+    assert_true(lk_clip_factor(0.5, 1.0) == 1.0f);
+    assert_true(lk_clip_factor(1e9, 0.0) == 1.0f);
+    assert_true(lk_clip_factor(4.0, 1.0) == (float)(1.0 / (4.0 + 1e-6)));
+    assert_true(isnan(lk_clip_factor((double)NAN, 1.0)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_adamw),
+        cmocka_unit_test(follows_sgd),
+        cmocka_unit_test(has_the_same_bits_in_shards_and_on_any_isa),
+        cmocka_unit_test(passes_by_what_must_not_decay),
+        cmocka_unit_test(names_the_field_it_refuses),
+        cmocka_unit_test(follows_schedules),
+        cmocka_unit_test(names_the_schedule_field_it_refuses),
+        cmocka_unit_test(clips_as_pytorch_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/* elementwise_test.c -- elementwise operators, initial values, norms and updates, to the bit.
+ *
+ * Goal:   the plain reference's bits for every instruction set and thread count, for counts that
+ *         are no multiple of the lanes and for more than one span.
+ * Method: memcmp.  Dropout and initial values must also not depend on where a range begins.
+ */
+#include <math.h>
+
+#include "base/hash.h"
+#include "tensor/reference.h"
+#include "tensor/testing.h"
+
+enum { ROOM = 40000 };
+static float x[ROOM], dy[ROOM], start[ROOM], want[ROOM], got[ROOM];
+static const size_t counts[] = { 0, 1, 15, 16, 17, 64, 100, 1000, 16384, 33001 };
+enum { COUNTS = sizeof counts / sizeof counts[0] };
+
+static lk_exec *execs[LKI_EXECS_MAX];
+static size_t   exec_count;
+
+static int open_execs(void **state)
+{
+    (void)state;
+    exec_count = lki_test_execs(execs);
+    lki_test_fill(x, ROOM, 1, 8.0f);
+    lki_test_fill(dy, ROOM, 2, 1.0f);
+    lki_test_fill(start, ROOM, 3, 1.0f);
+    static const float edges[] = { 0.0f, -0.0f, 20.0f, -20.0f, 100.0f, -100.0f, 1e-30f, 0.9f, -0.625f };
+    memcpy(x, edges, sizeof edges);
+    return 0;
+}
+
+static int free_execs(void **state)
+{
+    (void)state;
+    lki_test_execs_free(execs, exec_count);
+    return 0;
+}
+
+static void adds_and_fills(void **state)
+{
+    (void)state;
+    for (size_t e = 0; e < exec_count; e++)
+        for (size_t c = 0; c < COUNTS; c++) {
+            memcpy(want, start, sizeof want);
+            memcpy(got, start, sizeof got);
+            for (size_t i = 0; i < counts[c]; i++)
+                want[i] += x[i];
+            lki_accumulate(execs[e], counts[c], x, got);
+            assert_memory_equal(got, want, sizeof got);
+            for (size_t i = 0; i < counts[c]; i++)
+                want[i] = -1.5f;
+            lki_fill(execs[e], counts[c], -1.5f, got);
+            assert_memory_equal(got, want, sizeof got);
+        }
+}
+
+static void activates(void **state)
+{
+    (void)state;
+    for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++)
+        for (size_t c = 0; c < COUNTS; c++) {
+            memcpy(want, start, sizeof want);
+            for (size_t i = 0; i < counts[c]; i++)
+                want[i] = lki_reference_activate((lki_activation)act, x[i]);
+            for (size_t e = 0; e < exec_count; e++) {
+                memcpy(got, start, sizeof got);
+                lki_activate(execs[e], (lki_activation)act, counts[c], x, got);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+}
+
+static void activates_backward(void **state)
+{
+    (void)state;
+    for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++)
+        for (int add = 0; add < 2; add++) {
+            memcpy(want, start, sizeof want);
+            for (size_t i = 0; i < 33001; i++) {
+                float d = dy[i] * lki_reference_activate_slope((lki_activation)act, x[i]);
+                want[i] = add ? want[i] + d : d;
+            }
+            for (size_t e = 0; e < exec_count; e++) {
+                memcpy(got, start, sizeof got);
+                lki_activate_backward(execs[e], (lki_activation)act, 33001, x, dy, got, add);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+}
+
+static void slopes_are_derivatives(void **state)
+{
+    (void)state;
+    for (int act = LKI_ACT_GELU_TANH; act <= LKI_ACT_GELU_ERF; act++)
+        for (float at = -6.0f; at < 6.0f; at += 0.37f) {
+            float h = 1e-2f, slope = lki_reference_activate_slope((lki_activation)act, at);
+            float up = lki_reference_activate((lki_activation)act, at + h);
+            float down = lki_reference_activate((lki_activation)act, at - h);
+            assert_true(fabsf((up - down) / (2 * h) - slope) < 1e-3f);
+        }
+}
+
+static void drops_by_slot_and_element(void **state)
+{
+    (void)state;
+    static const size_t widths[] = { 1, 5, 64, 777, 16390 };
+    lki_dropout_key     key      = { .seed = 9, .step = 4, .first_slot = 6, .layer = 3, .p = 0.1f };
+    for (size_t w = 0; w < 5; w++)
+        for (int add = 0; add < 2; add++) {
+            memcpy(want, start, sizeof want);
+            lki_reference_dropout(key, 2, widths[w], dy, want, add);
+            for (size_t e = 0; e < exec_count; e++) {
+                memcpy(got, start, sizeof got);
+                lki_dropout(execs[e], key, 2, widths[w], dy, got, add);
+                assert_memory_equal(got, want, sizeof got);
+                lki_dropout_key second = key; /* sample 1 by itself, as another worker has it */
+                second.first_slot++;
+                memcpy(got, start, sizeof got);
+                lki_dropout(execs[e], second, 1, widths[w], dy + widths[w], got + widths[w], add);
+                assert_memory_equal(got + widths[w], want + widths[w], widths[w] * sizeof *got);
+            }
+        }
+}
+
+static void keeps_the_asked_share(void **state)
+{
+    (void)state;
+    lki_dropout_key key = { .seed = 1, .p = 0.25f };
+    for (size_t i = 0; i < ROOM; i++)
+        want[i] = 1.0f;
+    lki_dropout(execs[0], key, 1, ROOM, want, got, false);
+    size_t kept = 0;
+    for (size_t i = 0; i < ROOM; i++)
+        kept += got[i] != 0.0f;
+    assert_true(kept > 29600 && kept < 30400);
+}
+
+static void starts_parameters(void **state)
+{
+    (void)state;
+    lk_param params[] = { { .init = LK_INIT_ZERO }, { .init = LK_INIT_ONE },
+                          { .init = LK_INIT_NORMAL, .scale = 0.02f },
+                          { .init = LK_INIT_UNIFORM, .scale = 0.3f } };
+    static const size_t begins[] = { 0, 3, 64, 16381, (size_t)1 << 36 };
+    for (size_t k = 0; k < 4; k++)
+        for (size_t b = 0; b < 5; b++) {
+            size_t n = 17000;
+            for (size_t i = 0; i < n; i++)
+                want[i] = lki_reference_init(7, 5, &params[k], begins[b] + i);
+            for (size_t e = 0; e < exec_count; e++) {
+                lki_init_param(execs[e], 7, 5, &params[k], begins[b], n, got);
+                assert_memory_equal(got, want, n * sizeof *got);
+            }
+        }
+}
+
+static void normal_values_are_normal(void **state)
+{
+    (void)state;
+    lk_param param = { .init = LK_INIT_NORMAL, .scale = 1.0f };
+    double   sum = 0, squares = 0, fourth = 0;
+    lki_init_param(execs[0], 1, 0, &param, 0, ROOM, got);
+    for (size_t i = 0; i < ROOM; i++) {
+        double z = (double)got[i];
+        sum += z;
+        squares += z * z;
+        fourth += z * z * z * z;
+    }
+    assert_true(fabs(sum / ROOM) < 0.02);
+    assert_true(fabs(squares / ROOM - 1.0) < 0.03);
+    assert_true(fabs(fourth / ROOM - 3.0) < 0.25);
+}
+
+static void sums_squares_on_sixteen_lanes(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < COUNTS && counts[c] <= LKI_NORM_BLOCK; c++) {
+        double plain = lki_reference_sum_squares(counts[c], x + 9), chain = 0.0;
+        for (size_t i = 0; i < counts[c]; i++)
+            chain += (double)x[9 + i] * (double)x[9 + i];
+        for (size_t e = 0; e < exec_count; e++) {
+            double sum = lki_block_sum_squares(execs[e], counts[c], x + 9);
+            assert_memory_equal(&sum, &plain, sizeof sum);
+        }
+        if (counts[c] == 1000)
+            assert_true(chain != plain); /* a chain would have been seen */
+    }
+}
+
+static void sums_doubles_by_the_tree(void **state)
+{
+    (void)state;
+    double d[7] = { 1e16, 1.0, -1e16, 1.0, 3.0, 1e-3, 7.0 };
+    double tree = ((d[0] + d[1]) + (d[2] + d[3])) + ((d[4] + d[5]) + d[6]);
+    double got7 = lki_tree_sum_f64(d, 7);
+    assert_memory_equal(&got7, &tree, sizeof tree);
+    assert_true(lki_tree_sum_f64(d, 0) == 0.0 && lki_tree_sum_f64(d, 1) == 1e16);
+}
+
+static void updates_by_adamw(void **state)
+{
+    (void)state;
+    static float p[2][1000], m[2][1000], v[2][1000];
+    for (size_t e = 0; e < exec_count; e++) {
+        for (int i = 0; i < 2; i++) {
+            memcpy(p[i], start, sizeof p[i]);
+            memset(m[i], 0, sizeof m[i]);
+            memset(v[i], 0, sizeof v[i]);
+        }
+        for (uint64_t t = 1; t <= 3; t++) {
+            lki_adamw_step step = { 1e-2, 0.9, 0.999, 1e-8, 0.1, 1.0 - lki_powi(0.9, t),
+                                    sqrt(1.0 - lki_powi(0.999, t)), 0.125f, 0.7f };
+            lki_reference_adamw(&step, 1000, dy + t, p[0], m[0], v[0]);
+            lki_adamw(execs[e], &step, 333, dy + t, p[1], m[1], v[1]); /* in two shards */
+            lki_adamw(execs[e], &step, 667, dy + t + 333, p[1] + 333, m[1] + 333, v[1] + 333);
+        }
+        assert_memory_equal(p[1], p[0], sizeof p[0]);
+        assert_memory_equal(m[1], m[0], sizeof m[0]);
+        assert_memory_equal(v[1], v[0], sizeof v[0]);
+    }
+}
+
+static void updates_by_sgd(void **state)
+{
+    (void)state;
+    static float p[2][1000], b[2][1000];
+    for (size_t e = 0; e < exec_count; e++)
+        for (int way = 0; way < 3; way++) {
+            for (int i = 0; i < 2; i++)
+                memcpy(p[i], start, sizeof p[i]);
+            for (int t = 0; t < 3; t++) {
+                lki_sgd_step step = { .lr = 0.1f, .momentum = way == 0 ? 0.0f : 0.9f,
+                                      .weight_decay = 1e-3f, .nesterov = way == 2, .first = t == 0,
+                                      .scale = 0.5f, .clip = 0.9f };
+                lki_reference_sgd(&step, 1000, dy + t, p[0], way == 0 ? NULL : b[0]);
+                lki_sgd(execs[e], &step, 1000, dy + t, p[1], way == 0 ? NULL : b[1]);
+            }
+            assert_memory_equal(p[1], p[0], sizeof p[0]);
+        }
+}
+
+/* One number for all of it, so that builds by different compilers can be held side by side. */
+static void has_the_known_bits(void **state)
+{
+    (void)state;
+    lki_sha256 hash;
+    char       hex[65];
+    lk_param   param = { .init = LK_INIT_NORMAL, .scale = 0.02f };
+    lki_sha256_begin(&hash);
+    for (int act = LKI_ACT_RELU; act <= LKI_ACT_GELU_ERF; act++) {
+        lki_activate(execs[0], (lki_activation)act, ROOM, x, got);
+        lki_sha256_add(&hash, got, sizeof got);
+        lki_activate_backward(execs[0], (lki_activation)act, ROOM, x, dy, got, false);
+        lki_sha256_add(&hash, got, sizeof got);
+    }
+    lki_init_param(execs[0], 1, 2, &param, 0, ROOM, got);
+    lki_sha256_add(&hash, got, sizeof got);
+    lk_gemm(execs[0], false, true, 50, 60, 400, x, dy, got, false);
+    lki_sha256_add(&hash, got, sizeof *got * 50 * 60);
+    lki_sha256_end(&hash, hex);
+    assert_string_equal(hex, "e380dbedd0493567bdf4c1b9a4ae0bc00d191b1e9e4fa2c2b6cd4013d6e4c082");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adds_and_fills),
+        cmocka_unit_test(activates),
+        cmocka_unit_test(activates_backward),
+        cmocka_unit_test(slopes_are_derivatives),
+        cmocka_unit_test(drops_by_slot_and_element),
+        cmocka_unit_test(keeps_the_asked_share),
+        cmocka_unit_test(starts_parameters),
+        cmocka_unit_test(normal_values_are_normal),
+        cmocka_unit_test(sums_squares_on_sixteen_lanes),
+        cmocka_unit_test(sums_doubles_by_the_tree),
+        cmocka_unit_test(updates_by_adamw),
+        cmocka_unit_test(updates_by_sgd),
+        cmocka_unit_test(has_the_known_bits),
+    };
+    return cmocka_run_group_tests(tests, open_execs, free_execs);
+}

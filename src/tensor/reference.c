@@ -1,0 +1,157 @@
+/* reference.c -- see reference.h. */
+#include "tensor/reference.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+
+float lki_reference_activate(lki_activation act, float x)
+{
+    switch (act) {
+    case LKI_ACT_RELU: return 0.0f > x ? 0.0f : x;
+    case LKI_ACT_GELU_TANH: {
+        float c = x > 16.0f ? 16.0f : x < -16.0f ? -16.0f : x;
+        float u = c * fmaf(c * c, 0.044715f, 1.0f);
+        return x / (lki_expf(u * -1.5957691216f) + 1.0f);
+    }
+    case LKI_ACT_GELU_ERF: return x * fmaf(lki_erff(x * 0.70710678118f), 0.5f, 0.5f);
+    case LKI_ACT_NONE: break;
+    }
+    return x;
+}
+
+float lki_reference_activate_slope(lki_activation act, float x)
+{
+    switch (act) {
+    case LKI_ACT_RELU: return x > 0.0f ? 1.0f : 0.0f;
+    case LKI_ACT_GELU_TANH: {
+        float c = x > 16.0f ? 16.0f : x < -16.0f ? -16.0f : x;
+        float u = c * fmaf(c * c, 0.044715f, 1.0f);
+        float s = 1.0f / (lki_expf(u * -1.5957691216f) + 1.0f);
+        float d = fmaf(c * c, 3.0f * 0.044715f, 1.0f) * 1.5957691216f;
+        return fmaf(c * (s * (1.0f - s)), d, s);
+    }
+    case LKI_ACT_GELU_ERF: {
+        float half = fmaf(lki_erff(x * 0.70710678118f), 0.5f, 0.5f);
+        return fmaf(x * lki_expf(x * x * -0.5f), 0.39894228040f, half);
+    }
+    case LKI_ACT_NONE: break;
+    }
+    return 1.0f;
+}
+
+static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
+{
+    size_t lda = g->lda != 0 ? g->lda : g->transpose_a ? g->m : g->k;
+    size_t ldb = g->ldb != 0 ? g->ldb : g->transpose_b ? g->k : g->n;
+    for (size_t p = 0; p < g->k; p++)
+        sum = fmaf(g->a[g->transpose_a ? p * lda + i : i * lda + p],
+                   g->b[g->transpose_b ? j * ldb + p : p * ldb + j], sum);
+    return sum;
+}
+
+void lki_reference_gemm(const lki_gemm_args *args)
+{
+    size_t ldc = args->ldc != 0 ? args->ldc : args->n;
+    for (size_t i = 0; i < args->m; i++)
+        for (size_t j = 0; j < args->n; j++) {
+            float *c   = args->c + i * ldc + j;
+            float  sum = gemm_element(args, i, j, args->accumulate ? *c : 0.0f);
+            if (args->bias != NULL)
+                sum += args->bias[j];
+            if (args->activation != LKI_ACT_NONE && args->pre != NULL)
+                args->pre[i * ldc + j] = sum;
+            *c = lki_reference_activate(args->activation, sum);
+        }
+}
+
+void lki_reference_bias_backward(size_t m, size_t n, const float *dy, float *db)
+{
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++)
+            db[j] += dy[i * n + j];
+}
+
+void lki_reference_dropout(lki_dropout_key key, size_t samples, size_t per_sample, const float *x,
+                           float *y, bool add)
+{
+    for (size_t s = 0; s < samples; s++)
+        for (size_t e = 0; e < per_sample; e++) {
+            lki_random r = lki_philox(key.seed, LKI_RNG_DROPOUT, (uint32_t)(e / 4),
+                                      key.first_slot + (uint32_t)s, key.step, key.layer);
+            size_t     i = s * per_sample + e;
+            float      kept =
+                lki_random_unit(r.word[e % 4]) < key.p ? 0.0f : x[i] * (1.0f / (1.0f - key.p));
+            y[i] = add ? y[i] + kept : kept;
+        }
+}
+
+/* cos of u turns by the quarter nearest to u, as the vector version cuts it. */
+static float turn(float u, int shift)
+{
+    float quarter = rintf(u * 4.0f), t = fmaf(-quarter, 0.25f, u), s = t * t;
+    int   j = (int)quarter + shift; /* sin is cos three quarters on */
+    float c = fmaf(0x1.d9f7bcp+5f, s, -0x1.55c664p+6f), d = fmaf(42.05869394f, s, -76.70585975f);
+    c = fmaf(fmaf(fmaf(c, s, 0x1.03c1dep+6f), s, -0x1.3bd3ccp+4f), s, 1.0f);
+    d = t * fmaf(fmaf(fmaf(d, s, 81.60524928f), s, -41.34170224f), s, 6.283185307f);
+    switch (j % 4) {
+    case 0: return c;
+    case 1: return -d;
+    case 2: return -c;
+    default: return d;
+    }
+}
+
+float lki_reference_init(uint64_t seed, uint32_t index, const lk_param *param, size_t element)
+{
+    uint64_t   counter = element / 4;
+    lki_random r       = lki_philox(seed, LKI_RNG_INIT, (uint32_t)counter, (uint32_t)(counter >> 32),
+                                    index, 0);
+    size_t     pair    = element % 4 / 2 * 2;
+    switch (param->init) {
+    case LK_INIT_ZERO: return 0.0f;
+    case LK_INIT_ONE: return 1.0f;
+    case LK_INIT_UNIFORM:
+        return (2.0f * lki_random_unit(r.word[element % 4]) - 1.0f) * param->scale;
+    case LK_INIT_NORMAL: break;
+    }
+    float radius = sqrtf(lki_logf(1.0f - lki_random_unit(r.word[pair])) * -2.0f);
+    return turn(lki_random_unit(r.word[pair + 1]), element % 2 == 0 ? 0 : 3) * radius * param->scale;
+}
+
+double lki_reference_sum_squares(size_t n, const float *x)
+{
+    double lane[16] = { 0 };
+    for (size_t i = 0; i < n; i++)
+        lane[i % 16] += (double)x[i] * (double)x[i];
+    for (size_t step = 8; step > 0; step /= 2)
+        for (size_t i = 0; i < step; i++)
+            lane[i] += lane[i + step];
+    return lane[0];
+}
+
+void lki_reference_adamw(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m,
+                         float *v)
+{
+    float keep = (float)(1.0 - step->lr * step->weight_decay), mix1 = (float)(1.0 - step->beta1);
+    float beta2 = (float)step->beta2, mix2 = (float)(1.0 - step->beta2);
+    float rate = (float)(step->lr / step->correction1), root2 = (float)step->correction2_sqrt;
+    for (size_t i = 0; i < n; i++) {
+        float grad = g[i] * step->scale * step->clip;
+        m[i]       = fmaf(grad - m[i], mix1, m[i]);
+        v[i]       = fmaf(grad * grad, mix2, v[i] * beta2);
+        p[i] = fmaf(-rate, m[i] / (sqrtf(v[i]) / root2 + (float)step->eps), p[i] * keep);
+    }
+}
+
+void lki_reference_sgd(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b)
+{
+    for (size_t i = 0; i < n; i++) {
+        float d = fmaf(step->weight_decay, p[i], g[i] * step->scale * step->clip);
+        if (b != NULL) {
+            b[i] = step->first ? d : fmaf(step->momentum, b[i], d);
+            d    = step->nesterov ? fmaf(step->momentum, b[i], d) : b[i];
+        }
+        p[i] = fmaf(-step->lr, d, p[i]);
+    }
+}
