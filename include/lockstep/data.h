@@ -29,8 +29,8 @@ typedef struct {
 } lk_dataset_options;
 
 typedef struct {
-    bool     tokens;       /* samples are `context` token ids with a target each; otherwise an
-                            * array of floats in [0, 1] standardised as the source says, one label */
+    bool     tokens;       /* samples are `context` token ids with a target each; otherwise
+                            * floats, standardised as the source says, and one label */
     lk_shape x;            /* of one sample: (T), or (H, W, C), or (features) */
     uint32_t classes;      /* labels, or the vocabulary size */
     uint64_t train_count;  /* n: samples of an epoch */
@@ -89,7 +89,7 @@ typedef struct lk_loader lk_loader;
 typedef struct {
     uint64_t seed;
     uint32_t global_batch, micro_batch, virtual_workers;
-    uint32_t first, count;  /* the virtual workers that this loader serves: [first, first + count) */
+    uint32_t first, count;  /* serves virtual workers [first, first + count) */
     bool     drop_last;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
     uint32_t ahead;         /* micro-batches prepared in advance; 0 = 4 */

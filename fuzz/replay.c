@@ -1,0 +1,63 @@
+/* replay.c -- runs a fuzz target on the files of a folder, without libFuzzer: replay.TARGET DIR...
+ *
+ * So every build runs the corpora, under whatever sanitizer it has.  A folder without files is a
+ * failure: it would pass for ever.
+ */
+#include "fuzz.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Reads the file into memory of exactly its size: a sanitizer sees the first byte beyond. */
+static void replay(const char *path)
+{
+    FILE       *file = fopen(path, "rb");
+    struct stat info;
+    if (file == NULL || stat(path, &info) != 0) {
+        fprintf(stderr, "replay: cannot open %s\n", path);
+        exit(1);
+    }
+    size_t   bytes = (size_t)info.st_size;
+    uint8_t *data  = malloc(bytes > 0 ? bytes : 1);
+    if (data == NULL || fread(data, 1, bytes, file) != bytes) {
+        fprintf(stderr, "replay: cannot read %s\n", path);
+        exit(1);
+    }
+    (void)fclose(file);
+    printf("%s\n", path);
+    (void)fflush(stdout); /* whoever crashes leaves its name */
+    (void)LLVMFuzzerTestOneInput(data, bytes);
+    free(data);
+}
+
+static size_t replay_folder(const char *folder)
+{
+    DIR   *handle = opendir(folder);
+    size_t count  = 0;
+    if (handle == NULL) {
+        fprintf(stderr, "replay: cannot open the folder %s\n", folder);
+        exit(1);
+    }
+    for (const struct dirent *entry = readdir(handle); entry != NULL; entry = readdir(handle)) {
+        char path[4096];
+        if (entry->d_name[0] == '.')
+            continue;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        replay(path);
+        count++;
+    }
+    (void)closedir(handle);
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    size_t count = 0;
+    for (int i = 1; i < argc; i++)
+        count += replay_folder(argv[i]);
+    printf("replay: %zu files\n", count);
+    return count > 0 ? 0 : 1;
+}
