@@ -1,0 +1,85 @@
+/* cli/command.h -- running the command in a test: what it said, where, and how it ended. */
+#ifndef LKT_COMMAND_H
+#define LKT_COMMAND_H
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+typedef struct {
+    int  status; /* exit status; 128 + signal when one ended it */
+    char out[16384], err[16384];
+} command_result;
+
+/* A folder for the files of one test program; removed by remove_folder(). */
+static inline int make_folder(void **state)
+{
+    static char folder[32];
+    strcpy(folder, "/tmp/lockstep-cli-XXXXXX");
+    *state = mkdtemp(folder);
+    return *state == NULL;
+}
+
+static inline int remove_folder(void **state)
+{
+    char line[64];
+    (void)snprintf(line, sizeof line, "rm -rf %s", (const char *)*state);
+    return system(line);
+}
+
+static inline void read_stream(const char *folder, const char *name, char *out, size_t bytes)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    out[fread(out, 1, bytes - 1, file)] = '\0';
+    (void)fclose(file);
+}
+
+static inline const char *run_shell(command_result *out, const char *folder, const char *line)
+{
+    static char whole[4096];
+    int length = snprintf(whole, sizeof whole, "cd %s && { %s ; } >out 2>err </dev/null", folder,
+                          line);
+    assert_true(length > 0 && (size_t)length < sizeof whole);
+    int status  = system(whole);
+    out->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    read_stream(folder, "out", out->out, sizeof out->out);
+    read_stream(folder, "err", out->err, sizeof out->err);
+    return line;
+}
+
+/* Runs "lockstep ARGUMENTS" in the folder, through the shell. */
+static inline void run_command(command_result *out, const char *folder, const char *arguments)
+{
+    char line[3000];
+    (void)snprintf(line, sizeof line, "%s %s", LK_TEST_COMMAND, arguments);
+    (void)run_shell(out, folder, line);
+}
+
+static inline void assert_says(const char *text, const char *wanted)
+{
+    if (strstr(text, wanted) == NULL)
+        fail_msg("no '%s' in: %s", wanted, text);
+}
+
+/* The 64 digits of the last line of stdout, which must be "weights DIGITS". */
+static inline void read_weights(const command_result *result, char digits[65])
+{
+    size_t      length = strlen(result->out);
+    const char *line   = result->out + (length < 73 ? length : length - 73);
+    if (sscanf(line, "weights %64[0-9a-f]\n", digits) != 1 || strlen(digits) != 64)
+        fail_msg("the last line is no weights line: %s\n%s", result->out, result->err);
+}
+
+#endif

@@ -1,0 +1,139 @@
+/* train_test.c -- what scripts rely on: the weights line, exit statuses, config files, sampling. */
+#include "cli/command.h"
+
+#define DATA "--data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "
+#define MLP "train mlp " DATA "--hidden 8 --global-batch 8 --micro-batch 2 --lr 0.1 "
+
+static void the_last_line_is_the_weights(void **state)
+{
+    static command_result r;
+    char                  one[65], two[65], threads[65], other[65];
+    run_command(&r, *state, MLP "--steps 3 --workers 1");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, one);
+    assert_int_equal(strlen(r.out), 73); /* nothing else on stdout */
+    assert_says(r.err, "loss");
+    run_command(&r, *state, MLP "--steps 3 --workers 2 --quiet");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    read_weights(&r, two);
+    run_command(&r, *state, MLP "--steps 3 --workers 3 --worker-mode threads");
+    read_weights(&r, threads);
+    run_command(&r, *state, MLP "--steps 3 --seed 1");
+    read_weights(&r, other);
+    assert_string_equal(one, two);
+    assert_string_equal(one, threads);
+    assert_string_not_equal(one, other);
+}
+
+static void a_config_file_is_the_same_options(void **state)
+{
+    static command_result r;
+    char                  by_line[65], by_file[65], over[65], line_over[65];
+    (void)run_shell(&r, *state,
+                    "printf 'model = \"mlp\"\\nhidden = [8]\\nglobal-batch = 8\\nmicro-batch = 2\\n"
+                    "virtual-workers = 4\\nlr = 0.1\\nsteps = 3\\n"
+                    "data = \"synthetic:images=64,h=4,w=4,c=1,classes=3\"\\n' > run.toml");
+    run_command(&r, *state, MLP "--steps 3");
+    read_weights(&r, by_line);
+    run_command(&r, *state, "train --config run.toml");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, by_file);
+    assert_string_equal(by_line, by_file);
+    run_command(&r, *state, MLP "--steps 3 --seed 5");
+    read_weights(&r, line_over);
+    run_command(&r, *state, "train --seed 5 --config=run.toml --workers 2");
+    read_weights(&r, over);
+    assert_string_equal(line_over, over);
+    assert_string_not_equal(over, by_file);
+    (void)run_shell(&r, *state, "echo 'setps = 3' >> run.toml");
+    run_command(&r, *state, "train --config run.toml");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "run.toml:9: unknown key setps; did you mean steps?");
+}
+
+static void a_loss_that_is_not_finite_has_status_3(void **state)
+{
+    static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
+    for (size_t i = 0; i < 2; i++) {
+        char                  line[512];
+        static command_result r;
+        (void)snprintf(line, sizeof line, MLP "--steps 200 --lr 1e30 --quiet %s", modes[i]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 3);
+        assert_string_equal(r.out, "");
+        assert_says(r.err, "finite");
+        const char *first = strchr(r.err, '\n'); /* said once */
+        assert_non_null(first);
+        assert_string_equal(first, "\n");
+    }
+}
+
+/* Stops a long run once it has made steps, and goes on from what it saved. */
+static void a_signal_saves_and_has_status_75(void **state)
+{
+    static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
+    for (size_t i = 0; i < 2; i++) {
+        char                  line[1024];
+        static command_result r;
+        (void)snprintf(line, sizeof line,
+                       "rm -rf ck log; %s " MLP
+                       "--steps 100000000 --checkpoint ck --log log %s & pid=$!; "
+                       "while [ ! -s log ]; do sleep 0.02; done; kill -TERM $pid; wait $pid",
+                       LK_TEST_COMMAND, modes[i]);
+        (void)run_shell(&r, *state, line);
+        assert_int_equal(r.status, 75);
+        assert_string_equal(r.out, "");
+        run_command(&r, *state, "inspect ck");
+        assert_int_equal(r.status, 0);
+    }
+}
+
+static void a_trained_gpt_writes(void **state)
+{
+    static const char     sample[] = "sample run --prompt ab --tokens 40 ";
+    static command_result r, again;
+    char                  line[256];
+    (void)run_shell(&r, *state, "yes abcdefg | tr -d '\\n' | head -c 6000 > text");
+    run_command(&r, *state,
+                "train gpt --data text:text --layers 1 --heads 2 --width 16 --context 16 "
+                "--global-batch 8 --steps 100 --optimizer adamw --lr 1e-2 --quiet "
+                "--checkpoint run");
+    assert_int_equal(r.status, 0);
+    (void)snprintf(line, sizeof line, "%s--temperature 0", sample);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "abcdefgabcdefg"); /* what the text says, with nothing left to chance */
+    assert_int_equal(strlen(r.out), 2 + 40 + 1);
+    (void)snprintf(line, sizeof line, "%s--temperature 2 --seed 1", sample);
+    run_command(&r, *state, line);
+    run_command(&again, *state, line);
+    assert_memory_equal(r.out, again.out, 43);
+    (void)snprintf(line, sizeof line, "%s--temperature 2 --seed 2 --threads 2", sample);
+    run_command(&again, *state, line);
+    assert_int_not_equal(memcmp(r.out, again.out, 43), 0);
+    (void)snprintf(line, sizeof line, "%s--temperature 2 --top-k 1", sample);
+    run_command(&again, *state, line);
+    assert_says(again.out, "abcdefgabcdefg");
+
+    run_command(&r, *state, "sample run/step-00000100/model.safetensors");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--heads");
+    run_command(&again, *state,
+                "sample run/step-00000100/model.safetensors --heads 2 --prompt ab "
+                "--tokens 40 --temperature 0");
+    assert_int_equal(again.status, 0);
+    assert_says(again.out, "abcdefgabcdefg");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_line_is_the_weights),
+        cmocka_unit_test(a_config_file_is_the_same_options),
+        cmocka_unit_test(a_loss_that_is_not_finite_has_status_3),
+        cmocka_unit_test(a_signal_saves_and_has_status_75),
+        cmocka_unit_test(a_trained_gpt_writes),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

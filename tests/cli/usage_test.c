@@ -1,0 +1,135 @@
+/* usage_test.c -- the command as a teacher: overview, help, and one clear error for each mistake.
+ *
+ * Method: the command itself.  A usage error has status 2, says nothing on stdout, begins with
+ * the command's name and contains what is written here; no worker has been started for it.
+ */
+#include "cli/command.h"
+
+static void the_overview_teaches(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "usage: lockstep COMMAND");
+    run_command(&r, *state, "--help");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.err, "");
+    assert_says(r.out, "lockstep train gpt --data");
+    run_command(&r, *state, "--version");
+    assert_says(r.out, "lockstep 0.");
+}
+
+static void every_command_has_help_and_a_man_page(void **state)
+{
+    static command_result names, r;
+    unsigned              count = 0;
+    run_command(&names, *state, "help --names");
+    for (char *name = strtok(names.out, "\n"); name != NULL; name = strtok(NULL, "\n"), count++) {
+        char line[64], usage[64];
+        (void)snprintf(line, sizeof line, "%s --help", name);
+        (void)snprintf(usage, sizeof usage, "usage: lockstep %s", name);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        assert_says(r.out, usage);
+        (void)snprintf(line, sizeof line, "help --man %s", name);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        assert_says(r.out, ".SH SYNOPSIS");
+    }
+    assert_true(count >= 7);
+}
+
+#define GOOD "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --global-batch 8 --lr 0.1 "
+
+static void each_mistake_has_its_error(void **state)
+{
+    static const struct {
+        const char *arguments, *message;
+    } cases[] = {
+        { "tarin", "there is no command tarin; did you mean train?" },
+        { "bench", "there is no command bench" },
+        { "train", "MODEL is missing" },
+        { "train mlp gpt", "unexpected argument gpt" },
+        { "train mlp --global-batch 8 --lr 1", "--data is missing" },
+        { "train mlp --data synthetic:images=64,classes=3 --lr 1 --steps 1",
+          "--global-batch is missing" },
+        { "train nosuch --data synthetic:images=64,classes=3 --global-batch 8 --steps 1 --lr 1",
+          "gpt, resnet and mlp" },
+        { GOOD, "--steps" },
+        { GOOD "--steps 0", "--steps 0: must be an integer of at least 1" },
+        { GOOD "--steps -3", "--steps -3: must be an integer" },
+        { GOOD "--steps 1.5", "--steps 1.5: must be an integer" },
+        { GOOD "--steps 1 --epochs 1", "--epochs" },
+        { GOOD "--steps 1 --lr -1", "--lr -1: must be a number above 0" },
+        { GOOD "--steps 1 --lr nan", "--lr nan: must be a number above 0" },
+        { GOOD "--steps 1 --lr inf", "--lr inf: must be a number above 0" },
+        { GOOD "--steps 1 --wokers 2", "unknown option --wokers; did you mean --workers?" },
+        { GOOD "--steps 1 --workers 0", "--workers 0: must be an integer from 1 to 4096" },
+        { GOOD "--steps 1 --workers 2:4", "not part of this version" },
+        { GOOD "--steps 1 --virtual-workers 2 --workers 3", "--virtual-workers" },
+        { GOOD "--steps 1 --micro-batch 3", "--micro-batch 3" },
+        { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },
+        { GOOD "--steps 1 --layers 2", "--layers is an option of gpt; this is mlp" },
+        { GOOD "--steps 1 --hidden 512,x", "--hidden 512,x: must be integers with commas" },
+        { GOOD "--steps 1 --betas 0.9", "--betas 0.9: must be two numbers" },
+        { GOOD "--steps 1 --optimizer adam",
+          "--optimizer adam: is none of: sgd, adamw; did you mean adamw" },
+        { GOOD "--steps 1 --optimizer lars", "--optimizer lars: is not part of this version" },
+        { GOOD "--steps 1 --strategy zero1", "--strategy zero1: is not part of this version" },
+        { GOOD "--steps 1 --precision bf16", "--precision bf16: is not part of this version" },
+        { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
+        { GOOD "--steps 1 --hosts 2",
+          "--hosts: emulating several hosts is not part of this version" },
+        { GOOD "--steps 1 --restart", "--restart: restarting workers is not part of this version" },
+        { GOOD "--steps 1 --resume=soon", "--resume soon: must be auto" },
+        { GOOD "--steps 1 --quiet=1", "--quiet takes no value" },
+        { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },
+        { GOOD "--steps 1 --validation 1",
+          "--validation 1: must be a number of at least 0 and below 1" },
+        { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+        { "sample", "CHECKPOINT is missing" },
+        { "sample x --tokens 0", "--tokens 0: must be an integer of at least 1" },
+        { "sample x --temperature -1", "--temperature -1: must be a number of at least 0" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static command_result r;
+        run_command(&r, *state, cases[i].arguments);
+        if (r.status != 2 || r.out[0] != '\0' || strncmp(r.err, "lockstep", 8) != 0)
+            fail_msg("lockstep %s: status %d, stdout '%s', stderr '%s'", cases[i].arguments,
+                     r.status, r.out, r.err);
+        assert_says(r.err, cases[i].message);
+        assert_null(strstr(r.err, "(pid"));
+    }
+}
+
+static void what_is_not_there_is_no_usage_error(void **state)
+{
+    static const struct {
+        const char *arguments, *message;
+    } cases[] = {
+        { "train mlp --data idx:a,b --global-batch 8 --steps 1 --lr 1", "'a'" },
+        { "train gpt --data text:none --global-batch 8 --steps 1 --lr 1", "'none'" },
+        { GOOD "--steps 1 --log none/log", "none/log" },
+        { GOOD "--steps 1 --checkpoint /proc/here", "/proc/here" },
+        { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
+        { "sample none", "none" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static command_result r;
+        run_command(&r, *state, cases[i].arguments);
+        if (r.status != 1 || r.out[0] != '\0')
+            fail_msg("lockstep %s: status %d, '%s'", cases[i].arguments, r.status, r.err);
+        assert_says(r.err, cases[i].message);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_overview_teaches),
+        cmocka_unit_test(every_command_has_help_and_a_man_page),
+        cmocka_unit_test(each_mistake_has_its_error),
+        cmocka_unit_test(what_is_not_there_is_no_usage_error),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
