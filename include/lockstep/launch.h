@@ -33,21 +33,35 @@ typedef struct {
     char     cause[512];   /* one line: rank, pid, signal or status, step and phase, its error */
 } lk_launch_result;
 
-/* Runs the job to its end.  LK_OK when it could be started, whatever became of it. */
+/* Runs the job to its end.  LK_OK when it could be started, whatever became of it; a program that
+ * cannot be run is LK_EINVAL, with exit_code 127 (not found) or 126, and nobody left running.
+ *
+ * Environment:  everything is inherited; RANK and its kin are replaced, and OMP_NUM_THREADS is 1
+ *               unless it is set.  Rank 0 has the caller's standard input, the others none.
+ * Result:       exit_code is the failing worker's status, 128 + signal, or 75 when workers left
+ *               with 75 after a request to stop.  A worker that failed because a peer had is
+ *               never the cause.
+ * Signals:      while it runs, SIGINT, SIGTERM and SIGHUP ask the job to stop (workers that have
+ *               not joined get the signal itself), a second one ends it; SIGUSR1 and SIGUSR2 are
+ *               passed on.  They must be blocked in other threads of the caller, if it has any.
+ * Life:         workers are killed when the calling thread dies, however it dies. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
 
 /* Whether this process was started by a launcher (lk_join() will find its group). */
 LK_API bool lk_launched(void);
 
 /* Joins the group that the launcher prepared.  In a process without one, a group of one rank.
- * Call it once, before other threads run. */
+ * Call it once, before other threads run.  Where SIGINT, SIGTERM and SIGHUP have their default
+ * actions, this process survives them from now on and leaves it to the launcher to decide:
+ * look at lk_stop_requested(). */
 LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
 
 /* Whether the launcher (or a signal to the launcher) asked this job to save and leave. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
 
 /* The threads mode: runs main(comm, context) on `workers` threads of this process, each with its
- * own rank; returns the first failure. */
+ * own rank; returns the first failure by cause.  The communicators are the library's: a rank has
+ * left when its main returns. */
 LK_API LK_NODISCARD lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
                                                 lk_status (*main)(lk_comm *comm, void *context),
                                                 void *context);

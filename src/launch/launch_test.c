@@ -228,6 +228,8 @@ static void reports_the_cause_not_who_heard_of_it(void **state)
     (void)state;
     for (int i = 0; i < 5; i++)
         assert_cause(launch(plain(4), "quiet"), 1, 7, "exited with status 7");
+    assert_cause(launch(plain(2), "told_first"), 1, 128 + SIGKILL, "was killed by SIGKILL");
+    assert_cause(launch(plain(3), "slow_to_leave"), 0, 5, "0 ranks");
 }
 
 static void reports_a_workers_own_words(void **state)

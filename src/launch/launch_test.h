@@ -99,6 +99,37 @@ static int work_quiet(void)
     _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
 }
 
+/* Rank 0 has an error of its own, tells the group, and is slow to leave: its peers end first. */
+static int work_slow_to_leave(void)
+{
+    lk_comm *comm = join();
+    lk_comm *none;
+
+    if (my_rank() == 0 && lk_comm_open_threads(&none, 0, NULL) != LK_OK) {
+        lk_comm_abort(comm);
+        sleep_ms(200);
+        _exit(5);
+    }
+    _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
+}
+
+/* Rank 0 is told that a peer failed, and ends; only then is the peer seen to die. */
+static int work_told_first(void)
+{
+    lk_comm *comm = join(), *pair[2];
+
+    if (my_rank() == 1) {
+        sleep_ms(200);
+        (void)raise(SIGKILL);
+    }
+    if (lk_comm_open_threads(pair, 2, NULL) != LK_OK)
+        return 91;
+    lk_comm_free(pair[1]); /* a way to come by LK_EPEER, here and now */
+    bool told = lk_barrier(pair[0]) == LK_EPEER;
+    lk_comm_abort(comm);
+    _exit(told ? 1 : 92);
+}
+
 static int work_error(void)
 {
     lk_comm *comm = join();
@@ -247,7 +278,8 @@ static int work(const char *mode)
         {"stopped", work_stopped},         {"stop", work_stop},       {"stop_all", work_stop_all},
         {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
         {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
-        {"wrong_size", work_wrong_size},
+        {"wrong_size", work_wrong_size},   {"told_first", work_told_first},
+        {"slow_to_leave", work_slow_to_leave},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)

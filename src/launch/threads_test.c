@@ -34,23 +34,34 @@ static void runs_every_rank(void **state)
     }
 }
 
-/* The rank in *context fails at once; the others would wait for it for ever. */
+typedef struct {
+    uint32_t         who;
+    _Atomic uint32_t told; /* ranks that heard why */
+} failing;
+
+/* One rank fails at once; the others would wait for it for ever. */
 static lk_status one_fails(lk_comm *comm, void *context)
 {
-    const uint32_t *who = context;
-    if (lk_comm_rank(comm) == *who)
-        return lk_fail(LK_EFORMAT, "rank %u cannot read its file", *who);
-    for (;;)
-        LK_TRY(lk_barrier(comm));
+    failing *f = context;
+    if (lk_comm_rank(comm) == f->who)
+        return lk_fail(LK_EFORMAT, "rank %u cannot read its file", f->who);
+    lk_status st = LK_OK;
+    while (st == LK_OK)
+        st = lk_barrier(comm);
+    if (strstr(lk_error_last()->message, "cannot read its file") != NULL)
+        atomic_fetch_add(&f->told, 1);
+    return st;
 }
 
 static void an_early_failure_wakes_the_others_and_is_the_one_reported(void **state)
 {
     (void)state;
     for (uint32_t who = 0; who < 4; who++) {
-        char text[64];
+        char    text[64];
+        failing f = {.who = who};
         (void)snprintf(text, sizeof text, "rank %u cannot read its file", who);
-        assert_int_equal(lk_launch_threads(4, TIMEOUT_MS, one_fails, &who), LK_EFORMAT);
+        assert_int_equal(lk_launch_threads(4, TIMEOUT_MS, one_fails, &f), LK_EFORMAT);
+        assert_int_equal(atomic_load(&f.told), 3);
         assert_string_equal(lk_error_last()->message, text);
         assert_non_null(lk_error_last()->where);
     }
