@@ -151,8 +151,8 @@ static void check_cores(report *r)
             "workers times threads than that, or raise its CPU limit", r->cores, quota);
         r->cores = quota >= 1 ? (uint32_t)quota : 1;
     } else if (online > 0 && r->cores < (unsigned long)online) {
-        say(r, FOUND_OK, "cores", "%u of the machine's %ld: this process is bound to them", r->cores,
-            online);
+        say(r, FOUND_OK, "cores", "%u of the machine's %ld: this process is bound to them",
+            r->cores, online);
     } else {
         say(r, FOUND_OK, "cores", "%u", r->cores);
     }

@@ -57,7 +57,8 @@ static void passes_signals_on(void **state)
 {
     (void)state;
     assert_run("$L run -n 2 -- sh -c 'trap \"echo asked; exit 75\" TERM; echo ready; "
-               "while :; do sleep 0.05; done' & sleep 0.5; kill -TERM $!; wait $!", 75, "[1] asked\n");
+               "while :; do sleep 0.05; done' & sleep 0.5; kill -TERM $!; wait $!",
+               75, "[1] asked\n");
     assert_run("$L run -n 2 -- sleep 30 & sleep 0.3; kill -TERM $!; wait $!", 128 + 15, "SIGTERM");
 }
 
