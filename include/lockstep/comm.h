@@ -115,7 +115,8 @@ LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op
  * this rank's slices as soon as every rank has started the operation. */
 LK_API LK_NODISCARD lk_status lk_request_test(lk_request *request, bool *done);
 
-/* Waits for completion.  The request is freed by lk_request_free() only. */
+/* Waits for completion.  The request is freed by lk_request_free() only; one that is freed before
+ * it is complete leaves its slices of `out` as they are, and does not disturb the others. */
 LK_API LK_NODISCARD lk_status lk_request_wait(lk_request *request);
 LK_API void lk_request_free(lk_request *request);
 

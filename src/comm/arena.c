@@ -50,11 +50,17 @@ static uint64_t number_in(const char *path, const char *key)
     return end == from ? UINT64_MAX : number; /* "max" is no number: no limit */
 }
 
-static uint64_t room_below(const char *limit_path, const char *usage_path)
+/* What this control group may still take.  Its cache of files counts as used, but gives way. */
+static uint64_t room_in_group(void)
 {
-    uint64_t limit = number_in(limit_path, NULL), used = number_in(usage_path, NULL);
-    if (limit == UINT64_MAX || used == UINT64_MAX)
+    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL);
+    uint64_t used  = number_in("/sys/fs/cgroup/memory.current", NULL);
+    uint64_t cold  = number_in("/sys/fs/cgroup/memory.stat", "\ninactive_file ");
+    uint64_t warm  = number_in("/sys/fs/cgroup/memory.stat", "\nactive_file ");
+
+    if (limit == UINT64_MAX || used == UINT64_MAX || cold == UINT64_MAX || warm == UINT64_MAX)
         return UINT64_MAX;
+    used = used > cold + warm ? used - cold - warm : 0;
     return limit > used ? limit - used : 0;
 }
 
@@ -62,7 +68,7 @@ static lk_status check_available(const char *name, size_t bytes)
 {
     uint64_t kib    = number_in("/proc/meminfo", "MemAvailable:");
     uint64_t memory = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
-    uint64_t group  = room_below("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+    uint64_t group  = room_in_group();
 
     if (bytes > memory)
         return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the machine has %llu available", name,

@@ -198,7 +198,11 @@ void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_
 /* Lets the others see the fingerprint and payload. */
 void lki_op_publish(lk_comm *comm, const lki_op *op);
 
-/* Waits until all have published, and compares fingerprints. */
+/* Waits until all have published. */
+LK_NODISCARD lk_status lki_op_await(lk_comm *comm, const lki_op *op);
+
+/* The same, and compares fingerprints.  Not for what lki_progress() may close meanwhile: the
+ * others are then free to use their slots again. */
 LK_NODISCARD lk_status lki_op_meet(lk_comm *comm, const lki_op *op);
 
 /* The same without waiting: *met tells whether all have. */

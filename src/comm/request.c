@@ -85,7 +85,7 @@ lk_status lk_request_wait(lk_request *request)
     LK_TRY(check_alive(request));
     if (request->complete)
         return LK_OK;
-    LK_TRY(lki_op_meet(request->comm, &request->op)); /* may complete it on the way */
+    LK_TRY(lki_op_await(request->comm, &request->op)); /* may complete it on the way */
     LK_TRY(advance(request));
     lki_ring(request->comm);
     return LK_OK;

@@ -76,9 +76,14 @@ static lk_status compare(lk_comm *comm, const lki_op *op)
     return LK_OK;
 }
 
+lk_status lki_op_await(lk_comm *comm, const lki_op *op)
+{
+    return lki_await(comm, slot_offset(op->seq), op->seq + 1);
+}
+
 lk_status lki_op_meet(lk_comm *comm, const lki_op *op)
 {
-    LK_TRY(lki_await(comm, slot_offset(op->seq), op->seq + 1));
+    LK_TRY(lki_op_await(comm, op));
     return compare(comm, op);
 }
 
