@@ -113,7 +113,7 @@ static double exact_loss(const void *context)
     double loss = 0;
     for (size_t o = 0; o < s->n * s->oh * s->ow * s->cin; o++) {
         size_t ox = o / s->cin % s->ow, oy = o / s->cin / s->ow % s->oh;
-        double max = -INFINITY;
+        double max = -HUGE_VAL;
         for (size_t k = 0; k < s->kh * s->kw; k++) {
             size_t y = oy * s->stride + k / s->kw - s->pad, x = ox * s->stride + k % s->kw - s->pad;
             size_t sample = o / s->cin / s->ow / s->oh;
