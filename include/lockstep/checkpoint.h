@@ -38,8 +38,8 @@ typedef struct {
  * need be.  LK_EINVAL when the step is already there; LK_EIO with the file and the reason, nothing
  * half-written left under the final name.  A file's name ends in ".safetensors". */
 LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
-                                                  const lk_checkpoint_file *files, size_t file_count,
-                                                  uint32_t keep);
+                                                  const lk_checkpoint_file *files,
+                                                  size_t file_count, uint32_t keep);
 
 /* ---- Reading ----------------------------------------------------------------------------- */
 
@@ -112,8 +112,8 @@ LK_API LK_NODISCARD lk_status lk_safetensors_write(const char *path, const lk_te
 /* ---- Hashes ------------------------------------------------------------------------------ */
 
 /* SHA-256 over, for each tensor: name (u32 length, bytes), dtype code (u8), rank (u32), dimensions
- * (u64 each), little-endian data with NaNs canonical.  A tensor in the memory of an earlier one of the same
- * type and shape is tied to it and counts once.  hex: 64 digits and a NUL. */
+ * (u64 each), little-endian data with NaNs canonical.  A tensor in the memory of an earlier one of
+ * the same type and shape is tied to it and counts once.  hex: 64 digits and a NUL. */
 LK_API void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65]);
 
 #ifdef __cplusplus

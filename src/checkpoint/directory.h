@@ -9,7 +9,8 @@ enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 #define LKI_MANIFEST_NAME "manifest.json"
 #define LKI_TEMPORARY_PREFIX ".tmp-step-" /* then the step and the writer's process id */
 
-LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const char *name);
+LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
+                                          const char *name);
 
 /* "step-00000100", and back: false for any other spelling. */
 void lki_step_name(char out[LKI_STEP_NAME_BYTES], uint64_t step);

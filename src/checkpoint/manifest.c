@@ -47,7 +47,8 @@ bool lki_manifest_name_ok(const char *name)
     size_t            bytes = strlen(name);
     return bytes >= sizeof end && bytes <= NAME_MAX_ && name[0] != '.' &&
            strcmp(name + bytes - (sizeof end - 1), end) == 0 &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == bytes;
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+               bytes;
 }
 
 /* SHA-256 of the text without its hash line. */
@@ -69,8 +70,9 @@ lk_status lki_manifest_verify(const char *text, size_t bytes, const char *path)
         return lk_fail(LK_EFORMAT, "%s: does not start with the manifest's hash", path);
     hash_text(text + REST_AT, bytes - REST_AT, hex);
     if (memcmp(text + HASH_AT, hex, 64) != 0)
-        return lk_fail(LK_ECORRUPT, "%s: differs from its hash: SHA-256 %.16s..., expected %.16s...",
-                       path, hex, text + HASH_AT);
+        return lk_fail(LK_ECORRUPT,
+                       "%s: differs from its hash: SHA-256 %.16s..., expected %.16s...", path, hex,
+                       text + HASH_AT);
     return LK_OK;
 }
 
@@ -89,8 +91,8 @@ static lk_status parse_info(lki_manifest *out, json_t **files, json_t **tensors,
     if (strcmp(format, FORMAT) != 0)
         return lk_fail(LK_EFORMAT, "%s: format '%.40s', not '%s'", path, format, FORMAT);
     if (version != VERSION)
-        return lk_fail(LK_EUNSUPPORTED, "%s: version %d; this build reads version %d", path, version,
-                       VERSION);
+        return lk_fail(LK_EUNSUPPORTED, "%s: version %d; this build reads version %d", path,
+                       version, VERSION);
     if (json_unpack_ex(out->root, &error, JSON_STRICT,
                        "{s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:s, s:o, s:o, s:o}", "manifest_sha256",
                        &self, "format", &format, "version", &version, "block_bytes", &block_bytes,
@@ -173,15 +175,16 @@ static lk_status parse_pieces(lki_manifest *out, lki_manifest_tensor *tensor, js
         lki_manifest_piece piece;
         const char        *file;
         json_int_t         first, length;
-        if (json_unpack_ex(json_array_get(pieces, i), &error, JSON_STRICT, "{s:s, s:I, s:I}", "file",
-                           &file, "first", &first, "count", &length) != 0)
+        if (json_unpack_ex(json_array_get(pieces, i), &error, JSON_STRICT, "{s:s, s:I, s:I}",
+                           "file", &file, "first", &first, "count", &length) != 0)
             return lk_fail(LK_EFORMAT, "%s: piece %zu of tensor '%s': %s", path, i, tensor->name,
                            error.text);
         if (first < 0 || (uint64_t)first != at || length < 0 || (uint64_t)length > count - at)
-            return lk_fail(LK_EFORMAT,
-                           "%s: piece %zu of tensor '%s' has elements %lld + %lld; it must start at "
-                           "%" PRIu64 " and end by %" PRIu64,
-                           path, i, tensor->name, (long long)first, (long long)length, at, count);
+            return lk_fail(
+                LK_EFORMAT,
+                "%s: piece %zu of tensor '%s' has elements %lld + %lld; it must start at "
+                "%" PRIu64 " and end by %" PRIu64,
+                path, i, tensor->name, (long long)first, (long long)length, at, count);
         LK_TRY(find_file(&piece.file, out, file, path));
         piece.first = at;
         piece.count = (uint64_t)length;
@@ -220,13 +223,14 @@ static lk_status parse_tensor(lki_manifest *out, json_t *value, json_t *seen, si
     json_error_t        error;
     const char         *dtype;
     json_t             *shape, *pieces;
-    if (json_unpack_ex(value, &error, JSON_STRICT, "{s:s, s:s, s:s, s:o, s:o}", "file", &tensor.file,
-                       "name", &tensor.name, "dtype", &dtype, "shape", &shape, "pieces",
-                       &pieces) != 0)
+    if (json_unpack_ex(value, &error, JSON_STRICT, "{s:s, s:s, s:s, s:o, s:o}", "file",
+                       &tensor.file, "name", &tensor.name, "dtype", &dtype, "shape", &shape,
+                       "pieces", &pieces) != 0)
         return lk_fail(LK_EFORMAT, "%s: tensor %zu: %s", path, out->tensor_count, error.text);
     if (!lki_manifest_name_ok(tensor.file))
-        return lk_fail(LK_EFORMAT, "%s: tensor '%s' belongs to '%.100s', which is not a file's name",
-                       path, tensor.name, tensor.file);
+        return lk_fail(LK_EFORMAT,
+                       "%s: tensor '%s' belongs to '%.100s', which is not a file's name", path,
+                       tensor.name, tensor.file);
     LK_TRY(check_unique(&tensor, seen, path));
     LK_TRY(lki_dtype_parse(&tensor.dtype, dtype, path, tensor.name));
     LK_TRY(lki_shape_parse(&tensor.shape, shape, path, tensor.name));

@@ -49,7 +49,8 @@ typedef struct {
     size_t               file_count, tensor_count, piece_count;
 } lki_manifest;
 
-/* Whether the text is what was written: LK_EFORMAT without a hash line, LK_ECORRUPT if it differs. */
+/* Whether the text is what was written: LK_EFORMAT without a hash line, LK_ECORRUPT if it
+ * differs. */
 LK_NODISCARD lk_status lki_manifest_verify(const char *text, size_t bytes, const char *path);
 
 /* Reads the text, whatever its hash line says.  On failure *out is empty. */

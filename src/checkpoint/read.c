@@ -97,8 +97,8 @@ static void name_contents(char out[160], const lki_map *map, size_t first, size_
 static lk_status verify_blocks(const lki_manifest_file *file, const lki_map *map, const char *path)
 {
     if (map->bytes != file->bytes)
-        return lk_fail(LK_ECORRUPT, "%s: has %zu bytes, the manifest says %" PRIu64, path, map->bytes,
-                       file->bytes);
+        return lk_fail(LK_ECORRUPT, "%s: has %zu bytes, the manifest says %" PRIu64, path,
+                       map->bytes, file->bytes);
     for (size_t i = 0; i < json_array_size(file->blocks); i++) {
         char   hex[33], contents[160];
         size_t first = i * LKI_BLOCK_BYTES, end = lki_min(map->bytes, first + LKI_BLOCK_BYTES);
@@ -106,8 +106,8 @@ static lk_status verify_blocks(const lki_manifest_file *file, const lki_map *map
         if (strcmp(hex, json_string_value(json_array_get(file->blocks, i))) == 0)
             continue;
         name_contents(contents, map, first, end);
-        return lk_fail(LK_ECORRUPT, "%s: block %zu (bytes %zu to %zu: %s) differs from its hash", path,
-                       i, first, end, contents);
+        return lk_fail(LK_ECORRUPT, "%s: block %zu (bytes %zu to %zu: %s) differs from its hash",
+                       path, i, first, end, contents);
     }
     return LK_OK;
 }
@@ -204,7 +204,7 @@ static lk_status list_contents(lk_checkpoint *checkpoint)
 {
     const lki_manifest *manifest = &checkpoint->manifest;
     LK_TRY(LKI_NEW(&checkpoint->stored, manifest->file_count + 1, "the files of a checkpoint"));
-    LK_TRY(LKI_NEW(&checkpoint->tensors, manifest->tensor_count + 1, "the tensors of a checkpoint"));
+    LK_TRY(LKI_NEW(&checkpoint->tensors, manifest->tensor_count + 1, "a checkpoint's tensors"));
     for (size_t i = 0; i < manifest->file_count; i++)
         checkpoint->stored[i] = (lk_checkpoint_stored){ manifest->files[i].name,
                                                         manifest->files[i].bytes,
@@ -283,8 +283,9 @@ static lk_status open_newest(lk_checkpoint **out, const char *dir, bool with_dat
             (void)snprintf(why, sizeof why, "%.255s", lk_error_last()->message);
     }
     if (count > 0 && status != LK_OK && status != LK_ENOMEM)
-        status = lk_fail(LK_ECORRUPT, "none of the %zu checkpoints in '%s' verifies; the newest: %s",
-                         count, dir, why);
+        status =
+            lk_fail(LK_ECORRUPT, "none of the %zu checkpoints in '%s' verifies; the newest: %s",
+                    count, dir, why);
     lki_free(steps);
     return status;
 }
@@ -426,7 +427,8 @@ lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, 
 {
     const lk_tensor *tensor = find_tensor(checkpoint, file, name);
     if (tensor == NULL)
-        return lk_fail(LK_EFORMAT, "%s: there is no tensor '%s' in %s", checkpoint->path, name, file);
+        return lk_fail(LK_EFORMAT, "%s: there is no tensor '%s' in %s", checkpoint->path, name,
+                       file);
     if (tensor->data == NULL)
         return lk_fail(LK_EINVAL, "%s: only the manifest is open", checkpoint->path);
     if (tensor->dtype != LK_F32)

@@ -53,8 +53,8 @@ lk_status lki_shape_parse(lk_shape *out, const json_t *array, const char *path, 
     for (uint32_t i = 0; i < out->rank; i++) {
         const json_t *dim = json_array_get(array, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return lk_fail(LK_EFORMAT, "%s: dimension %u of '%s' is not a whole number from 0", path,
-                           i, name);
+            return lk_fail(LK_EFORMAT, "%s: dimension %u of '%s' is not a whole number from 0",
+                           path, i, name);
         out->dims[i] = (uint64_t)json_integer_value(dim);
     }
     return LK_OK;

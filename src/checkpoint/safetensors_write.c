@@ -77,8 +77,9 @@ static lk_status put_header(lki_output *output, const lk_tensor *tensors, size_t
     uint64_t  padded = lki_round_up(used, sizeof spaces);
     lk_status status = LK_OK;
     if (padded > LKI_SAFETENSORS_HEADER_MAX)
-        status = lk_fail(LK_EINVAL, "%s: %zu tensors need a header of %" PRIu64 " bytes, at most %u",
-                         output->path, count, padded, LKI_SAFETENSORS_HEADER_MAX);
+        status =
+            lk_fail(LK_EINVAL, "%s: %zu tensors need a header of %" PRIu64 " bytes, at most %u",
+                    output->path, count, padded, LKI_SAFETENSORS_HEADER_MAX);
     if (status == LK_OK)
         status = lki_output_add(output, &padded, sizeof padded);
     if (status == LK_OK)

@@ -93,7 +93,8 @@ static void every_nan_is_one(void **state)
 static void nans_of_other_types(void **state)
 {
     (void)state;
-    static const uint64_t doubles[2] = { UINT64_C(0x7ff8000000000000), UINT64_C(0xfff0000000000001) };
+    static const uint64_t doubles[2] = { UINT64_C(0x7ff8000000000000),
+                                         UINT64_C(0xfff0000000000001) };
     static const uint16_t halves[2] = { 0x7e00, 0xfc01 }, brains[2] = { 0x7fc0, 0xff81 };
     const struct { lk_dtype dtype; const void *canonical, *other; } cases[] = {
         { LK_F64, &doubles[0], &doubles[1] },

@@ -45,7 +45,8 @@ static lk_status check_info(const lk_checkpoint_info *info)
         return lk_fail(LK_EINVAL, "step %" PRIu64 " is beyond what a checkpoint can name",
                        info->step);
     if (info->exactness_id == NULL || info->weights == NULL || info->config == NULL)
-        return lk_fail(LK_EINVAL, "a checkpoint needs exactness id, weights hash and configuration");
+        return lk_fail(LK_EINVAL,
+                       "a checkpoint needs exactness id, weights hash and configuration");
     if (!lki_is_hex(info->weights, 64))
         return lk_fail(LK_EINVAL, "a checkpoint's weights hash must have 64 hex digits");
     json_t *id     = json_string(info->exactness_id);
@@ -66,7 +67,8 @@ static lk_status check_files(const lk_checkpoint_file *files, size_t count)
                            "'-', and .safetensors at the end", files[i].name ? files[i].name : "");
         for (size_t j = 0; j < i; j++)
             if (strcmp(files[i].name, files[j].name) == 0)
-                return lk_fail(LK_EINVAL, "file '%s' of a checkpoint is given twice", files[i].name);
+                return lk_fail(LK_EINVAL, "file '%s' of a checkpoint is given twice",
+                               files[i].name);
         LK_TRY(lki_tensors_check(files[i].name, files[i].tensors, files[i].tensor_count));
     }
     return LK_OK;

@@ -202,7 +202,8 @@ static bool put_model_hash(json_t *report, const lk_checkpoint *checkpoint)
     return true;
 }
 
-static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options *options, bool *good)
+static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options *options,
+                         bool *good)
 {
     const lk_checkpoint_info *info   = lk_checkpoint_describe(checkpoint);
     json_t                   *report = json_object();
@@ -438,10 +439,10 @@ const lki_command lki_command_inspect = {
     .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]",
     .about =
         "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
-        "checkpoint, after reading all of it and comparing every hash.  What is damaged is named with\n"
-        "its file, block and tensor, and the exit status is 1.  Of a directory of checkpoints it takes\n"
-        "the newest whose manifest is whole.  A plain .safetensors file has no hashes to compare: its\n"
-        "tensors are shown and hashed.  --no-verify reads the manifest only.",
+        "checkpoint, after reading all of it and comparing every hash.  What is damaged is named\n"
+        "with its file, block and tensor, and the exit status is 1.  Of several checkpoints it takes\n"
+        "the newest whose manifest is whole.  A plain .safetensors file has no hashes to\n"
+        "compare: its tensors are shown and hashed.  --no-verify reads the manifest only.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"

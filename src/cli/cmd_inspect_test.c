@@ -1,4 +1,4 @@
-/* cmd_inspect_test.c -- `lockstep inspect` on a whole checkpoint, a damaged one and a plain file. */
+/* cmd_inspect_test.c -- `lockstep inspect` on whole, damaged and plain files. */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -23,7 +23,8 @@ static int make_checkpoint(void **state)
     const lk_checkpoint_file file    = { "model.safetensors", &tensor, 1 };
     strcpy(folder, "/tmp/lockstep-inspect-XXXXXX");
     lk_weights_hash(&tensor, 1, weights);
-    const lk_checkpoint_info info = { 40, UINT64_MAX, "id-1", weights, "{\"lr\":0.1,\"model\":\"gpt\"}" };
+    const lk_checkpoint_info info = { 40, UINT64_MAX, "id-1", weights,
+                                      "{\"lr\":0.1,\"model\":\"gpt\"}" };
     return mkdtemp(folder) == NULL || lk_checkpoint_write(folder, &info, &file, 1, 0) != LK_OK;
 }
 
