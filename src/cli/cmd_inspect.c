@@ -440,9 +440,9 @@ const lki_command lki_command_inspect = {
     .about =
         "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
         "checkpoint, after reading all of it and comparing every hash.  What is damaged is named\n"
-        "with its file, block and tensor, and the exit status is 1.  Of several checkpoints it takes\n"
-        "the newest whose manifest is whole.  A plain .safetensors file has no hashes to\n"
-        "compare: its tensors are shown and hashed.  --no-verify reads the manifest only.",
+        "with its file, block and tensor, and the exit status is 1.  Of several checkpoints in a\n"
+        "directory it takes the newest whose manifest is whole.  A plain .safetensors file has no\n"
+        "hashes to compare: its tensors are shown and hashed.  --no-verify reads the manifest only.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"
