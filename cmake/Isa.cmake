@@ -7,3 +7,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${frames};-mavx2;-mfma;-mf16c")
 endif()
+
+# gcc 12 for 64-bit ARM crashes on the portable vectors at -O3 (in its sink and loop passes).
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64 AND CMAKE_C_COMPILER_ID STREQUAL GNU AND
+   CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
+  set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS -O2)
+endif()

@@ -3,6 +3,9 @@ find_path(LK_CMOCKA_INCLUDE cmocka.h REQUIRED)
 find_library(LK_CMOCKA cmocka REQUIRED)
 
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS src/*_test.c tests/*_test.c)
+foreach(room IN LISTS LK_ROOMS) # tests.ROOM builds the tests of a room, if it has some
+  add_custom_target(tests.${room})
+endforeach()
 foreach(path IN LISTS test_sources)
   get_filename_component(stem ${path} NAME_WE)
   get_filename_component(folder ${path} DIRECTORY)
@@ -25,7 +28,7 @@ foreach(path IN LISTS test_sources)
   endif()
   add_dependencies(test.${name} lockstep_command)
   add_test(NAME ${name} COMMAND test.${name})
-  string(REGEX REPLACE "\\..*" "" top ${room}) # tests.ROOM builds a room's tests
+  string(REGEX REPLACE "\\..*" "" top ${room})
   if(NOT TARGET tests.${top})
     add_custom_target(tests.${top})
   endif()
