@@ -156,8 +156,13 @@ void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const 
 /* As PyTorch's SGD: d = g + wd p; with momentum: b = momentum b + d (first step: b = d), and
  * d = nesterov ? d + momentum b : b; p -= lr d.  `first` is true at the first step.  b may be
  * NULL without momentum. */
-typedef struct { float lr, momentum, weight_decay; bool nesterov, first; float scale, clip; } lki_sgd_step;
-void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
+typedef struct {
+    float lr, momentum, weight_decay;
+    bool  nesterov, first;
+    float scale, clip;
+} lki_sgd_step;
+void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p,
+             float *b);
 
 /* ---- Scalar functions, the same bits everywhere (no libm) --------------------------------- */
 

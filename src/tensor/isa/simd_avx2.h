@@ -18,7 +18,11 @@ LKI_SIMD __m256i v8_first(size_t n)
 
 LKI_SIMD v16 v16_set1(float x) { return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
 LKI_SIMD v16 v16_zero(void) { return (v16){ _mm256_setzero_ps(), _mm256_setzero_ps() }; }
-LKI_SIMD v16 v16_load(const float *p) { return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+
+LKI_SIMD v16 v16_load(const float *p)
+{
+    return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+}
 
 LKI_SIMD v16 v16_load_n(const float *p, size_t n)
 {
@@ -73,22 +77,26 @@ LKI_SIMD v16 v16_sqrt(v16 a) { return (v16){ _mm256_sqrt_ps(a.low), _mm256_sqrt_
 
 LKI_SIMD m16 v16_lt(v16 a, v16 b)
 {
-    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ) };
+    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ),
+                  _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ) };
 }
 
 LKI_SIMD m16 v16_le(v16 a, v16 b)
 {
-    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ) };
+    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_LE_OQ),
+                  _mm256_cmp_ps(a.high, b.high, _CMP_LE_OQ) };
 }
 
 LKI_SIMD m16 v16_eq(v16 a, v16 b)
 {
-    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ) };
+    return (m16){ _mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ),
+                  _mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ) };
 }
 
 LKI_SIMD v16 v16_select(m16 m, v16 yes, v16 no)
 {
-    return (v16){ _mm256_blendv_ps(no.low, yes.low, m.low), _mm256_blendv_ps(no.high, yes.high, m.high) };
+    return (v16){ _mm256_blendv_ps(no.low, yes.low, m.low),
+                  _mm256_blendv_ps(no.high, yes.high, m.high) };
 }
 
 LKI_SIMD m16 m16_not(m16 a)
@@ -102,10 +110,25 @@ LKI_SIMD uint32_t m16_mask(m16 a)
     return (uint32_t)_mm256_movemask_ps(a.low) | (uint32_t)_mm256_movemask_ps(a.high) << 8;
 }
 
-LKI_SIMD v16i v16_bits(v16 x) { return (v16i){ _mm256_castps_si256(x.low), _mm256_castps_si256(x.high) }; }
-LKI_SIMD v16  v16_from_bits(v16i x) { return (v16){ _mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high) }; }
-LKI_SIMD v16i v16_to_int(v16 x) { return (v16i){ _mm256_cvttps_epi32(x.low), _mm256_cvttps_epi32(x.high) }; }
-LKI_SIMD v16  v16_from_int(v16i x) { return (v16){ _mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high) }; }
+LKI_SIMD v16i v16_bits(v16 x)
+{
+    return (v16i){ _mm256_castps_si256(x.low), _mm256_castps_si256(x.high) };
+}
+
+LKI_SIMD v16  v16_from_bits(v16i x)
+{
+    return (v16){ _mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high) };
+}
+
+LKI_SIMD v16i v16_to_int(v16 x)
+{
+    return (v16i){ _mm256_cvttps_epi32(x.low), _mm256_cvttps_epi32(x.high) };
+}
+
+LKI_SIMD v16  v16_from_int(v16i x)
+{
+    return (v16){ _mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high) };
+}
 
 LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no)
 {
@@ -126,8 +149,15 @@ LKI_SIMD void v16i_store(int32_t *p, v16i x)
     _mm256_storeu_si256((__m256i *)(void *)(p + 8), x.high);
 }
 
-LKI_SIMD v16i v16i_shl(v16i a, int n) { return (v16i){ _mm256_slli_epi32(a.low, n), _mm256_slli_epi32(a.high, n) }; }
-LKI_SIMD v16i v16i_shr(v16i a, int n) { return (v16i){ _mm256_srli_epi32(a.low, n), _mm256_srli_epi32(a.high, n) }; }
+LKI_SIMD v16i v16i_shl(v16i a, int n)
+{
+    return (v16i){ _mm256_slli_epi32(a.low, n), _mm256_slli_epi32(a.high, n) };
+}
+
+LKI_SIMD v16i v16i_shr(v16i a, int n)
+{
+    return (v16i){ _mm256_srli_epi32(a.low, n), _mm256_srli_epi32(a.high, n) };
+}
 
 LKI_SIMD m16 v16i_eq(v16i a, v16i b)
 {

@@ -14,7 +14,12 @@ LKI_SIMD __mmask16 v16_first(size_t n) { return (__mmask16)((1u << n) - 1u); }
 LKI_SIMD v16  v16_zero(void) { return _mm512_setzero_ps(); }
 LKI_SIMD v16  v16_set1(float x) { return _mm512_set1_ps(x); }
 LKI_SIMD v16  v16_load(const float *p) { return _mm512_loadu_ps(p); }
-LKI_SIMD v16  v16_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v16_first(n), p); }
+
+LKI_SIMD v16  v16_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(v16_first(n), p);
+}
+
 LKI_SIMD void v16_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
 LKI_SIMD void v16_store_n(float *p, size_t n, v16 x) { _mm512_mask_storeu_ps(p, v16_first(n), x); }
 
