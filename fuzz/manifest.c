@@ -1,11 +1,11 @@
 /* manifest.c -- any bytes at all: what the manifest's parser accepts is consistent in itself. */
+#include "fuzz.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_tensor(const lki_manifest *manifest, const lki_manifest_tensor *tensor)
 {

@@ -1,12 +1,11 @@
 /* safetensors.c -- any bytes at all: what the reader accepts can be read through to its end. */
+#include "fuzz.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/safetensors.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* In memory of exactly this size, so that a read past the end is seen. */
 static void read_through(const lk_safetensors *file)
 {
     char hex[65];

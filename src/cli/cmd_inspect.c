@@ -442,7 +442,8 @@ const lki_command lki_command_inspect = {
         "checkpoint, after reading all of it and comparing every hash.  What is damaged is named\n"
         "with its file, block and tensor, and the exit status is 1.  Of several checkpoints in a\n"
         "directory it takes the newest whose manifest is whole.  A plain .safetensors file has no\n"
-        "hashes to compare: its tensors are shown and hashed.  --no-verify reads the manifest only.",
+        "hashes to compare: its tensors are shown and hashed.\n"
+        "--no-verify reads the manifest only.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"
