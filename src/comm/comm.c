@@ -85,6 +85,7 @@ static lk_status comm_new(lk_comm **out, lki_group *group, uint32_t rank,
     comm->timeout_ms = TIMEOUT_MS;
     if (options != NULL && options->timeout_ms != 0)
         comm->timeout_ms = options->timeout_ms;
+    comm->opened_timeout_ms = comm->timeout_ms;
     comm->spins      = size <= cores() ? SPINS : 0;
     comm->socket     = -1;
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
@@ -223,6 +224,11 @@ uint32_t lk_comm_size(const lk_comm *comm)
 bool lki_comm_stop_requested(const lk_comm *comm)
 {
     return atomic_load(&comm->board->stop) != 0;
+}
+
+void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms)
+{
+    comm->timeout_ms = timeout_ms != 0 ? timeout_ms : comm->opened_timeout_ms;
 }
 
 void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase)

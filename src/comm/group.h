@@ -131,7 +131,7 @@ struct lk_comm {
     lki_rank        *me;
     lki_group       *group;
     uint32_t         rank, size;
-    uint32_t         timeout_ms;
+    uint32_t         timeout_ms, opened_timeout_ms;
     uint32_t         spins;       /* polls before yielding; 0 where ranks outnumber cores */
     int              socket;      /* to the launcher; -1 without one */
     int             *pidfds;      /* of the peers; NULL among threads */

@@ -83,6 +83,24 @@ static lk_status open_loader(lki_session *s)
     return lk_loader_open(&s->loader, s->dataset, &options);
 }
 
+/* A file that somebody edited while the workers started would give each its own data. */
+static lk_status verify_same_data(lki_session *s)
+{
+    char      mine[33] = "", *all = NULL;
+    uint32_t  differs  = 0;
+    memcpy(mine, lk_dataset_describe(s->dataset)->content_hash, sizeof mine);
+    LK_TRY(LKI_NEW(&all, s->ranks * sizeof mine, "content hashes"));
+    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
+    for (uint32_t r = 1; status == LK_OK && differs == 0 && r < s->ranks; r++)
+        differs = memcmp(all, all + r * sizeof mine, sizeof mine) == 0 ? 0 : r;
+    lki_free(all);
+    LK_TRY(status);
+    if (differs != 0)
+        return lk_fail(LK_EMISMATCH, "ranks 0 and %u read different data from '%s': it changed while "
+                                     "the workers started; start again", differs, s->config->data);
+    return LK_OK;
+}
+
 /* Rank 0 says who computes what, as each rank itself reports it. */
 static lk_status introduce(lki_session *s)
 {
@@ -114,6 +132,7 @@ static lk_status session_open(lki_session *s)
         LK_TRY(lki_journal_open(&s->journal, c));
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
+    LK_TRY(verify_same_data(s));
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
     lk_parallel_range(s->parallel, &s->first, &s->count);

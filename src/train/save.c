@@ -17,7 +17,10 @@
 #define OPTIMIZER_FILE "optimizer.safetensors"
 #define STATE_FILE "state.safetensors"
 
-enum { OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
+enum {
+    OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32,
+    WRITING_TIMEOUT_MS = 3600 * 1000, /* the others wait while rank 0 writes; a death still wakes them */
+};
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
@@ -98,9 +101,11 @@ lk_status lki_save(lki_session *session, uint64_t step)
         status = write_checkpoint(session, step, &s);
     lki_free(s.tensors);
     lki_free(s.names);
-    if (status != LK_OK)
-        return status;
-    return lk_barrier(session->comm);
+    LK_TRY(status);
+    lk_comm_set_timeout(session->comm, WRITING_TIMEOUT_MS);
+    status = lk_barrier(session->comm);
+    lk_comm_set_timeout(session->comm, 0);
+    return status;
 }
 
 /* ---- Resuming ---------------------------------------------------------------------------- */
