@@ -138,7 +138,7 @@ typedef struct {
 /* Sample i: a point of the square, labelled by whether it lies inside a circle. */
 static int32_t make_sample(uint32_t i, float x[FEATURES])
 {
-    uint32_t state = i * 2654435761u + 97u;
+    uint32_t state  = i * 2654435761u + 97u;
     float    square = 0.0f;
     for (int f = 0; f < FEATURES; f++) {
         state = (state ^ (state >> 15)) * 2246822519u + 374761393u;
@@ -150,8 +150,9 @@ static int32_t make_sample(uint32_t i, float x[FEATURES])
 
 static lk_status open_all(program *self)
 {
-    lk_parallel_options options = { .virtual_workers = VIRTUAL_WORKERS, .seed = 1,
-                                    .optimizer = { .kind = LK_SGD, .momentum = 0.9 } };
+    lk_parallel_options options = { .virtual_workers = VIRTUAL_WORKERS,
+                                    .seed            = 1,
+                                    .optimizer       = { .kind = LK_SGD, .momentum = 0.9 } };
     lk_parallel_term    terms[PARAMS_MAX];
     uint32_t            param_count;
 
@@ -200,8 +201,9 @@ static void run_turn(program *self, uint32_t step, lk_parallel_turn turn)
         grads[t] = lk_parallel_grad(self->parallel, t);
 
     lk_walk walk = { .training = true, .seed = 1, .step = step, .params = params, .hooks = &hooks };
-    lk_pass pass = { .samples = MICRO_BATCH, .first_slot = slot, .x = x, .targets = labels,
-                     .grads = grads };
+    lk_pass pass = {
+        .samples = MICRO_BATCH, .first_slot = slot, .x = x, .targets = labels, .grads = grads
+    };
     lk_engine_forward(self->engine, &walk, &pass, 1);
     lk_engine_backward(self->engine, &walk, &pass, 1);
     lk_parallel_report(self->parallel, pass.loss_sum, pass.samples, pass.count, pass.hits);

@@ -1,8 +1,8 @@
 /* own_gradients.c -- a hand-written model, made data-parallel: bring your own gradients.
  *
  * The model is logistic regression with its gradient written out below: it knows nothing of
- * workers.  The lines marked [n] are all that Lockstep adds.  Run it as it is, or on as many workers
- * as you like; the weights come out the same, bit for bit:
+ * workers.  The lines marked [n] are all that Lockstep adds.  Run it as it is, or on as many
+ * workers as you like; the weights come out the same, bit for bit:
  *
  *     ./own_gradients
  *     lockstep run -n 3 ./own_gradients
@@ -57,36 +57,40 @@ static double add_gradient(const float *weight, const float *bias, const float *
 static lk_status train(lk_comm *comm, lk_parallel **out)
 {
     static const lk_param params[PARAMS] = {
-        [WEIGHT] = { .name = "weight", .shape = { 1, { FEATURES } }, .init = LK_INIT_NORMAL, .scale = 0.1f },
+        [WEIGHT] = { .name  = "weight",
+                     .shape = { 1, { FEATURES } },
+                     .init  = LK_INIT_NORMAL,
+                     .scale = 0.1f },
         [BIAS]   = { .name = "bias", .shape = { 1, { 1 } } },
     };
     lk_parallel_options options = { .virtual_workers = VIRTUAL_WORKERS,
                                     .seed            = 1,
                                     .optimizer       = { .kind = LK_SGD, .momentum = 0.9 } };
-    lk_parallel     *p;
-    lk_parallel_turn turn;
-    lk_step_result   result = { 0 };
-    float            x[FEATURES];
+    lk_parallel        *p;
+    lk_parallel_turn    turn;
+    lk_step_result      result = { 0 };
+    float               x[FEATURES];
 
-    lk_status status = lk_parallel_open(out, comm, params, PARAMS, &options);      /* [1] */
+    lk_status status = lk_parallel_open(out, comm, params, PARAMS, &options); /* [1] */
     if (status != LK_OK)
         return status;
     p = *out;
     for (unsigned step = 0; step < STEPS && status == LK_OK; step++) {
-        status = lk_parallel_begin(p, step);                                       /* [2] */
-        while (status == LK_OK && lk_parallel_next(p, &turn)) {                    /* [3] */
+        status = lk_parallel_begin(p, step);                    /* [2] */
+        while (status == LK_OK && lk_parallel_next(p, &turn)) { /* [3] */
             unsigned each  = BATCH / VIRTUAL_WORKERS;
             unsigned first = step * BATCH + turn.virtual_worker * each;
             double   loss  = 0;
             for (unsigned i = first; i < first + each; i++) {
                 int label = make_sample(i % SAMPLES, x);
-                loss += add_gradient(lk_parallel_param(p, WEIGHT), lk_parallel_param(p, BIAS), x, label,
-                                     lk_parallel_grad(p, WEIGHT_TERM), lk_parallel_grad(p, BIAS_TERM));
+                loss += add_gradient(lk_parallel_param(p, WEIGHT), lk_parallel_param(p, BIAS), x,
+                                     label, lk_parallel_grad(p, WEIGHT_TERM),
+                                     lk_parallel_grad(p, BIAS_TERM));
             }
-            lk_parallel_report(p, loss, each, each, 0);                            /* [4] */
+            lk_parallel_report(p, loss, each, each, 0); /* [4] */
         }
         if (status == LK_OK)
-            status = lk_parallel_finish(p, 0.5, &result);                          /* [5] */
+            status = lk_parallel_finish(p, 0.5, &result); /* [5] */
         if (status == LK_OK && lk_comm_rank(comm) == 0 && (step + 1) % 50 == 0)
             printf("step %u  loss %.4f\n", step + 1, result.loss);
     }
@@ -95,9 +99,9 @@ static lk_status train(lk_comm *comm, lk_parallel **out)
 
 int main(void)
 {
-    lk_comm     *comm = NULL;
-    lk_parallel *p    = NULL;
-    lk_status    status = lk_join(&comm);                                          /* [6] */
+    lk_comm     *comm   = NULL;
+    lk_parallel *p      = NULL;
+    lk_status    status = lk_join(&comm); /* [6] */
     if (status == LK_OK)
         status = train(comm, &p);
     if (status == LK_OK && lk_comm_rank(comm) == 0) {

@@ -22,18 +22,18 @@ extern "C" {
 typedef struct lk_dataset lk_dataset;
 
 typedef struct {
-    uint32_t context;      /* tokens: T, the length of a sample */
-    double   validation;   /* the fraction kept for validation, 0 <= f < 1 */
-    uint64_t seed;         /* text window offsets; synthetic data */
-    uint64_t split_seed;   /* which images are the validation part; default 0 */
+    uint32_t context;    /* tokens: T, the length of a sample */
+    double   validation; /* the fraction kept for validation, 0 <= f < 1 */
+    uint64_t seed;       /* text window offsets; synthetic data */
+    uint64_t split_seed; /* which images are the validation part; default 0 */
 } lk_dataset_options;
 
 typedef struct {
-    bool     tokens;       /* samples are `context` token ids with a target each; otherwise
-                            * floats, standardised as the source says, and one label */
-    lk_shape x;            /* of one sample: (T), or (H, W, C), or (features) */
-    uint32_t classes;      /* labels, or the vocabulary size */
-    uint64_t train_count;  /* n: samples of an epoch */
+    bool tokens;          /* samples are `context` token ids with a target each; otherwise
+                           * floats, standardised as the source says, and one label */
+    lk_shape x;           /* of one sample: (T), or (H, W, C), or (features) */
+    uint32_t classes;     /* labels, or the vocabulary size */
+    uint64_t train_count; /* n: samples of an epoch */
     uint64_t validation_count;
     char     content_hash[33]; /* XXH3-128 of the content, hex */
 } lk_dataset_info;
@@ -53,7 +53,7 @@ typedef struct {
  * unreadable), LK_EFORMAT (empty, truncated, mislabelled, oversized, too few for one sample). */
 LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec,
                                               const lk_dataset_options *options);
-LK_API void lk_dataset_free(lk_dataset *dataset);
+LK_API void                   lk_dataset_free(lk_dataset *dataset);
 LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
 /* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
@@ -76,7 +76,7 @@ typedef struct {
     uint64_t samples; /* <= G; less only in the last step of an epoch */
 } lk_step_span;
 LK_API lk_step_span lk_step_at(uint64_t n, uint64_t global_batch, bool drop_last, uint64_t step);
-LK_API uint64_t lk_steps_per_epoch(uint64_t n, uint64_t global_batch, bool drop_last);
+LK_API uint64_t     lk_steps_per_epoch(uint64_t n, uint64_t global_batch, bool drop_last);
 
 /* Samples of micro-batch `micro_index` of virtual worker `v` when a batch has `samples`. */
 LK_API uint32_t lk_micro_samples(uint64_t samples, uint32_t micro_batch, uint32_t micro_count,
@@ -89,10 +89,10 @@ typedef struct lk_loader lk_loader;
 typedef struct {
     uint64_t seed;
     uint32_t global_batch, micro_batch, virtual_workers;
-    uint32_t first, count;  /* serves virtual workers [first, first + count) */
+    uint32_t first, count; /* serves virtual workers [first, first + count) */
     bool     drop_last;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
-    uint32_t ahead;         /* micro-batches prepared in advance; 0 = 4 */
+    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 */
 } lk_loader_options;
 
 /* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0.  Room
@@ -101,7 +101,7 @@ typedef struct {
     uint64_t       step, epoch;
     uint32_t       virtual_worker, micro_index;
     uint32_t       samples;
-    uint32_t       first_slot;  /* slot in the global batch of its first sample */
+    uint32_t       first_slot; /* slot in the global batch of its first sample */
     const void    *x;
     const int32_t *y;
 } lk_batch;
@@ -110,7 +110,7 @@ typedef struct {
  * another: global_batch must be a multiple of virtual_workers * micro_batch. */
 LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
                                              const lk_loader_options *options);
-LK_API void lk_loader_free(lk_loader *loader);
+LK_API void                   lk_loader_free(lk_loader *loader);
 
 /* The next micro-batch in order (step, virtual worker, micro index), borrowed until the
  * next call.  LK_EINVAL past end_step. */

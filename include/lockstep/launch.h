@@ -16,21 +16,21 @@ extern "C" {
 #endif
 
 typedef struct {
-    uint32_t           workers;
-    char *const       *argv;          /* argv[0] is looked up in PATH unless it has a slash */
-    bool               prefix_output; /* "[rank] " before each line; else inherited as it is */
-    uint32_t           timeout_ms;    /* of every wait of the workers; 0 = 30 s */
-    uint32_t           grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
+    uint32_t     workers;
+    char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
+    bool         prefix_output; /* "[rank] " before each line; else inherited as it is */
+    uint32_t     timeout_ms;    /* of every wait of the workers; 0 = 30 s */
+    uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
 } lk_launch_options;
 
 /* The outcome of a job: the first failure, if any. */
 typedef struct {
-    int      exit_code;    /* 0, or what the caller should exit with */
+    int      exit_code; /* 0, or what the caller should exit with */
     bool     failed;
-    uint32_t rank;         /* who failed first */
+    uint32_t rank; /* who failed first */
     int32_t  pid;
-    int      signal;       /* that ended it, or 0 */
-    char     cause[512];   /* one line: rank, pid, signal or status, step and phase, its error */
+    int      signal;     /* that ended it, or 0 */
+    char     cause[512]; /* one line: rank, pid, signal or status, step and phase, its error */
 } lk_launch_result;
 
 /* Runs the job to its end.  LK_OK when it could be started, whatever became of it; a program that

@@ -11,19 +11,19 @@ extern "C" {
 /* Zero means the default.  Each model reads its own fields and what the data set says. */
 typedef struct {
     /* from the data set */
-    lk_shape input;       /* of one sample */
+    lk_shape input; /* of one sample */
     bool     tokens;
-    uint32_t classes;     /* labels or vocabulary */
+    uint32_t classes; /* labels or vocabulary */
     /* gpt */
-    uint32_t layers;      /* 4 */
-    uint32_t heads;       /* 4 */
-    uint32_t width;       /* 128 */
-    float    dropout;     /* 0 */
+    uint32_t layers;  /* 4 */
+    uint32_t heads;   /* 4 */
+    uint32_t width;   /* 128 */
+    float    dropout; /* 0 */
     /* mlp */
-    uint32_t hidden[8];   /* 512, 512 */
+    uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;
     /* resnet */
-    uint32_t depth;       /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
+    uint32_t depth; /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
     bool     zero_gamma;
 } lk_model_options;
 

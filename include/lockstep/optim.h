@@ -28,7 +28,7 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
 /* State tensors per parameter (sgd 0 or 1, adamw 2) and their names ("exp_avg"). */
-LK_API uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer);
+LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
 
 /* One update of n elements.  g: the summed gradient; it is multiplied by `scale` (1/count) and
@@ -52,13 +52,13 @@ typedef struct {
     lk_schedule_kind kind;
     double           lr, min_lr;
     uint64_t         warmup, steps;
-    double           gamma;         /* step: 0.1 */
+    double           gamma; /* step: 0.1 */
     uint32_t         milestone_count;
     uint64_t         milestones[8];
 } lk_schedule;
 
 LK_API LK_NODISCARD lk_status lk_schedule_check(const lk_schedule *schedule);
-LK_API double lk_schedule_at(const lk_schedule *schedule, uint64_t step);
+LK_API double                 lk_schedule_at(const lk_schedule *schedule, uint64_t step);
 
 /* The factor that brings a gradient of this norm to at most max_norm (<= 0: no clipping), as
  * PyTorch does: min(1, max_norm / (norm + 1e-6)), in FP64, rounded to float once. */

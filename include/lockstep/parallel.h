@@ -6,7 +6,8 @@
  *     lk_parallel_open(&p, comm, params, count, &options);
  *     for each step:
  *         lk_parallel_begin(p, step);
- *         while (lk_parallel_next(p, &turn)) {      // my virtual workers, micro-batch by micro-batch
+ *         while (lk_parallel_next(p, &turn)) {      // my virtual workers, micro-batch by
+ * micro-batch
  *             ... read lk_parallel_param(p, i), add to lk_parallel_grad(p, term) ...
  *             lk_parallel_report(p, loss_sum, sample_count, hits);
  *         }
@@ -34,32 +35,39 @@ extern "C" {
 typedef struct lk_parallel lk_parallel;
 
 /* Where a gradient term lives in the layout: use `use` of parameter `param`. */
-typedef struct { uint32_t param, use; } lk_parallel_term;
+typedef struct {
+    uint32_t param, use;
+} lk_parallel_term;
 
 /* Running state (BatchNorm): see lk_plan_state() in lockstep/nn.h. */
-typedef struct { const char *name; size_t count; float initial, momentum; } lk_parallel_state;
+typedef struct {
+    const char *name;
+    size_t      count;
+    float       initial, momentum;
+} lk_parallel_state;
 
 typedef struct {
-    const char             *strategy;        /* NULL = "ddp" */
-    uint32_t                virtual_workers; /* V, at least the number of workers */
-    uint32_t                micro_count;     /* micro-batches per virtual worker and step; 0 = 1 */
-    size_t                  bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
-    lk_optimizer            optimizer;
-    double                  clip_norm;       /* 0 = none */
-    uint64_t                seed;            /* of the initial values */
-    lk_exec                *exec;            /* borrowed; NULL = one thread */
-    const lk_parallel_term *terms;           /* in the order in which backward finishes them; NULL =
-                                              * parameters from last to first */
-    uint32_t                term_count;
+    const char  *strategy;        /* NULL = "ddp" */
+    uint32_t     virtual_workers; /* V, at least the number of workers */
+    uint32_t     micro_count;     /* micro-batches per virtual worker and step; 0 = 1 */
+    size_t       bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
+    lk_optimizer optimizer;
+    double       clip_norm;        /* 0 = none */
+    uint64_t     seed;             /* of the initial values */
+    lk_exec     *exec;             /* borrowed; NULL = one thread */
+    const lk_parallel_term *terms; /* in the order in which backward finishes them; NULL =
+                                    * parameters from last to first */
+    uint32_t                 term_count;
     const lk_parallel_state *states;
-    uint32_t                state_count;
+    uint32_t                 state_count;
 } lk_parallel_options;
 
 /* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names
  * the first tensor that differs), and gives every parameter its initial values. */
-LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
-                                               uint32_t param_count, const lk_parallel_options *options);
-LK_API void lk_parallel_free(lk_parallel *parallel);
+LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
+                                               const lk_param *params, uint32_t param_count,
+                                               const lk_parallel_options *options);
+LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
@@ -70,9 +78,10 @@ LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t
 /* Collective: every rank gives the same values, between steps: initial values of your own, or
  * those of a checkpoint.  The ranks' values are compared (LK_EMISMATCH names the tensor).
  * `which`: 0 the parameter, 1 + i the optimizer's state i. */
-LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
-                                               const float *values);
-LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values);
+LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param,
+                                               uint32_t which, const float *values);
+LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state,
+                                                     const float *values);
 /* Reads what lk_parallel_load() writes; valid until the next collective call. */
 LK_API const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which);
 
@@ -103,8 +112,10 @@ LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 /* Moves communication forward: call between blocks.  Optional. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
 
-/* Adds to the current virtual worker's sums: loss, what the loss is averaged over, right answers. */
-LK_API void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count, uint64_t hits);
+/* Adds to the current virtual worker's sums: loss, what the loss is averaged over, right answers.
+ */
+LK_API void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples,
+                               uint64_t count, uint64_t hits);
 
 typedef struct {
     double   loss;      /* sum / count, by the canonical tree */
@@ -114,11 +125,13 @@ typedef struct {
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
  * updated), clips, updates.  On return the parameters are final on every rank. */
-LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result);
+LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr,
+                                                 lk_step_result *result);
 
 /* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
  * (my range's count, width) rows in order of virtual worker. */
-LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out);
+LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine,
+                                              uint32_t width, double *out);
 
 #ifdef __cplusplus
 }

@@ -12,38 +12,38 @@ extern "C" {
 
 /* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
 typedef struct {
-    const char      *model;          /* "gpt", "resnet", "mlp" */
-    lk_model_options model_options;  /* the fields that come from data are filled in */
+    const char      *model;         /* "gpt", "resnet", "mlp" */
+    lk_model_options model_options; /* the fields that come from data are filled in */
 
     const char *data;
     double      validation;
     uint64_t    split_seed, seed;
-    uint32_t    context;             /* tokens: 64 */
-    uint32_t    global_batch;        /* required */
+    uint32_t    context;      /* tokens: 64 */
+    uint32_t    global_batch; /* required */
     uint32_t    micro_batch, virtual_workers;
     bool        drop_last;
 
-    uint32_t    workers, threads;    /* 0: min(cores, V); 1 */
+    uint32_t    workers, threads; /* 0: min(cores, V); 1 */
     const char *isa, *strategy;
     size_t      bucket_bytes, first_bucket_bytes;
 
-    uint64_t     steps;              /* steps or epochs, not both */
+    uint64_t     steps; /* steps or epochs, not both */
     double       epochs;
     lk_optimizer optimizer;
-    lk_schedule  schedule;           /* .steps is filled in */
+    lk_schedule  schedule; /* .steps is filled in */
     double       clip_norm;
 
-    const char *init;                /* a safetensors file to start from */
+    const char *init; /* a safetensors file to start from */
     const char *checkpoint;
     uint64_t    checkpoint_every;    /* 0 = only at the end */
     uint32_t    keep;                /* 0 = 3 */
-    bool        resume, resume_required; /* --resume=auto: resume if there is one; --resume: must be */
-    int64_t     resume_step;         /* -1 = newest */
+    bool    resume, resume_required; /* --resume=auto: resume if there is one; --resume: must be */
+    int64_t resume_step;             /* -1 = newest */
     const char *log;
-    uint64_t    eval_every;          /* 0 = at the end, if there is a validation part */
+    uint64_t    eval_every; /* 0 = at the end, if there is a validation part */
 
-    uint32_t    timeout_ms;
-    bool        quiet;               /* no progress on stderr */
+    uint32_t timeout_ms;
+    bool     quiet; /* no progress on stderr */
 
     /* (optional) Asked once a step: true = save and leave (LK_ESTOPPED). */
     bool (*stop)(void *context);
@@ -57,14 +57,15 @@ LK_API LK_NODISCARD lk_status lk_train_check(lk_train_config *config);
 
 /* What a run leaves. */
 typedef struct {
-    char     weights[65];  /* the weights hash */
-    char     run[65];      /* hash of a run: weights, state, optimizer state, loss_bits */
+    char     weights[65]; /* the weights hash */
+    char     run[65];     /* hash of a run: weights, state, optimizer state, loss_bits */
     uint64_t steps;
     double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
 } lk_train_result;
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
-LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result);
+LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
+                                           lk_train_result *result);
 
 /* ---- Sampling ---------------------------------------------------------------------------- */
 
@@ -76,9 +77,9 @@ typedef struct {
     double      temperature; /* 0 = always the likeliest token */
     uint32_t    top_k;       /* 0 = all tokens */
     uint64_t    seed;
-    uint32_t    heads;       /* 0 = what the checkpoint says; a safetensors file does not say */
-    uint32_t    threads;     /* 0 = 1 */
-    const char *isa;         /* as in lk_exec_open() */
+    uint32_t    heads;   /* 0 = what the checkpoint says; a safetensors file does not say */
+    uint32_t    threads; /* 0 = 1 */
+    const char *isa;     /* as in lk_exec_open() */
 
     /* Receives the prompt and then each new byte. */
     void (*emit)(void *context, const char *bytes, size_t count);

@@ -34,7 +34,7 @@ static void train(const lk_optimizer *o, const char *isa, size_t cut, float p[N]
         p[i] = 0.01f * (float)i;
     for (int t = 0; t < STEPS; t++) {
         lk_update update = { (uint64_t)t, 1e-2, 0.5f, 0.8f, false };
-        float    *low[]  = { s0, s1 }, *high[] = { s0 + cut, s1 + cut };
+        float    *low[] = { s0, s1 }, *high[] = { s0 + cut, s1 + cut };
         for (int i = 0; i < N; i++)
             g[i] = gradient(t, i);
         lk_optimizer_update(o, exec, &update, cut, g, p, low);
@@ -49,8 +49,8 @@ static double adamw_in_double(int i, double decay)
     for (int t = 0; t < STEPS; t++) {
         double g = (double)gradient(t, i) * 0.5 * 0.8;
         p -= 1e-2 * decay * p;
-        m = 0.9 * m + 0.1 * g;
-        v = 0.999 * v + 0.001 * g * g;
+        m         = 0.9 * m + 0.1 * g;
+        v         = 0.999 * v + 0.001 * g * g;
         double c1 = 1 - pow(0.9, t + 1), c2 = 1 - pow(0.999, t + 1);
         p -= 1e-2 / c1 * m / (sqrt(v) / sqrt(c2) + 1e-8);
     }
@@ -83,7 +83,9 @@ static void follows_sgd(void **state)
     (void)state;
     float p[N];
     for (int way = 0; way < 3; way++) {
-        lk_optimizer o = { .kind = LK_SGD, .momentum = way == 0 ? 0.0 : 0.9, .nesterov = way == 2,
+        lk_optimizer o = { .kind         = LK_SGD,
+                           .momentum     = way == 0 ? 0.0 : 0.9,
+                           .nesterov     = way == 2,
                            .weight_decay = 0.05 };
         assert_int_equal(lk_optimizer_state_count(&o), way == 0 ? 0 : 1);
         train(&o, NULL, N, p);
@@ -116,7 +118,7 @@ static void passes_by_what_must_not_decay(void **state)
         lk_optimizer o    = { .kind = (lk_optimizer_kind)kind, .weight_decay = 0.5 };
         lk_update    keep = { 0, 0.1, 1.0f, 1.0f, true };
         float        g[3] = { 0 }, p[3] = { 1.0f, -2.0f, 3.0f }, m[3] = { 0 }, v[3] = { 0 };
-        float       *s[]  = { m, v };
+        float       *s[] = { m, v };
         lk_optimizer_update(&o, exec, &keep, 3, g, p, s);
         assert_true(p[0] == 1.0f && p[1] == -2.0f && p[2] == 3.0f);
         keep.no_decay = false;
@@ -192,12 +194,14 @@ static void names_the_schedule_field_it_refuses(void **state)
     assert_int_equal(lk_schedule_check(&(lk_schedule){ .lr = 0.1, .warmup = 5 }), LK_OK);
     refuses_schedule(&(lk_schedule){ .lr = 0.0 }, "lr");
     refuses_schedule(&(lk_schedule){ .lr = 0.1, .min_lr = 0.2 }, "min_lr");
-    refuses_schedule(&(lk_schedule){ .kind = LK_COSINE, .lr = 0.1, .warmup = 5, .steps = 5 }, "steps");
+    refuses_schedule(&(lk_schedule){ .kind = LK_COSINE, .lr = 0.1, .warmup = 5, .steps = 5 },
+                     "steps");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .gamma = 2 }, "gamma");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 9 },
                      "milestone_count");
-    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 2,
-                                     .milestones = { 4, 4 } }, "milestones[1]");
+    refuses_schedule(
+        &(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 2, .milestones = { 4, 4 } },
+        "milestones[1]");
     refuses_schedule(&(lk_schedule){ .kind = (lk_schedule_kind)7, .lr = 0.1 }, "kind");
 }
 

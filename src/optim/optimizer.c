@@ -17,7 +17,8 @@ static double or_default(double value, double otherwise)
 static lk_status check_range(const char *field, double value, double low, double below)
 {
     if (!(value >= low && value < below))
-        return lk_fail(LK_EINVAL, "optimizer: %s = %g is not in [%g, %g)", field, value, low, below);
+        return lk_fail(LK_EINVAL, "optimizer: %s = %g is not in [%g, %g)", field, value, low,
+                       below);
     return LK_OK;
 }
 
@@ -73,7 +74,7 @@ static void update_adamw(const lk_optimizer *o, const lk_exec *exec, const lk_up
                          const float *g, float *p, float *const *state)
 {
     double         beta1 = or_default(o->beta1, 0.9), beta2 = or_default(o->beta2, 0.999);
-    lki_adamw_step step  = {
+    lki_adamw_step step = {
         .lr               = u->lr,
         .beta1            = beta1,
         .beta2            = beta2,

@@ -6,7 +6,7 @@
 #include "lockstep/optim.h"
 #include "tensor/ops.h"
 
-enum { MILESTONES_MAX = sizeof ((lk_schedule *)0)->milestones / sizeof(uint64_t) };
+enum { MILESTONES_MAX = sizeof((lk_schedule *)0)->milestones / sizeof(uint64_t) };
 
 static lk_status check_milestones(const lk_schedule *s)
 {
@@ -15,8 +15,10 @@ static lk_status check_milestones(const lk_schedule *s)
                        (int)MILESTONES_MAX);
     for (uint32_t i = 1; i < s->milestone_count; i++)
         if (s->milestones[i] <= s->milestones[i - 1])
-            return lk_fail(LK_EINVAL, "schedule: milestones[%u] = %" PRIu64 " does not come after "
-                                      "%" PRIu64, i, s->milestones[i], s->milestones[i - 1]);
+            return lk_fail(LK_EINVAL,
+                           "schedule: milestones[%u] = %" PRIu64 " does not come after "
+                           "%" PRIu64,
+                           i, s->milestones[i], s->milestones[i - 1]);
     if (!(s->gamma >= 0.0 && s->gamma <= 1.0))
         return lk_fail(LK_EINVAL, "schedule: gamma = %g is not in [0, 1]", s->gamma);
     return LK_OK;
@@ -25,7 +27,8 @@ static lk_status check_milestones(const lk_schedule *s)
 lk_status lk_schedule_check(const lk_schedule *schedule)
 {
     const lk_schedule *s = schedule;
-    if (s->kind != LK_CONSTANT && s->kind != LK_LINEAR && s->kind != LK_COSINE && s->kind != LK_STEP)
+    if (s->kind != LK_CONSTANT && s->kind != LK_LINEAR && s->kind != LK_COSINE &&
+        s->kind != LK_STEP)
         return lk_fail(LK_EINVAL, "schedule: kind = %d is not constant, linear, cosine or step",
                        (int)s->kind);
     if (!(s->lr > 0.0 && s->lr < HUGE_VAL))
@@ -35,8 +38,10 @@ lk_status lk_schedule_check(const lk_schedule *schedule)
     if (s->kind == LK_STEP)
         return check_milestones(s);
     if (s->kind != LK_CONSTANT && s->steps <= s->warmup)
-        return lk_fail(LK_EINVAL, "schedule: steps = %" PRIu64 " leaves nothing after warmup = %"
-                                  PRIu64 "; say how long the run is", s->steps, s->warmup);
+        return lk_fail(LK_EINVAL,
+                       "schedule: steps = %" PRIu64 " leaves nothing after warmup = %" PRIu64
+                       "; say how long the run is",
+                       s->steps, s->warmup);
     return LK_OK;
 }
 

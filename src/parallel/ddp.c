@@ -41,7 +41,9 @@ typedef struct {
     lk_slice   *state_slices;
     bool        last_leaf;
     uint32_t    merge_count;
-    struct { uint32_t left, right; } merges[LKI_NODES_MAX]; /* after the last virtual worker */
+    struct {
+        uint32_t left, right;
+    } merges[LKI_NODES_MAX]; /* after the last virtual worker */
 } ddp;
 
 static ddp *ddp_of(const lk_parallel *parallel)
@@ -87,8 +89,8 @@ static lk_status state_slices(lk_parallel *parallel, ddp *self)
             size_t begin = parallel->state_width * r / parallel->ranks;
             size_t end   = parallel->state_width * (r + 1) / parallel->ranks;
             if (end > begin)
-                self->state_slices[i++] =
-                    (lk_slice){ k * parallel->state_width + begin, end - begin, r };
+                self->state_slices[i++] = (lk_slice){ k * parallel->state_width + begin,
+                                                      end - begin, r };
         }
     self->reductions[self->reduction_count++] =
         (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,
@@ -122,8 +124,9 @@ static lk_status ddp_attach(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
     if (parallel->plan.node_count > LK_TREE_NODES_MAX)
-        return lk_fail(LK_EINVAL, "%u virtual workers on %u workers: rank %u would hold %u partial "
-                                  "sums, %d is the limit; use fewer virtual workers",
+        return lk_fail(LK_EINVAL,
+                       "%u virtual workers on %u workers: rank %u would hold %u partial "
+                       "sums, %d is the limit; use fewer virtual workers",
                        parallel->leaves, parallel->ranks, parallel->rank, parallel->plan.node_count,
                        LK_TREE_NODES_MAX);
     LK_TRY(open_arena(parallel, self));
@@ -224,8 +227,7 @@ static lk_status complete_oldest(ddp *self, bool wait, bool *done)
 static lk_status start_complete(lk_parallel *parallel, ddp *self)
 {
     bool done;
-    while (self->started < self->reduction_count &&
-           self->reductions[self->started].pending == 0) {
+    while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
         reduction *r = &self->reductions[self->started];
         for (uint32_t m = 0; m < self->merge_count; m++)
             merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,

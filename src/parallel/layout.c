@@ -97,18 +97,18 @@ static void place(lki_layout *layout)
 static lk_status make_spans(lki_layout *layout)
 {
     for (uint32_t p = 0; p < layout->param_count; p++)
-        layout->first_span[p + 1] =
-            layout->first_span[p] + (layout->sizes[p] + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
+        layout->first_span[p + 1] = layout->first_span[p] +
+                                    (layout->sizes[p] + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
     layout->span_count = layout->first_span[layout->param_count];
     LK_TRY(LKI_NEW(&layout->spans, layout->span_count, "parameter spans"));
     for (uint32_t p = 0; p < layout->param_count; p++)
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            size_t inside     = (i - layout->first_span[p]) * LKI_NORM_BLOCK;
-            size_t count      = lki_min(LKI_NORM_BLOCK, layout->sizes[p] - inside);
-            layout->spans[i]  = (lki_span){ .param  = p,
-                                            .count  = (uint32_t)count,
-                                            .at     = layout->param_at[p] + inside,
-                                            .inside = inside };
+            size_t inside    = (i - layout->first_span[p]) * LKI_NORM_BLOCK;
+            size_t count     = lki_min(LKI_NORM_BLOCK, layout->sizes[p] - inside);
+            layout->spans[i] = (lki_span){ .param  = p,
+                                           .count  = (uint32_t)count,
+                                           .at     = layout->param_at[p] + inside,
+                                           .inside = inside };
         }
     return LK_OK;
 }
@@ -147,7 +147,7 @@ static size_t span_width(const lki_layout *layout, const lki_span *span)
 
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
 {
-    bucket_walk walk = walk_begin(options);
+    bucket_walk walk     = walk_begin(options);
     size_t      capacity = 0;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
@@ -156,8 +156,8 @@ static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *opt
             size_t   width = span_width(layout, &layout->spans[i]);
             uint32_t b     = bucket_take(&walk, width);
             if (b == layout->bucket_count) {
-                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b,
-                                   sizeof *layout->buckets, "buckets"));
+                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b, sizeof *layout->buckets,
+                                   "buckets"));
                 size_t at          = layout->term_at[t] + layout->spans[i].inside;
                 layout->buckets[b] = (lki_bucket){ .first = at };
                 layout->bucket_count++;
@@ -176,7 +176,7 @@ static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *opt
 /* Spans of use 0: equal contiguous parts of their bucket's elements. */
 static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *options, uint32_t ranks)
 {
-    size_t *totals = NULL, *done = NULL;
+    size_t   *totals = NULL, *done = NULL;
     lk_status status = LKI_NEW(&totals, layout->bucket_count, "bucket owners");
     if (status == LK_OK)
         status = LKI_NEW(&done, layout->bucket_count, "bucket owners");
@@ -268,9 +268,10 @@ void lki_layout_free(lki_layout *layout)
         return;
     for (uint32_t b = 0; b < layout->bucket_count; b++)
         lki_free(layout->buckets[b].slices);
-    void *parts[] = { layout->params,    layout->sizes,       layout->param_at, layout->terms,
-                      layout->term_at,   layout->term_of,     layout->first_use, layout->first_bucket,
-                      layout->last_bucket, layout->spans,     layout->first_span, layout->buckets };
+    void *parts[] = { layout->params,    layout->sizes,        layout->param_at,
+                      layout->terms,     layout->term_at,      layout->term_of,
+                      layout->first_use, layout->first_bucket, layout->last_bucket,
+                      layout->spans,     layout->first_span,   layout->buckets };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);
     lki_free(layout);

@@ -25,20 +25,20 @@ typedef struct {
     size_t    first, count; /* elements */
     lk_slice *slices;       /* relative to `first` */
     size_t    slice_count;
-    uint32_t  terms;        /* gradient terms that touch it */
+    uint32_t  terms; /* gradient terms that touch it */
 } lki_bucket;
 
 typedef struct {
     uint32_t          param_count, term_count;
     lk_param         *params;
-    size_t           *sizes;     /* elements of each parameter */
-    size_t           *param_at;  /* in the parameter space */
+    size_t           *sizes;    /* elements of each parameter */
+    size_t           *param_at; /* in the parameter space */
     lk_parallel_term *terms;
-    size_t           *term_at;   /* in the gradient space */
-    uint32_t         *term_of;   /* [first_use[p] + u] = the term of use u of parameter p */
+    size_t           *term_at; /* in the gradient space */
+    uint32_t         *term_of; /* [first_use[p] + u] = the term of use u of parameter p */
     uint32_t         *first_use;
     uint32_t         *first_bucket, *last_bucket; /* of each term */
-    lki_span         *spans;     /* by parameter, then position */
+    lki_span         *spans;                      /* by parameter, then position */
     size_t            span_count;
     size_t           *first_span; /* of each parameter; [param_count] = span_count */
     lki_bucket       *buckets;
@@ -47,12 +47,13 @@ typedef struct {
 } lki_layout;
 
 /* LK_EINVAL names the parameter or term that makes no sense. */
-LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
-                                       const lk_parallel_options *options, uint32_t ranks);
-void lki_layout_free(lki_layout *layout);
+LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params,
+                                       uint32_t param_count, const lk_parallel_options *options,
+                                       uint32_t ranks);
+void                   lki_layout_free(lki_layout *layout);
 
 /* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
-size_t lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use);
+size_t   lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use);
 
 #endif

@@ -21,7 +21,8 @@ enum { PARAMS = sizeof model / sizeof model[0] };
 
 static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks)
 {
-    lk_parallel_options options = { .bucket_bytes = bucket_bytes, .first_bucket_bytes = first_bytes };
+    lk_parallel_options options = { .bucket_bytes       = bucket_bytes,
+                                    .first_bucket_bytes = first_bytes };
     lki_layout         *layout  = NULL;
     assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, ranks), LK_OK);
     return layout;
@@ -89,7 +90,8 @@ static void counts_the_terms_of_each_bucket(void **state)
 static void refuses_terms_that_do_not_match(void **state)
 {
     (void)state;
-    lk_parallel_term    twice[PARAMS + 1] = { { 0, 0 }, { 0, 0 }, { 1, 0 }, { 2, 0 }, { 3, 0 }, { 4, 0 } };
+    lk_parallel_term    twice[PARAMS + 1] = { { 0, 0 }, { 0, 0 }, { 1, 0 },
+                                              { 2, 0 }, { 3, 0 }, { 4, 0 } };
     lk_parallel_options options           = { .terms = twice, .term_count = PARAMS + 1 };
     lki_layout         *layout            = NULL;
     assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, 1), LK_EINVAL);

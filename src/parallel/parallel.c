@@ -32,78 +32,14 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->virtual_workers == 0)
         return lk_fail(LK_EINVAL, "virtual_workers is 0; give V, at least the number of workers");
     if (options->virtual_workers < parallel->ranks)
-        return lk_fail(LK_EINVAL, "%u workers are more than the %u virtual workers; raise "
-                                  "--virtual-workers or lower --workers", parallel->ranks,
-                       options->virtual_workers);
+        return lk_fail(LK_EINVAL,
+                       "%u workers are more than the %u virtual workers; raise "
+                       "--virtual-workers or lower --workers",
+                       parallel->ranks, options->virtual_workers);
     if (!(options->clip_norm >= 0))
         return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
                        options->clip_norm);
     return lk_optimizer_check(&options->optimizer);
-}
-
-/* What all ranks must agree on, hashed: first the options, then each parameter. */
-static void describe(const lk_parallel *parallel, const lk_parallel_options *options, uint64_t *hashes)
-{
-    const lki_layout *layout = parallel->layout;
-    uint64_t o[] = { parallel->leaves, parallel->micro_count, options->seed, options->bucket_bytes,
-                     options->first_bucket_bytes, (uint64_t)options->optimizer.kind,
-                     parallel->state_width, lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
-    double   f[] = { options->clip_norm, options->optimizer.momentum, options->optimizer.beta1,
-                     options->optimizer.beta2, options->optimizer.eps, options->optimizer.weight_decay,
-                     options->optimizer.nesterov ? 1 : 0 };
-    hashes[0]    = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
-    for (uint32_t p = 0; p < layout->param_count; p++) {
-        const lk_param *param = &layout->params[p];
-        uint64_t        d[LK_RANK_MAX + 6] = { param->shape.rank, lki_layout_uses(layout, p),
-                                               param->no_decay, (uint64_t)param->init,
-                                               lki_xxh3(&param->scale, sizeof param->scale),
-                                               lki_xxh3(param->name, strlen(param->name)) };
-        memcpy(d + 6, param->shape.dims, param->shape.rank * sizeof d[0]);
-        hashes[1 + p] = lki_xxh3(d, sizeof d);
-    }
-}
-
-/* Compares `count` hashes over all ranks; *differs is the first that is not rank 0's, *who whose. */
-static lk_status compare(const lk_parallel *parallel, const uint64_t *hashes, size_t count,
-                         size_t *differs, uint32_t *who)
-{
-    uint64_t *all = NULL;
-    *differs      = SIZE_MAX;
-    LK_TRY(LKI_NEW(&all, count * parallel->ranks, "hashes to compare"));
-    lk_status status = lk_all_gather(parallel->comm, hashes, all, count * sizeof *hashes);
-    for (size_t i = 0; status == LK_OK && *differs == SIZE_MAX && i < count; i++)
-        for (uint32_t r = 1; r < parallel->ranks && *differs == SIZE_MAX; r++)
-            if (all[r * count + i] != all[i]) {
-                *differs = i;
-                *who     = r;
-            }
-    lki_free(all);
-    return status;
-}
-
-static lk_status verify_same_model(lk_parallel *parallel, const lk_parallel_options *options)
-{
-    uint32_t  who = 0;
-    size_t    differs, count = (size_t)parallel->layout->param_count + 1;
-    uint64_t  params = count - 1, *hashes = NULL;
-    LK_TRY(compare(parallel, &params, 1, &differs, &who));
-    if (differs != SIZE_MAX)
-        return lk_fail(LK_EMISMATCH, "ranks 0 and %u describe models with different numbers of "
-                                     "parameters (rank %u has %llu)", who, parallel->rank,
-                       (unsigned long long)params);
-    LK_TRY(LKI_NEW(&hashes, count, "hashes to compare"));
-    describe(parallel, options, hashes);
-    lk_status status = compare(parallel, hashes, count, &differs, &who);
-    lki_free(hashes);
-    LK_TRY(status);
-    if (differs == 0)
-        return lk_fail(LK_EMISMATCH, "ranks 0 and %u were given different options (virtual workers, "
-                                     "micro-batches, optimizer, clipping, seed or buckets)", who);
-    if (differs != SIZE_MAX)
-        return lk_fail(LK_EMISMATCH, "ranks 0 and %u disagree about parameter %zu, '%s' on rank %u: "
-                                     "its name, shape, uses or initialisation differ", who,
-                       differs - 1, parallel->layout->params[differs - 1].name, parallel->rank);
-    return LK_OK;
 }
 
 static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *options)
@@ -112,13 +48,14 @@ static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(LKI_NEW(&parallel->states, count + 1, "running state"));
     LK_TRY(LKI_NEW(&parallel->state_at, count + 1, "running state"));
     for (uint32_t i = 0; i < count; i++) {
-        parallel->states[i]       = options->states[i];
-        parallel->states[i].name  = NULL; /* the caller's; nothing here needs it */
-        parallel->state_at[i]     = parallel->state_width;
-        parallel->state_width    += lki_round_up(options->states[i].count, ALIGN);
+        parallel->states[i]      = options->states[i];
+        parallel->states[i].name = NULL; /* the caller's; nothing here needs it */
+        parallel->state_at[i]    = parallel->state_width;
+        parallel->state_width += lki_round_up(options->states[i].count, ALIGN);
     }
     parallel->state_count = count;
-    parallel->width = parallel->layout->grad_elements + parallel->micro_count * parallel->state_width;
+    parallel->width       = parallel->layout->grad_elements +
+                      parallel->micro_count * parallel->state_width;
     return LK_OK;
 }
 
@@ -140,8 +77,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     parallel->running       = carve(base, &at, parallel->state_width * sizeof(float));
     parallel->block_sums    = carve(base, &at, layout->span_count * sizeof(double));
     parallel->reports       = carve(base, &at, parallel->leaves * sizeof(lki_report));
-    parallel->micro_samples = carve(base, &at, (size_t)parallel->leaves * parallel->micro_count *
-                                                   sizeof(uint64_t));
+    parallel->micro_samples = carve(
+        base, &at, (size_t)parallel->leaves * parallel->micro_count * sizeof(uint64_t));
     return at;
 }
 
@@ -164,8 +101,8 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
     const lki_layout *layout = parallel->layout;
     for (size_t i = 0; i < parallel->mine_count; i++) {
         const lki_span *span = &layout->spans[parallel->mine[i]];
-        lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param], span->inside,
-                       span->count, parallel->params + span->at);
+        lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
+                       span->inside, span->count, parallel->params + span->at);
     }
     for (uint32_t p = 0; p < layout->param_count; p++)
         lki_attest_written(parallel, p);
@@ -187,7 +124,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     }
     LK_TRY(lki_layout_open(&parallel->layout, params, param_count, options, parallel->ranks));
     LK_TRY(copy_states(parallel, options));
-    LK_TRY(verify_same_model(parallel, options));
+    LK_TRY(lki_verify_same_model(parallel, options));
     lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
     LK_TRY(own_spans(parallel));
     LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
@@ -263,25 +200,14 @@ const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
     return parallel->running + parallel->state_at[state];
 }
 
-static lk_status verify_same_values(lk_parallel *parallel, const char *name, const float *values,
-                                    size_t count)
-{
-    uint32_t who = 0;
-    size_t   differs;
-    uint64_t hash = lki_xxh3(values, count * sizeof *values);
-    LK_TRY(compare(parallel, &hash, 1, &differs, &who));
-    if (differs != SIZE_MAX)
-        return lk_fail(LK_EMISMATCH, "ranks 0 and %u start with different values of '%s'; every rank "
-                                     "must load the same", who, name);
-    return LK_OK;
-}
-
-lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which, const float *values)
+lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
+                           const float *values)
 {
     const lki_layout *layout = parallel->layout;
     if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
-    LK_TRY(verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    LK_TRY(
+        lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     float *to = value_at(parallel, param, which);
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_span *span = &layout->spans[i];
@@ -297,7 +223,7 @@ lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const fl
     if (state >= parallel->state_count)
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->states[state].count;
-    LK_TRY(verify_same_values(parallel, "running state", values, count));
+    LK_TRY(lki_verify_same_values(parallel, "running state", values, count));
     if (parallel->rank == 0)
         memcpy(parallel->running + parallel->state_at[state], values, count * sizeof *values);
     return lk_barrier(parallel->comm);
@@ -436,7 +362,7 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
 lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out)
 {
     uint32_t leaves = parallel->leaves, widest = (leaves + parallel->ranks - 1) / parallel->ranks;
-    size_t   row = (size_t)widest * width;
+    size_t   row   = (size_t)widest * width;
     double  *sheet = NULL, *column = NULL, *send = NULL;
 
     lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");

@@ -21,7 +21,11 @@
 enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
 
 static const lk_param model[] = {
-    { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2, .init = LK_INIT_NORMAL, .scale = 0.02f },
+    { .name  = "wte",
+      .shape = { 2, { 75, 60 } },
+      .uses  = 2,
+      .init  = LK_INIT_NORMAL,
+      .scale = 0.02f },
     { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 0.1f },
     { .name = "b", .shape = { 1, { 33 } }, .no_decay = true },
     { .name = "s", .shape = { 1, { 1 } }, .init = LK_INIT_ONE },
@@ -92,7 +96,8 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
         if (step == 0 && turn.micro_index == 0)
             run->ran[run->ran_count++] = turn.virtual_worker;
         add_gradients(p, run->world, step, turn);
-        lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3, 1);
+        lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3,
+                           1);
     }
     if (run->world->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
         ((float *)(uintptr_t)lk_parallel_param(p, 1))[4096 + 7] += 1.0f;
@@ -255,8 +260,8 @@ static void other_orders_give_other_bits(void **state)
     swapped.mischief = SWAP_TWO_LEAVES;
     hash_of(&swapped, got);
     assert_string_not_equal(got, want);
-    world folded                  = make_world("ddp", 4, 2); /* another tree over the same samples */
-    folded.options.micro_count    = 4;
+    world folded               = make_world("ddp", 4, 2); /* another tree over the same samples */
+    folded.options.micro_count = 4;
     hash_of(&folded, got);
     assert_string_not_equal(got, want);
 }

@@ -13,8 +13,10 @@
 static lk_status single_attach(lk_parallel *parallel)
 {
     if (parallel->ranks != 1)
-        return lk_fail(LK_EINVAL, "strategy 'single' is the one-worker reference, but there are %u "
-                                  "workers; use --workers 1 or --strategy ddp", parallel->ranks);
+        return lk_fail(LK_EINVAL,
+                       "strategy 'single' is the one-worker reference, but there are %u "
+                       "workers; use --workers 1 or --strategy ddp",
+                       parallel->ranks);
     float *all = NULL;
     LK_TRY(LKI_NEW(&all, parallel->width * parallel->leaves, "gradients of all virtual workers"));
     parallel->private = all;

@@ -80,10 +80,11 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
     }
     double sum = lki_tree_sum_f64(losses, parallel->leaves);
     if (result->count == 0)
-        return lk_fail(LK_EINVAL, "step %llu: no virtual worker reported a sample; call "
-                                  "lk_parallel_report() once a turn",
+        return lk_fail(LK_EINVAL,
+                       "step %llu: no virtual worker reported a sample; call "
+                       "lk_parallel_report() once a turn",
                        (unsigned long long)parallel->step);
-    result->loss = sum / (double)result->count;
+    result->loss      = sum / (double)result->count;
     result->grad_norm = gradient_norm(parallel) / (double)result->count;
     return LK_OK;
 }
@@ -92,17 +93,20 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
 {
     for (uint32_t v = 0; v < parallel->leaves; v++)
         if (!isfinite(parallel->reports[v].loss))
-            return lk_fail(LK_ENONFINITE, "step %llu: the loss of virtual worker %u is not finite; "
-                                          "lower the learning rate or clip the gradient (nothing "
-                                          "was updated)", (unsigned long long)parallel->step, v);
+            return lk_fail(LK_ENONFINITE,
+                           "step %llu: the loss of virtual worker %u is not finite; "
+                           "lower the learning rate or clip the gradient (nothing "
+                           "was updated)",
+                           (unsigned long long)parallel->step, v);
     if (isfinite(result->grad_norm))
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     size_t            span   = 0;
     while (span + 1 < layout->span_count && isfinite(parallel->block_sums[span]))
         span++;
-    return lk_fail(LK_ENONFINITE, "step %llu: the gradient of '%s' is not finite; lower the learning "
-                                  "rate or clip the gradient (nothing was updated)",
+    return lk_fail(LK_ENONFINITE,
+                   "step %llu: the gradient of '%s' is not finite; lower the learning "
+                   "rate or clip the gradient (nothing was updated)",
                    (unsigned long long)parallel->step,
                    layout->params[layout->spans[span].param].name);
 }
@@ -150,9 +154,10 @@ void lki_attest_written(lk_parallel *parallel, uint32_t param)
 static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 {
     const lki_span *span = &parallel->layout->spans[index];
-    return lk_fail(LK_ECORRUPT, "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
-                                "it was written; something else wrote into the model's memory, or the "
-                                "memory is faulty",
+    return lk_fail(LK_ECORRUPT,
+                   "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
+                   "it was written; something else wrote into the model's memory, or the "
+                   "memory is faulty",
                    parallel->rank, (unsigned long long)parallel->step,
                    parallel->layout->params[span->param].name, span->inside,
                    span->inside + span->count - 1);

@@ -45,15 +45,15 @@ typedef struct {
 
 struct lk_parallel {
     const lki_strategy_ops *ops;
-    void                   *private;
-    lk_comm                *comm;
-    uint32_t                rank, ranks;
-    lk_exec                *exec, *own_exec;
-    lk_optimizer            optimizer;
-    double                  clip_norm;
-    uint32_t                leaves, micro_count;
-    lki_layout             *layout;
-    lki_virtual_plan        plan;
+    void *private;
+    lk_comm         *comm;
+    uint32_t         rank, ranks;
+    lk_exec         *exec, *own_exec;
+    lk_optimizer     optimizer;
+    double           clip_norm;
+    uint32_t         leaves, micro_count;
+    lki_layout      *layout;
+    lki_virtual_plan plan;
 
     /* Running state: state_width elements, padded per state; its sums follow the gradients. */
     uint32_t           state_count;
@@ -72,13 +72,13 @@ struct lk_parallel {
     /* Mine. */
     size_t   *mine; /* indices of the spans that I own */
     size_t    mine_count;
-    uint64_t *hashes; /* of what I wrote last, by span */
+    uint64_t *hashes;  /* of what I wrote last, by span */
     uint8_t  *ready;   /* terms announced by the current virtual worker */
     double   *scratch; /* as many as parameters or virtual workers */
 
     /* The step under way. */
     uint64_t step;
-    uint32_t leaf, micro;   /* the current turn: leaf counts from 0 in my range */
+    uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my range */
     bool     turning;
     float   *gradients; /* of the current virtual worker */
     lk_error failure;   /* kept until lk_parallel_finish() */
@@ -86,6 +86,11 @@ struct lk_parallel {
 
 /* step.c: everything after the reduction. */
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result);
+
+/* agree.c: LK_EMISMATCH names the first tensor, or the options, in which a rank differs. */
+lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options);
+lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
+                                 size_t count);
 
 /* Hashes what this rank owns of parameter `param`, as the baseline of attestation. */
 void lki_attest_written(lk_parallel *parallel, uint32_t param);

@@ -5,7 +5,8 @@
 
 #include "device/reduce.h"
 
-void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first, uint32_t *count)
+void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first,
+                       uint32_t *count)
 {
     uint64_t begin = (uint64_t)rank * leaves / ranks;
     uint64_t end   = ((uint64_t)rank + 1) * leaves / ranks;
@@ -33,7 +34,7 @@ static uint32_t free_buffer(const lki_counter *counter)
 uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf)
 {
     LK_ASSERT(counter->depth < LKI_NODES_MAX);
-    uint32_t buffer                   = free_buffer(counter);
+    uint32_t buffer                  = free_buffer(counter);
     counter->stack[counter->depth++] = (lki_node){ leaf, 1, buffer };
     if (buffer >= counter->used)
         counter->used = buffer + 1;

@@ -28,7 +28,8 @@ typedef struct {
 } lki_virtual_plan;
 
 /* The range of `rank`: [rank V / N, (rank + 1) V / N). */
-void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first, uint32_t *count);
+void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first,
+                       uint32_t *count);
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
 

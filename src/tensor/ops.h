@@ -20,8 +20,9 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
 
 /* c (m, n) = chain of fma over k ascending of a (m, k) and b (k, n), from 0 or, with
  * `accumulate`, from c.  Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n, rows as
- * far apart as c's; may be NULL) receives the value before it.  lda, ldb, ldc are row strides in elements; 0 = dense.
- * Transposed operands are stored (k, m) and (n, k).  c must not overlap a or b. */
+ * far apart as c's; may be NULL) receives the value before it.  lda, ldb, ldc are row strides in
+ * elements; 0 = dense. Transposed operands are stored (k, m) and (n, k).  c must not overlap a or
+ * b. */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
     size_t         m, n, k;
@@ -41,8 +42,8 @@ void lki_bias_backward(lk_exec *exec, size_t m, size_t n, const float *dy, float
 /* ---- Elementwise ------------------------------------------------------------------------- */
 
 void lki_fill(lk_exec *exec, size_t n, float value, float *y);
-void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y);       /* y = a + b */
-void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y);                /* y = y + x */
+void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y); /* y = a + b */
+void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y);          /* y = y + x */
 void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y);
 
 /* dx = dy times the activation's derivative at x (the value before it).  dx may be dy. */
@@ -52,7 +53,11 @@ void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const fl
 /* Keeps each value with probability 1 - p and scales it by 1 / (1 - p).  x, y are (samples,
  * per_sample); sample s sits in slot first_slot + s of the global batch.  The same call on a
  * gradient is the backward pass.  y may be x. */
-typedef struct { uint64_t seed; uint32_t step, first_slot, layer; float p; } lki_dropout_key;
+typedef struct {
+    uint64_t seed;
+    uint32_t step, first_slot, layer;
+    float    p;
+} lki_dropout_key;
 void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_sample,
                  const float *x, float *y, bool add);
 
@@ -61,17 +66,17 @@ void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_
 /* Over rows of c values: y = (x - mean) * rstd * gamma + beta.  mean, rstd: (rows). eps 1e-5. */
 void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
                    const float *beta, float *y, float *mean, float *rstd);
-void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                            const float *mean, const float *rstd, const float *dy, float *dx,
-                            bool add, float *dgamma, float *dbeta);
+void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+                            const float *gamma, const float *mean, const float *rstd,
+                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta);
 
 /* Over columns of x (rows, c), with statistics of these rows (biased variance, eps 1e-5).
  * mean, rstd, var: (c); var is the unbiased variance (rows 1: the biased one). */
 void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
                    const float *beta, float *y, float *mean, float *rstd, float *var);
-void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                            const float *mean, const float *rstd, const float *dy, float *dx,
-                            bool add, float *dgamma, float *dbeta);
+void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+                            const float *gamma, const float *mean, const float *rstd,
+                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta);
 /* With given (running) statistics: evaluation. */
 void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
                          const float *beta, const float *mean, const float *var, float *y);
@@ -80,7 +85,9 @@ void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, c
 
 /* x (n, h, w, cin), weights (cout, cin, kh, kw) as PyTorch stores them, y (n, oh, ow, cout);
  * oh = (h + 2 pad - kh) / stride + 1.  No bias.  `scratch` has lki_conv_scratch_bytes(). */
-typedef struct { size_t n, h, w, cin, cout, kh, kw, stride, pad, oh, ow; } lki_conv_shape;
+typedef struct {
+    size_t n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
+} lki_conv_shape;
 size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
               void *scratch);
@@ -91,7 +98,8 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
 
 /* Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax` (n, oh, ow, c) keeps the
  * input position h * w index of the first largest value; padding never wins. */
-void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y, uint32_t *argmax);
+void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y,
+                 uint32_t *argmax);
 void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint32_t *argmax,
                           const float *dy, float *dx, bool add);
 
@@ -106,13 +114,16 @@ void lki_avgpool_backward(lk_exec *exec, size_t n, size_t positions, size_t c, c
  * y (b, t, c); lse (b, heads, t) is the log of the softmax's denominator, kept for backward.
  * Scores are scaled by 1 / sqrt(c / heads).  Blocked, online softmax: no (t, t) tensor.
  * dropout.p > 0 drops probabilities (element = (head * t + i) * t + j).  */
-typedef struct { size_t b, t, c, heads; lki_dropout_key dropout; } lki_attention_shape;
+typedef struct {
+    size_t          b, t, c, heads;
+    lki_dropout_key dropout;
+} lki_attention_shape;
 size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape);
-void lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
-                   float *lse, void *scratch);
-void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
-                            const float *y, const float *lse, const float *dy, float *dqkv,
-                            bool add, void *scratch);
+void   lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float *qkv, float *y,
+                     float *lse, void *scratch);
+void   lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
+                              const float *y, const float *lse, const float *dy, float *dqkv,
+                              bool add, void *scratch);
 
 /* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe may be NULL.  Tokens are in range:
  * the data set has checked them. */
@@ -166,12 +177,12 @@ void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const floa
 
 /* ---- Scalar functions, the same bits everywhere (no libm) --------------------------------- */
 
-float lki_expf(float x);
-float lki_logf(float x);
-float lki_tanhf(float x);
-float lki_erff(float x);
-float lki_cosf(float x);   /* |x| <= 2 pi * 1024 */
-double lki_cos(double x);  /* for schedules: |x| <= 16 */
+float  lki_expf(float x);
+float  lki_logf(float x);
+float  lki_tanhf(float x);
+float  lki_erff(float x);
+float  lki_cosf(float x);                        /* |x| <= 2 pi * 1024 */
+double lki_cos(double x);                        /* for schedules: |x| <= 16 */
 double lki_powi(double base, uint64_t exponent); /* bias corrections: square and multiply */
 
 #endif

@@ -77,12 +77,12 @@ void lki_reference_dropout(lki_dropout_key key, size_t samples, size_t per_sampl
 {
     for (size_t s = 0; s < samples; s++)
         for (size_t e = 0; e < per_sample; e++) {
-            lki_random r = lki_philox(key.seed, LKI_RNG_DROPOUT, (uint32_t)(e / 4),
-                                      key.first_slot + (uint32_t)s, key.step, key.layer);
-            size_t     i = s * per_sample + e;
-            float      kept =
-                lki_random_unit(r.word[e % 4]) < key.p ? 0.0f : x[i] * (1.0f / (1.0f - key.p));
-            y[i] = add ? y[i] + kept : kept;
+            lki_random r    = lki_philox(key.seed, LKI_RNG_DROPOUT, (uint32_t)(e / 4),
+                                         key.first_slot + (uint32_t)s, key.step, key.layer);
+            size_t     i    = s * per_sample + e;
+            bool       drop = lki_random_unit(r.word[e % 4]) < key.p;
+            float      kept = drop ? 0.0f : x[i] * (1.0f / (1.0f - key.p));
+            y[i]            = add ? y[i] + kept : kept;
         }
 }
 
@@ -105,9 +105,9 @@ static float turn(float u, int shift)
 float lki_reference_init(uint64_t seed, uint32_t index, const lk_param *param, size_t element)
 {
     uint64_t   counter = element / 4;
-    lki_random r       = lki_philox(seed, LKI_RNG_INIT, (uint32_t)counter, (uint32_t)(counter >> 32),
-                                    index, 0);
-    size_t     pair    = element % 4 / 2 * 2;
+    lki_random r    = lki_philox(seed, LKI_RNG_INIT, (uint32_t)counter, (uint32_t)(counter >> 32),
+                                 index, 0);
+    size_t     pair = element % 4 / 2 * 2;
     switch (param->init) {
     case LK_INIT_ZERO: return 0.0f;
     case LK_INIT_ONE: return 1.0f;
@@ -116,7 +116,8 @@ float lki_reference_init(uint64_t seed, uint32_t index, const lk_param *param, s
     case LK_INIT_NORMAL: break;
     }
     float radius = sqrtf(lki_logf(1.0f - lki_random_unit(r.word[pair])) * -2.0f);
-    return turn(lki_random_unit(r.word[pair + 1]), element % 2 == 0 ? 0 : 3) * radius * param->scale;
+    return turn(lki_random_unit(r.word[pair + 1]), element % 2 == 0 ? 0 : 3) * radius *
+           param->scale;
 }
 
 double lki_reference_sum_squares(size_t n, const float *x)
@@ -140,7 +141,7 @@ void lki_reference_adamw(const lki_adamw_step *step, size_t n, const float *g, f
         float grad = g[i] * step->scale * step->clip;
         m[i]       = fmaf(grad - m[i], mix1, m[i]);
         v[i]       = fmaf(grad * grad, mix2, v[i] * beta2);
-        p[i] = fmaf(-rate, m[i] / (sqrtf(v[i]) / root2 + (float)step->eps), p[i] * keep);
+        p[i]       = fmaf(-rate, m[i] / (sqrtf(v[i]) / root2 + (float)step->eps), p[i] * keep);
     }
 }
 

@@ -24,22 +24,28 @@ static lk_status check_batch(lk_train_config *c)
     if (c->global_batch == 0)
         return lk_fail(LK_EINVAL, "--global-batch is missing: how many samples each update uses");
     if (c->virtual_workers > 0 && c->global_batch % c->virtual_workers != 0)
-        return lk_fail(LK_EINVAL, "--global-batch %u cannot be divided over --virtual-workers %u; make "
-                                  "it a multiple", c->global_batch, c->virtual_workers);
+        return lk_fail(LK_EINVAL,
+                       "--global-batch %u cannot be divided over --virtual-workers %u; make "
+                       "it a multiple",
+                       c->global_batch, c->virtual_workers);
     if (c->micro_batch == 0)
         c->micro_batch = default_micro_batch(
             c->virtual_workers ? c->global_batch / c->virtual_workers : c->global_batch);
     if (c->global_batch % c->micro_batch != 0)
-        return lk_fail(LK_EINVAL, "--global-batch %u cannot be divided by --micro-batch %u; make it a "
-                                  "multiple", c->global_batch, c->micro_batch);
+        return lk_fail(LK_EINVAL,
+                       "--global-batch %u cannot be divided by --micro-batch %u; make it a "
+                       "multiple",
+                       c->global_batch, c->micro_batch);
     uint32_t pieces = c->global_batch / c->micro_batch;
     if (c->virtual_workers == 0)
         for (uint32_t v = 1; v <= VIRTUAL_WORKERS_DEFAULT_MAX && v <= pieces; v++)
             if (pieces % v == 0)
                 c->virtual_workers = v;
     if (pieces % c->virtual_workers != 0)
-        return lk_fail(LK_EINVAL, "--global-batch %u is not --virtual-workers %u x --micro-batch %u x a "
-                                  "whole number", c->global_batch, c->virtual_workers, c->micro_batch);
+        return lk_fail(LK_EINVAL,
+                       "--global-batch %u is not --virtual-workers %u x --micro-batch %u x a "
+                       "whole number",
+                       c->global_batch, c->virtual_workers, c->micro_batch);
     return LK_OK;
 }
 
@@ -56,11 +62,14 @@ static lk_status check_workers(lk_train_config *c)
             c->workers = 1;
     }
     if (c->workers > c->virtual_workers)
-        return lk_fail(LK_EINVAL, "--workers %u are more than the %u virtual workers of this run; raise "
-                                  "--virtual-workers (or --global-batch), or lower --workers",
+        return lk_fail(LK_EINVAL,
+                       "--workers %u are more than the %u virtual workers of this run; raise "
+                       "--virtual-workers (or --global-batch), or lower --workers",
                        c->workers, c->virtual_workers);
-    if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 && strcmp(c->strategy, "single") != 0)
-        return lk_fail(LK_EUNSUPPORTED, "--strategy %s: this version has ddp and single", c->strategy);
+    if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
+        strcmp(c->strategy, "single") != 0)
+        return lk_fail(LK_EUNSUPPORTED, "--strategy %s: this version has ddp and single",
+                       c->strategy);
     if (c->strategy != NULL && strcmp(c->strategy, "single") == 0 && c->workers != 1)
         return lk_fail(LK_EINVAL, "--strategy single is the one-worker reference; use --workers 1");
     return LK_OK;
@@ -70,9 +79,10 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
 {
     uint64_t per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
     if (per_epoch == 0)
-        return lk_fail(LK_EINVAL, "--drop-last leaves nothing: the data have %llu samples, less than one "
-                                  "global batch of %u", (unsigned long long)data->train_count,
-                       c->global_batch);
+        return lk_fail(LK_EINVAL,
+                       "--drop-last leaves nothing: the data have %llu samples, less than one "
+                       "global batch of %u",
+                       (unsigned long long)data->train_count, c->global_batch);
     if (c->steps > 0 && c->epochs != 0)
         return lk_fail(LK_EINVAL, "give --steps or --epochs, not both");
     if (!(c->epochs >= 0) || c->epochs * (double)per_epoch > 1e15)
@@ -80,15 +90,19 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
     if (c->steps == 0 && c->epochs > 0)
         c->steps = (uint64_t)(c->epochs * (double)per_epoch + 0.5);
     if (c->steps == 0)
-        return lk_fail(LK_EINVAL, "how long to train is missing: give --steps or --epochs (an epoch of "
-                                  "these data has %llu steps)", (unsigned long long)per_epoch);
+        return lk_fail(LK_EINVAL,
+                       "how long to train is missing: give --steps or --epochs (an epoch of "
+                       "these data has %llu steps)",
+                       (unsigned long long)per_epoch);
     if (c->steps > UINT32_MAX)
-        return lk_fail(LK_EINVAL, "--steps %llu is more than %u", (unsigned long long)c->steps, UINT32_MAX);
+        return lk_fail(LK_EINVAL, "--steps %llu is more than %u", (unsigned long long)c->steps,
+                       UINT32_MAX);
     c->schedule.steps = c->steps;
     return LK_OK;
 }
 
-static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data, const lk_model *model)
+static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data,
+                             const lk_model *model)
 {
     if (c->eval_every > 0 && data->validation_count == 0)
         return lk_fail(LK_EINVAL, "--eval-every needs validation data; give --validation FRACTION");
@@ -101,7 +115,8 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         (void)fclose(log);
     }
     if (c->init != NULL && c->resume_required)
-        return lk_fail(LK_EINVAL, "--init and --resume contradict each other: a checkpoint has weights");
+        return lk_fail(LK_EINVAL,
+                       "--init and --resume contradict each other: a checkpoint has weights");
     if (c->init != NULL)
         LK_TRY(lki_init_check(c->init, model));
     return lki_checkpoint_check(c);
@@ -131,9 +146,11 @@ lk_status lk_train_check(lk_train_config *c)
     if (c->data == NULL)
         return lk_fail(LK_EINVAL, "--data is missing: for example --data text:FILE");
     if (!(c->validation >= 0 && c->validation < 1))
-        return lk_fail(LK_EINVAL, "--validation %g is not a fraction from 0 to below 1", c->validation);
+        return lk_fail(LK_EINVAL, "--validation %g is not a fraction from 0 to below 1",
+                       c->validation);
     if (!(c->clip_norm >= 0) || isinf(c->clip_norm))
-        return lk_fail(LK_EINVAL, "--clip-norm %g is not a norm; give a positive number, or 0 for none",
+        return lk_fail(LK_EINVAL,
+                       "--clip-norm %g is not a norm; give a positive number, or 0 for none",
                        c->clip_norm);
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;

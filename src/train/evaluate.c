@@ -21,8 +21,8 @@ static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t 
     return LKI_NEW(&s->y, micro_batch * s->y_count, "evaluation samples");
 }
 
-static void slice(lki_session *session, samples *s, const lk_walk *walk, uint64_t begin, uint64_t end,
-                  double sums[3])
+static void slice(lki_session *session, samples *s, const lk_walk *walk, uint64_t begin,
+                  uint64_t end, double sums[3])
 {
     lk_pass pass = { .x = s->x, .targets = s->y };
     for (uint64_t at = begin; at < end; at += pass.samples) {
@@ -39,14 +39,14 @@ static void slice(lki_session *session, samples *s, const lk_walk *walk, uint64_
 
 lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy)
 {
-    const lk_dataset_info *data    = lk_dataset_describe(session->dataset);
-    uint64_t               total   = data->validation_count;
-    uint32_t               leaves  = session->config->virtual_workers;
-    samples                s       = { 0 };
-    double                *mine    = NULL, sums[3] = { 0 };
-    lk_walk                walk    = { .seed   = session->config->seed,
-                                       .params = session->param_data,
-                                       .state  = session->state_data };
+    const lk_dataset_info *data   = lk_dataset_describe(session->dataset);
+    uint64_t               total  = data->validation_count;
+    uint32_t               leaves = session->config->virtual_workers;
+    samples                s      = { 0 };
+    double                *mine = NULL, sums[3] = { 0 };
+    lk_walk                walk = { .seed   = session->config->seed,
+                                    .params = session->param_data,
+                                    .state  = session->state_data };
 
     lk_status status = LKI_NEW(&mine, 3 * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)

@@ -61,7 +61,8 @@ static void put_optimizer(json_t *object, const lk_train_config *config)
     const lk_optimizer      *o           = &config->optimizer;
     const lk_schedule       *s           = &config->schedule;
 
-    (void)json_object_set_new(object, "optimizer", json_string(o->kind == LK_SGD ? "sgd" : "adamw"));
+    (void)json_object_set_new(object, "optimizer",
+                              json_string(o->kind == LK_SGD ? "sgd" : "adamw"));
     put_real(object, "momentum", o->momentum);
     (void)json_object_set_new(object, "nesterov", json_boolean(o->nesterov));
     put_real(object, "beta1", o->beta1);
@@ -113,12 +114,13 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
         json_t *other = json_object_get(stored, key);
         if (other != NULL && json_equal(other, value))
             continue;
-        char *was  = other == NULL ? NULL : json_dumps(other, JSON_ENCODE_ANY);
-        char *now  = json_dumps(value, JSON_ENCODE_ANY);
-        lk_status status =
-            lk_fail(LK_EINVAL, "--%s is %s, but the checkpoint was made with %s; resume with the same "
-                               "value, or start a new run in another directory",
-                    key, now ? now : "?", was ? was : "none");
+        char     *was    = other == NULL ? NULL : json_dumps(other, JSON_ENCODE_ANY);
+        char     *now    = json_dumps(value, JSON_ENCODE_ANY);
+        lk_status status = lk_fail(
+            LK_EINVAL,
+            "--%s is %s, but the checkpoint was made with %s; resume with the same "
+            "value, or start a new run in another directory",
+            key, now ? now : "?", was ? was : "none");
         free(was);
         free(now);
         return status;
@@ -130,12 +132,12 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
 {
     char       text[512], hex[65];
     lki_sha256 hash;
-    int        length = snprintf(text, sizeof text,
-                                 "lockstep kernels %d rng %d tree %d dtype fp32 "
-                                        "virtual-workers %u micro-batch %u global-batch %u data %s",
-                                 KERNEL_REVISION, RNG_REVISION, TREE_REVISION,
-                                 config->virtual_workers, config->micro_batch, config->global_batch,
-                                 data->content_hash);
+    int        length =
+        snprintf(text, sizeof text,
+                 "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
+                 "global-batch %u data %s",
+                 KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers,
+                 config->micro_batch, config->global_batch, data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -118,7 +118,8 @@ void lki_journal_say(lki_journal *journal, const char *format, ...)
 static lk_status log_checked(const lki_journal *journal, int written)
 {
     if (written < 0 || ferror(journal->log))
-        return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log, strerror(errno));
+        return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log,
+                       strerror(errno));
     return LK_OK;
 }
 
@@ -166,15 +167,15 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (r->tokens > 0)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
-    int written = fprintf(journal->log,
-                          "{\"step\": %llu, \"epoch\": %llu, \"loss\": %.17g, \"loss_bits\": \"%s\", "
-                          "\"lr\": %.17g, \"grad_norm\": %.17g, \"samples_per_s\": %.1f%s, "
-                          "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-                          "\"finish_ms\": %.3f}\n",
-                          (unsigned long long)r->step, (unsigned long long)r->epoch, r->loss, bits,
-                          r->lr, r->grad_norm, (double)r->samples / r->seconds, tokens,
-                          1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds,
-                          1e3 * r->finish_seconds);
+    int written = fprintf(
+        journal->log,
+        "{\"step\": %llu, \"epoch\": %llu, \"loss\": %.17g, \"loss_bits\": \"%s\", "
+        "\"lr\": %.17g, \"grad_norm\": %.17g, \"samples_per_s\": %.1f%s, "
+        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+        "\"finish_ms\": %.3f}\n",
+        (unsigned long long)r->step, (unsigned long long)r->epoch, r->loss, bits, r->lr,
+        r->grad_norm, (double)r->samples / r->seconds, tokens, 1e3 * r->seconds,
+        1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds);
     return log_checked(journal, written);
 }
 
@@ -199,7 +200,7 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL || journal->log == NULL)
         return LK_OK;
-    return log_checked(journal,
-                       fprintf(journal->log, "{\"step\": %llu, \"weights\": \"%s\", \"run\": \"%s\"}\n",
-                               (unsigned long long)result->steps, result->weights, result->run));
+    return log_checked(
+        journal, fprintf(journal->log, "{\"step\": %llu, \"weights\": \"%s\", \"run\": \"%s\"}\n",
+                         (unsigned long long)result->steps, result->weights, result->run));
 }

@@ -34,9 +34,9 @@ static lk_status open_model(lki_session *s)
 
 static lk_status open_parallel(lki_session *s)
 {
-    const lk_train_config *c     = s->config;
-    lk_parallel_term      *terms = NULL;
-    lk_parallel_state     *states = NULL;
+    const lk_train_config *c           = s->config;
+    lk_parallel_term      *terms       = NULL;
+    lk_parallel_state     *states      = NULL;
     const lk_grad_term    *model_terms = lk_model_terms(s->model, &s->term_count);
 
     lk_status status = LKI_NEW(&terms, s->term_count, "gradient terms");
@@ -86,8 +86,8 @@ static lk_status open_loader(lki_session *s)
 /* A file that somebody edited while the workers started would give each its own data. */
 static lk_status verify_same_data(lki_session *s)
 {
-    char      mine[33] = "", *all = NULL;
-    uint32_t  differs  = 0;
+    char     mine[33] = "", *all = NULL;
+    uint32_t differs = 0;
     memcpy(mine, lk_dataset_describe(s->dataset)->content_hash, sizeof mine);
     LK_TRY(LKI_NEW(&all, s->ranks * sizeof mine, "content hashes"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
@@ -96,19 +96,22 @@ static lk_status verify_same_data(lki_session *s)
     lki_free(all);
     LK_TRY(status);
     if (differs != 0)
-        return lk_fail(LK_EMISMATCH, "ranks 0 and %u read different data from '%s': it changed while "
-                                     "the workers started; start again", differs, s->config->data);
+        return lk_fail(LK_EMISMATCH,
+                       "ranks 0 and %u read different data from '%s': it changed while "
+                       "the workers started; start again",
+                       differs, s->config->data);
     return LK_OK;
 }
 
 /* Rank 0 says who computes what, as each rank itself reports it. */
 static lk_status introduce(lki_session *s)
 {
-    uint64_t  mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
+    uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
-        lki_journal_say(s->journal, "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
+        lki_journal_say(s->journal,
+                        "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
                         s->config->model, lk_model_param_elements(s->model),
                         (unsigned long long)lk_dataset_describe(s->dataset)->train_count,
                         (unsigned long long)s->config->steps, s->config->global_batch,
@@ -241,8 +244,9 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     lk_comm_note(s->comm, step, "reducing gradients");
     mark = lki_seconds();
     LK_TRY(lk_parallel_finish(s->parallel, record->lr, &result));
-    double           end  = lki_seconds();
-    lk_step_span span     = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last, step);
+    double       end  = lki_seconds();
+    lk_step_span span = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last,
+                                   step);
     record->finish_seconds = end - mark;
     record->seconds        = end - begun;
     record->epoch          = span.epoch;
@@ -259,7 +263,8 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
 /* Rank 0 decides; a request may reach the ranks at different moments. */
 static lk_status stop_asked(lki_session *s, bool *stop)
 {
-    uint8_t flag = s->rank == 0 && s->config->stop != NULL && s->config->stop(s->config->stop_context);
+    uint8_t flag = s->rank == 0 && s->config->stop != NULL &&
+                   s->config->stop(s->config->stop_context);
     LK_TRY(lk_broadcast(s->comm, &flag, sizeof flag, 0));
     *stop = flag != 0;
     return LK_OK;
@@ -270,7 +275,8 @@ static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result
     lk_comm_note(s->comm, step, "evaluating");
     fetch_values(s);
     LK_TRY(lki_evaluate(s, &result->validation_loss, &result->validation_accuracy));
-    return lki_journal_evaluation(s->journal, step, result->validation_loss, result->validation_accuracy);
+    return lki_journal_evaluation(s->journal, step, result->validation_loss,
+                                  result->validation_accuracy);
 }
 
 static bool due(uint64_t every, uint64_t step)
@@ -330,10 +336,11 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                       .comm        = comm,
                       .rank        = lk_comm_rank(comm),
                       .ranks       = lk_comm_size(comm),
-                      .micro_count = config->global_batch / config->virtual_workers / config->micro_batch };
-    *result = (lk_train_result){ .loss                = (double)NAN,
-                                 .validation_loss     = (double)NAN,
-                                 .validation_accuracy = (double)NAN };
+                      .micro_count = config->global_batch / config->virtual_workers /
+                                     config->micro_batch };
+    *result       = (lk_train_result){ .loss                = (double)NAN,
+                                       .validation_loss     = (double)NAN,
+                                       .validation_accuracy = (double)NAN };
 
     lk_status status = session_open(&s);
     if (status == LK_OK)

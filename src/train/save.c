@@ -19,7 +19,8 @@
 
 enum {
     OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32,
-    WRITING_TIMEOUT_MS = 3600 * 1000, /* the others wait while rank 0 writes; a death still wakes them */
+    WRITING_TIMEOUT_MS = 3600 *
+                         1000, /* the others wait while rank 0 writes; a death still wakes them */
 };
 
 /* ---- Writing ----------------------------------------------------------------------------- */
@@ -60,7 +61,8 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
     optimizer_tensors(session, s, at + session->param_count);
     at += (size_t)session->param_count * (1 + slots);
     for (uint32_t i = 0; i < session->state_count; i++)
-        at[i] = (lk_tensor){ session->states[i].name, LK_F32,
+        at[i] = (lk_tensor){ session->states[i].name,
+                             LK_F32,
                              { 1, { session->states[i].count } },
                              lk_parallel_state_data(session->parallel, i) };
     if (session->state_count > 0)
@@ -115,22 +117,27 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     bool exists = false;
     if (config->checkpoint == NULL) {
         if (config->resume)
-            return lk_fail(LK_EINVAL, "--resume needs --checkpoint DIR, the directory to resume from");
+            return lk_fail(LK_EINVAL,
+                           "--resume needs --checkpoint DIR, the directory to resume from");
         return LK_OK;
     }
     LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
     if (exists && !config->resume)
-        return lk_fail(LK_EINVAL, "'%s' already has checkpoints; continue that run with --resume, or "
-                                  "give another --checkpoint directory", config->checkpoint);
+        return lk_fail(LK_EINVAL,
+                       "'%s' already has checkpoints; continue that run with --resume, or "
+                       "give another --checkpoint directory",
+                       config->checkpoint);
     if (!exists && config->resume_required)
-        return lk_fail(LK_EINVAL, "there is no checkpoint in '%s' to resume from; leave --resume out "
-                                  "to start a new run (or use --resume=auto)", config->checkpoint);
+        return lk_fail(LK_EINVAL,
+                       "there is no checkpoint in '%s' to resume from; leave --resume out "
+                       "to start a new run (or use --resume=auto)",
+                       config->checkpoint);
     if (mkdir(config->checkpoint, 0777) != 0 && errno != EEXIST)
-        return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s", config->checkpoint,
-                       strerror(errno));
+        return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
+                       config->checkpoint, strerror(errno));
     if (access(config->checkpoint, W_OK | X_OK) != 0)
-        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s", config->checkpoint,
-                       strerror(errno));
+        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
+                       config->checkpoint, strerror(errno));
     return LK_OK;
 }
 
@@ -141,7 +148,8 @@ static lk_status check_compatible(lki_session *session, const lk_checkpoint_info
     json_t      *mine   = lki_config_json(session->config, lk_dataset_describe(session->dataset));
     lk_status    status = LK_OK;
     if (stored == NULL || mine == NULL)
-        status = lk_fail(LK_EFORMAT, "the checkpoint's configuration is not readable: %s", error.text);
+        status = lk_fail(LK_EFORMAT, "the checkpoint's configuration is not readable: %s",
+                         error.text);
     else
         status = lki_config_compare(stored, mine);
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
@@ -157,7 +165,8 @@ static lk_status check_compatible(lki_session *session, const lk_checkpoint_info
     return LK_OK;
 }
 
-static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoint, uint32_t p, float *values)
+static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoint, uint32_t p,
+                            float *values)
 {
     const lk_param *param = &session->params[p];
     size_t          count = lk_shape_count(param->shape);
@@ -168,7 +177,8 @@ static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoin
     for (uint32_t w = 0; w < lk_optimizer_state_count(&session->config->optimizer); w++) {
         (void)snprintf(name, sizeof name, "%s.%s", param->name,
                        lk_optimizer_state_name(&session->config->optimizer, w));
-        LK_TRY(lk_checkpoint_read(checkpoint, OPTIMIZER_FILE, name, param->shape, 0, count, values));
+        LK_TRY(
+            lk_checkpoint_read(checkpoint, OPTIMIZER_FILE, name, param->shape, 0, count, values));
         LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
     }
     return LK_OK;
@@ -190,7 +200,8 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     for (uint32_t i = 0; status == LK_OK && i < session->state_count; i++) {
         const lk_state *state = &session->states[i];
         lk_shape        shape = { 1, { state->count } };
-        status = lk_checkpoint_read(checkpoint, STATE_FILE, state->name, shape, 0, state->count, values);
+        status = lk_checkpoint_read(checkpoint, STATE_FILE, state->name, shape, 0, state->count,
+                                    values);
         if (status == LK_OK)
             status = lk_parallel_load_state(session->parallel, i, values);
     }
@@ -200,12 +211,13 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
 
 static lk_status resume(lki_session *session)
 {
-    const lk_train_config *config     = session->config;
-    lk_checkpoint         *checkpoint = NULL;
+    const lk_train_config *config      = session->config;
+    lk_checkpoint         *checkpoint  = NULL;
     char                   notes[2048] = "";
 
     if (config->resume_step >= 0)
-        LK_TRY(lk_checkpoint_open_step(&checkpoint, config->checkpoint, (uint64_t)config->resume_step));
+        LK_TRY(lk_checkpoint_open_step(&checkpoint, config->checkpoint,
+                                       (uint64_t)config->resume_step));
     else
         LK_TRY(lk_checkpoint_open(&checkpoint, config->checkpoint, notes, sizeof notes));
     if (notes[0] != '\0')
@@ -270,12 +282,14 @@ static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, 
     if (!shape_fits(param, (*out)->shape)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
-        return lk_fail(LK_EFORMAT, "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
-                                   "options as the file was made", path, param->name, theirs, ours);
+        return lk_fail(LK_EFORMAT,
+                       "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
+                       "options as the file was made",
+                       path, param->name, theirs, ours);
     }
     if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
-        return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read", path,
-                       param->name, lk_dtype_name((*out)->dtype));
+        return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
+                       path, param->name, lk_dtype_name((*out)->dtype));
     return LK_OK;
 }
 
@@ -294,8 +308,9 @@ lk_status lki_init_check(const char *path, const lk_model *model)
 
 static float half_to_float(uint16_t half)
 {
-    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31, mantissa = half & 1023;
-    float    value;
+    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
+             mantissa = half & 1023;
+    float value;
     if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
         value = (float)mantissa * 0x1p-24f;
         return sign ? -value : value;

@@ -18,24 +18,24 @@ typedef struct {
     lk_comm               *comm;
     uint32_t               rank, ranks;
 
-    lk_dataset            *dataset;
-    lk_model              *model;
-    lk_exec               *exec;
-    lk_engine             *engine;
-    lk_parallel           *parallel;
-    lk_loader             *loader;
-    lki_journal           *journal; /* log and progress: rank 0 only, else NULL */
+    lk_dataset  *dataset;
+    lk_model    *model;
+    lk_exec     *exec;
+    lk_engine   *engine;
+    lk_parallel *parallel;
+    lk_loader   *loader;
+    lki_journal *journal; /* log and progress: rank 0 only, else NULL */
 
-    const lk_param        *params;
-    uint32_t               param_count, state_count, term_count, micro_count;
-    const lk_state        *states;
-    uint32_t               first, count; /* my virtual workers */
+    const lk_param *params;
+    uint32_t        param_count, state_count, term_count, micro_count;
+    const lk_state *states;
+    uint32_t        first, count; /* my virtual workers */
 
-    const float          **param_data, **state_data; /* fetched each step */
-    float                **grads, **state_sums;      /* fetched each turn */
-    char                   exactness_id[33];
-    char                   loss_chain[65]; /* hash over the loss_bits of all steps so far */
-    uint64_t               start; /* the step to begin with: 0, or the checkpoint's */
+    const float **param_data, **state_data; /* fetched each step */
+    float       **grads, **state_sums;      /* fetched each turn */
+    char          exactness_id[33];
+    char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
+    uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
 } lki_session;
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
@@ -49,7 +49,7 @@ LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mi
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
 
 /* Model options as config and data set say. */
-lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
+lk_model_options   lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
 lk_dataset_options lki_dataset_options(const lk_train_config *config);
 
 /* Appends a step's loss to the chain. */
@@ -92,12 +92,14 @@ LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config
 
 /* Opens the log for a run that goes on after `start` steps: cut back to there, or new. */
 LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start);
-void lki_journal_free(lki_journal *journal);
+void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
-LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy);
+LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
+                                              double accuracy);
 LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);
 
 /* A line on stderr between progress lines. printf-like. */
-void lki_journal_say(lki_journal *journal, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void lki_journal_say(lki_journal *journal, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

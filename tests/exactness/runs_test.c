@@ -17,20 +17,27 @@
 
 #include <cmocka.h>
 
-typedef struct { const char *name, *options; } run_model;
+typedef struct {
+    const char *name, *options;
+} run_model;
 
 static const run_model models[] = {
     { "mlp", "mlp --data synthetic:images=150,h=6,w=6,c=1,classes=5 --hidden 33,17 --optimizer sgd "
              "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5" },
-    { "gpt", "gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 --width 24 --context 13 "
-             "--dropout 0.1 --optimizer adamw --lr 1e-3 --validation 0.1 --clip-norm 1 "
-             "--weight-decay 0.1 --schedule cosine --warmup 2" },
-    { "resnet", "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
-                "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2" },
+    { "gpt",
+      "gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 --width 24 --context 13 "
+      "--dropout 0.1 --optimizer adamw --lr 1e-3 --validation 0.1 --clip-norm 1 "
+      "--weight-decay 0.1 --schedule cosine --warmup 2" },
+    { "resnet",
+      "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
+      "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2" },
 };
 
 /* A way of carrying out a run, and the number of workers that it uses. */
-typedef struct { uint32_t leaves, workers; const char *options; } way;
+typedef struct {
+    uint32_t    leaves, workers;
+    const char *options;
+} way;
 
 static const way ways[] = {
     { 8, 1, "--workers 1 --bucket-mb 0.1 --first-bucket-mb 0.02" },
@@ -68,10 +75,11 @@ static outcome run(const run_model *model, uint32_t leaves, const char *options)
 {
     char    command[2048], line[1024], tail[4096] = "";
     outcome out = { 0 };
-    (void)snprintf(command, sizeof command,
-                   "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --steps 7 "
-                   "--seed 3 %s 2>&1", LK_TEST_COMMAND, model->options, leaves, leaves == 8 ? 3 : 1,
-                   options);
+    (void)snprintf(
+        command, sizeof command,
+        "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --steps 7 "
+        "--seed 3 %s 2>&1",
+        LK_TEST_COMMAND, model->options, leaves, leaves == 8 ? 3 : 1, options);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
     while (fgets(line, sizeof line, pipe) != NULL) {

@@ -11,10 +11,12 @@ typedef struct {
 
 typedef struct {
     /* The 64 values from element `first`, a multiple of 64, of parameter `index`. */
-    void (*init64)(uint64_t seed, uint32_t index, lk_init init, float scale, size_t first, float *y);
+    void (*init64)(uint64_t seed, uint32_t index, lk_init init, float scale, size_t first,
+                   float *y);
 
     double (*sum_squares)(size_t n, const float *x);
-    void (*adamw)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m, float *v);
+    void (*adamw)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m,
+                  float *v);
     void (*sgd)(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
 } lki_param_kernels;
 

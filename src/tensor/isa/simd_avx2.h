@@ -4,10 +4,18 @@
 
 #include <immintrin.h>
 
-typedef struct { __m256 low, high; } v16;
-typedef struct { __m256i low, high; } v16i;
-typedef struct { __m256 low, high; } m16; /* all ones or all zeros a lane */
-typedef struct { __m256d part[4]; } d16;
+typedef struct {
+    __m256 low, high;
+} v16;
+typedef struct {
+    __m256i low, high;
+} v16i;
+typedef struct {
+    __m256 low, high;
+} m16; /* all ones or all zeros a lane */
+typedef struct {
+    __m256d part[4];
+} d16;
 
 /* All ones in the first n of 8 lanes, from a window over ones and zeros. */
 LKI_SIMD __m256i v8_first(size_t n)
@@ -16,8 +24,14 @@ LKI_SIMD __m256i v8_first(size_t n)
     return _mm256_loadu_si256((const __m256i *)(const void *)(window + 8 - n));
 }
 
-LKI_SIMD v16 v16_set1(float x) { return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
-LKI_SIMD v16 v16_zero(void) { return (v16){ _mm256_setzero_ps(), _mm256_setzero_ps() }; }
+LKI_SIMD v16 v16_set1(float x)
+{
+    return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) };
+}
+LKI_SIMD v16 v16_zero(void)
+{
+    return (v16){ _mm256_setzero_ps(), _mm256_setzero_ps() };
+}
 
 LKI_SIMD v16 v16_load(const float *p)
 {
@@ -49,9 +63,9 @@ LKI_SIMD void v16_store_n(float *p, size_t n, v16 x)
 
 /* A function of the sixteen lanes from the instruction for eight. */
 #define LKI_LANES_2(name, type, op)                                                                \
-    LKI_SIMD type name(type a, type b)                                                            \
-    {                                                                                             \
-        return (type){ op(a.low, b.low), op(a.high, b.high) };                                  \
+    LKI_SIMD type name(type a, type b)                                                             \
+    {                                                                                              \
+        return (type){ op(a.low, b.low), op(a.high, b.high) };                                     \
     }
 LKI_LANES_2(v16_add, v16, _mm256_add_ps)
 LKI_LANES_2(v16_sub, v16, _mm256_sub_ps)
@@ -73,7 +87,10 @@ LKI_SIMD v16 v16_fma(v16 a, v16 b, v16 c)
     return (v16){ _mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high) };
 }
 
-LKI_SIMD v16 v16_sqrt(v16 a) { return (v16){ _mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high) }; }
+LKI_SIMD v16 v16_sqrt(v16 a)
+{
+    return (v16){ _mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high) };
+}
 
 LKI_SIMD m16 v16_lt(v16 a, v16 b)
 {
@@ -115,7 +132,7 @@ LKI_SIMD v16i v16_bits(v16 x)
     return (v16i){ _mm256_castps_si256(x.low), _mm256_castps_si256(x.high) };
 }
 
-LKI_SIMD v16  v16_from_bits(v16i x)
+LKI_SIMD v16 v16_from_bits(v16i x)
 {
     return (v16){ _mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high) };
 }
@@ -125,7 +142,7 @@ LKI_SIMD v16i v16_to_int(v16 x)
     return (v16i){ _mm256_cvttps_epi32(x.low), _mm256_cvttps_epi32(x.high) };
 }
 
-LKI_SIMD v16  v16_from_int(v16i x)
+LKI_SIMD v16 v16_from_int(v16i x)
 {
     return (v16){ _mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high) };
 }
@@ -135,7 +152,10 @@ LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no)
     return v16_bits(v16_select(m, v16_from_bits(yes), v16_from_bits(no)));
 }
 
-LKI_SIMD v16i v16i_set1(int32_t x) { return (v16i){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) }; }
+LKI_SIMD v16i v16i_set1(int32_t x)
+{
+    return (v16i){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) };
+}
 
 LKI_SIMD v16i v16i_load(const int32_t *p)
 {
@@ -175,8 +195,8 @@ LKI_SIMD void v8i_mul_wide(__m256i a, __m256i b, __m256i *high, __m256i *low)
 {
     __m256i even = _mm256_mul_epu32(a, b);
     __m256i odd  = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
-    *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
-    *low  = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high        = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low         = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
 }
 
 LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
@@ -264,7 +284,8 @@ LKI_SIMD void v8_transpose(__m256 x[8])
     __m256 t[8];
     for (int i = 0; i < 8; i += 4) {
         __m256 a = _mm256_unpacklo_ps(x[i], x[i + 1]), b = _mm256_unpackhi_ps(x[i], x[i + 1]);
-        __m256 c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
+        __m256 c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]),
+               d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
         t[i]     = _mm256_shuffle_ps(a, c, 0x44);
         t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
         t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);

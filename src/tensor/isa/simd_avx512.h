@@ -7,66 +7,185 @@
 typedef __m512    v16;
 typedef __m512i   v16i;
 typedef __mmask16 m16;
-typedef struct { __m512d low, high; } d16;
+typedef struct {
+    __m512d low, high;
+} d16;
 
-LKI_SIMD __mmask16 v16_first(size_t n) { return (__mmask16)((1u << n) - 1u); }
+LKI_SIMD __mmask16 v16_first(size_t n)
+{
+    return (__mmask16)((1u << n) - 1u);
+}
 
-LKI_SIMD v16  v16_zero(void) { return _mm512_setzero_ps(); }
-LKI_SIMD v16  v16_set1(float x) { return _mm512_set1_ps(x); }
-LKI_SIMD v16  v16_load(const float *p) { return _mm512_loadu_ps(p); }
+LKI_SIMD v16 v16_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+LKI_SIMD v16 v16_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+LKI_SIMD v16 v16_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
 
-LKI_SIMD v16  v16_load_n(const float *p, size_t n)
+LKI_SIMD v16 v16_load_n(const float *p, size_t n)
 {
     return _mm512_maskz_loadu_ps(v16_first(n), p);
 }
 
-LKI_SIMD void v16_store(float *p, v16 x) { _mm512_storeu_ps(p, x); }
-LKI_SIMD void v16_store_n(float *p, size_t n, v16 x) { _mm512_mask_storeu_ps(p, v16_first(n), x); }
+LKI_SIMD void v16_store(float *p, v16 x)
+{
+    _mm512_storeu_ps(p, x);
+}
+LKI_SIMD void v16_store_n(float *p, size_t n, v16 x)
+{
+    _mm512_mask_storeu_ps(p, v16_first(n), x);
+}
 
-LKI_SIMD v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
-LKI_SIMD v16 v16_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
-LKI_SIMD v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
-LKI_SIMD v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
-LKI_SIMD v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
-LKI_SIMD v16 v16_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
-LKI_SIMD v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
-LKI_SIMD v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+LKI_SIMD v16 v16_add(v16 a, v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+LKI_SIMD v16 v16_sub(v16 a, v16 b)
+{
+    return _mm512_sub_ps(a, b);
+}
+LKI_SIMD v16 v16_mul(v16 a, v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+LKI_SIMD v16 v16_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+LKI_SIMD v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+LKI_SIMD v16 v16_sqrt(v16 a)
+{
+    return _mm512_sqrt_ps(a);
+}
+LKI_SIMD v16 v16_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+LKI_SIMD v16 v16_min(v16 a, v16 b)
+{
+    return _mm512_min_ps(a, b);
+}
 
-LKI_SIMD m16 v16_lt(v16 a, v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-LKI_SIMD m16 v16_le(v16 a, v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
-LKI_SIMD m16 v16_eq(v16 a, v16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-LKI_SIMD v16 v16_select(m16 m, v16 yes, v16 no) { return _mm512_mask_blend_ps(m, no, yes); }
-LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no) { return _mm512_mask_blend_epi32(m, no, yes); }
-LKI_SIMD m16 m16_and(m16 a, m16 b) { return (m16)(a & b); }
-LKI_SIMD m16 m16_or(m16 a, m16 b) { return (m16)(a | b); }
-LKI_SIMD m16 m16_not(m16 a) { return (m16)~a; }
-LKI_SIMD uint32_t m16_mask(m16 a) { return a; }
+LKI_SIMD m16 v16_lt(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+LKI_SIMD m16 v16_le(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
+}
+LKI_SIMD m16 v16_eq(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+LKI_SIMD v16 v16_select(m16 m, v16 yes, v16 no)
+{
+    return _mm512_mask_blend_ps(m, no, yes);
+}
+LKI_SIMD v16i v16i_select(m16 m, v16i yes, v16i no)
+{
+    return _mm512_mask_blend_epi32(m, no, yes);
+}
+LKI_SIMD m16 m16_and(m16 a, m16 b)
+{
+    return (m16)(a & b);
+}
+LKI_SIMD m16 m16_or(m16 a, m16 b)
+{
+    return (m16)(a | b);
+}
+LKI_SIMD m16 m16_not(m16 a)
+{
+    return (m16)~a;
+}
+LKI_SIMD uint32_t m16_mask(m16 a)
+{
+    return a;
+}
 
-LKI_SIMD v16i v16_bits(v16 x) { return _mm512_castps_si512(x); }
-LKI_SIMD v16  v16_from_bits(v16i x) { return _mm512_castsi512_ps(x); }
-LKI_SIMD v16i v16_to_int(v16 x) { return _mm512_cvttps_epi32(x); }
-LKI_SIMD v16  v16_from_int(v16i x) { return _mm512_cvtepi32_ps(x); }
+LKI_SIMD v16i v16_bits(v16 x)
+{
+    return _mm512_castps_si512(x);
+}
+LKI_SIMD v16 v16_from_bits(v16i x)
+{
+    return _mm512_castsi512_ps(x);
+}
+LKI_SIMD v16i v16_to_int(v16 x)
+{
+    return _mm512_cvttps_epi32(x);
+}
+LKI_SIMD v16 v16_from_int(v16i x)
+{
+    return _mm512_cvtepi32_ps(x);
+}
 
-LKI_SIMD v16i v16i_set1(int32_t x) { return _mm512_set1_epi32(x); }
-LKI_SIMD v16i v16i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-LKI_SIMD void v16i_store(int32_t *p, v16i x) { _mm512_storeu_si512(p, x); }
-LKI_SIMD v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
-LKI_SIMD v16i v16i_sub(v16i a, v16i b) { return _mm512_sub_epi32(a, b); }
-LKI_SIMD v16i v16i_and(v16i a, v16i b) { return _mm512_and_si512(a, b); }
-LKI_SIMD v16i v16i_or(v16i a, v16i b) { return _mm512_or_si512(a, b); }
-LKI_SIMD v16i v16i_xor(v16i a, v16i b) { return _mm512_xor_si512(a, b); }
-LKI_SIMD v16i v16i_shl(v16i a, unsigned n) { return _mm512_slli_epi32(a, n); }
-LKI_SIMD v16i v16i_shr(v16i a, unsigned n) { return _mm512_srli_epi32(a, n); } /* zeros come in */
-LKI_SIMD m16  v16i_eq(v16i a, v16i b) { return _mm512_cmpeq_epi32_mask(a, b); }
-LKI_SIMD m16  v16i_lt(v16i a, v16i b) { return _mm512_cmplt_epi32_mask(a, b); } /* signed */
+LKI_SIMD v16i v16i_set1(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+LKI_SIMD v16i v16i_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+LKI_SIMD void v16i_store(int32_t *p, v16i x)
+{
+    _mm512_storeu_si512(p, x);
+}
+LKI_SIMD v16i v16i_add(v16i a, v16i b)
+{
+    return _mm512_add_epi32(a, b);
+}
+LKI_SIMD v16i v16i_sub(v16i a, v16i b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+LKI_SIMD v16i v16i_and(v16i a, v16i b)
+{
+    return _mm512_and_si512(a, b);
+}
+LKI_SIMD v16i v16i_or(v16i a, v16i b)
+{
+    return _mm512_or_si512(a, b);
+}
+LKI_SIMD v16i v16i_xor(v16i a, v16i b)
+{
+    return _mm512_xor_si512(a, b);
+}
+LKI_SIMD v16i v16i_shl(v16i a, unsigned n)
+{
+    return _mm512_slli_epi32(a, n);
+}
+LKI_SIMD v16i v16i_shr(v16i a, unsigned n)
+{
+    return _mm512_srli_epi32(a, n);
+} /* zeros come in */
+LKI_SIMD m16 v16i_eq(v16i a, v16i b)
+{
+    return _mm512_cmpeq_epi32_mask(a, b);
+}
+LKI_SIMD m16 v16i_lt(v16i a, v16i b)
+{
+    return _mm512_cmplt_epi32_mask(a, b);
+} /* signed */
 
 /* The 64-bit products of unsigned words. */
 LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
 {
     __m512i even = _mm512_mul_epu32(a, b);
     __m512i odd  = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
-    *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
-    *low  = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+    *high        = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low         = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
 }
 
 LKI_SIMD float v16_sum(v16 x)
@@ -85,7 +204,10 @@ LKI_SIMD float v16_hmax(v16 x)
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 
-LKI_SIMD d16 d16_zero(void) { return (d16){ _mm512_setzero_pd(), _mm512_setzero_pd() }; }
+LKI_SIMD d16 d16_zero(void)
+{
+    return (d16){ _mm512_setzero_pd(), _mm512_setzero_pd() };
+}
 
 LKI_SIMD d16 d16_from(v16 x)
 {
@@ -135,7 +257,8 @@ LKI_SIMD void v16_transpose(v16 x[16])
     v16 t[16];
     for (int i = 0; i < 16; i += 4) {
         __m512 a = _mm512_unpacklo_ps(x[i], x[i + 1]), b = _mm512_unpackhi_ps(x[i], x[i + 1]);
-        __m512 c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
+        __m512 c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]),
+               d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
         t[i]     = _mm512_shuffle_ps(a, c, 0x44);
         t[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
         t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
@@ -143,10 +266,10 @@ LKI_SIMD void v16_transpose(v16 x[16])
     }
     /* t[4 r + c], quarter q: column 4 q + c of rows 4 r .. 4 r + 3. */
     for (int c = 0; c < 4; c++) {
-        __m512 e = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88);
-        __m512 f = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd);
-        __m512 g = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88);
-        __m512 h = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
+        __m512 e  = _mm512_shuffle_f32x4(t[c], t[4 + c], 0x88);
+        __m512 f  = _mm512_shuffle_f32x4(t[c], t[4 + c], 0xdd);
+        __m512 g  = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0x88);
+        __m512 h  = _mm512_shuffle_f32x4(t[8 + c], t[12 + c], 0xdd);
         x[c]      = _mm512_shuffle_f32x4(e, g, 0x88);
         x[4 + c]  = _mm512_shuffle_f32x4(f, h, 0x88);
         x[8 + c]  = _mm512_shuffle_f32x4(e, g, 0xdd);

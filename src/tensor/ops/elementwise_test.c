@@ -11,7 +11,7 @@
 #include "tensor/testing.h"
 
 enum { ROOM = 40000 };
-static float x[ROOM], dy[ROOM], start[ROOM], want[ROOM], got[ROOM];
+static float        x[ROOM], dy[ROOM], start[ROOM], want[ROOM], got[ROOM];
 static const size_t counts[] = { 0, 1, 15, 16, 17, 64, 100, 1000, 16384, 33001 };
 enum { COUNTS = sizeof counts / sizeof counts[0] };
 
@@ -25,7 +25,8 @@ static int open_execs(void **state)
     lki_test_fill(x, ROOM, 1, 8.0f);
     lki_test_fill(dy, ROOM, 2, 1.0f);
     lki_test_fill(start, ROOM, 3, 1.0f);
-    static const float edges[] = { 0.0f, -0.0f, 20.0f, -20.0f, 100.0f, -100.0f, 1e-30f, 0.9f, -0.625f };
+    static const float edges[] = { 0.0f,    -0.0f,  20.0f, -20.0f, 100.0f,
+                                   -100.0f, 1e-30f, 0.9f,  -0.625f };
     memcpy(x, edges, sizeof edges);
     return 0;
 }
@@ -95,7 +96,7 @@ static void slopes_are_derivatives(void **state)
     for (int act = LKI_ACT_GELU_TANH; act <= LKI_ACT_GELU_ERF; act++)
         for (float at = -6.0f; at < 6.0f; at += 0.37f) {
             float h = 1e-2f, slope = lki_reference_activate_slope((lki_activation)act, at);
-            float up = lki_reference_activate((lki_activation)act, at + h);
+            float up   = lki_reference_activate((lki_activation)act, at + h);
             float down = lki_reference_activate((lki_activation)act, at - h);
             assert_true(fabsf((up - down) / (2 * h) - slope) < 1e-3f);
         }
@@ -139,9 +140,10 @@ static void keeps_the_asked_share(void **state)
 static void starts_parameters(void **state)
 {
     (void)state;
-    lk_param params[] = { { .init = LK_INIT_ZERO }, { .init = LK_INIT_ONE },
-                          { .init = LK_INIT_NORMAL, .scale = 0.02f },
-                          { .init = LK_INIT_UNIFORM, .scale = 0.3f } };
+    lk_param            params[] = { { .init = LK_INIT_ZERO },
+                                     { .init = LK_INIT_ONE },
+                                     { .init = LK_INIT_NORMAL, .scale = 0.02f },
+                                     { .init = LK_INIT_UNIFORM, .scale = 0.3f } };
     static const size_t begins[] = { 0, 3, 64, 16381, (size_t)1 << 36 };
     for (size_t k = 0; k < 4; k++)
         for (size_t b = 0; b < 5; b++) {
@@ -209,8 +211,15 @@ static void updates_by_adamw(void **state)
             memset(v[i], 0, sizeof v[i]);
         }
         for (uint64_t t = 1; t <= 3; t++) {
-            lki_adamw_step step = { 1e-2, 0.9, 0.999, 1e-8, 0.1, 1.0 - lki_powi(0.9, t),
-                                    sqrt(1.0 - lki_powi(0.999, t)), 0.125f, 0.7f };
+            lki_adamw_step step = { 1e-2,
+                                    0.9,
+                                    0.999,
+                                    1e-8,
+                                    0.1,
+                                    1.0 - lki_powi(0.9, t),
+                                    sqrt(1.0 - lki_powi(0.999, t)),
+                                    0.125f,
+                                    0.7f };
             lki_reference_adamw(&step, 1000, dy + t, p[0], m[0], v[0]);
             lki_adamw(execs[e], &step, 333, dy + t, p[1], m[1], v[1]); /* in two shards */
             lki_adamw(execs[e], &step, 667, dy + t + 333, p[1] + 333, m[1] + 333, v[1] + 333);
@@ -230,9 +239,13 @@ static void updates_by_sgd(void **state)
             for (int i = 0; i < 2; i++)
                 memcpy(p[i], start, sizeof p[i]);
             for (int t = 0; t < 3; t++) {
-                lki_sgd_step step = { .lr = 0.1f, .momentum = way == 0 ? 0.0f : 0.9f,
-                                      .weight_decay = 1e-3f, .nesterov = way == 2, .first = t == 0,
-                                      .scale = 0.5f, .clip = 0.9f };
+                lki_sgd_step step = { .lr           = 0.1f,
+                                      .momentum     = way == 0 ? 0.0f : 0.9f,
+                                      .weight_decay = 1e-3f,
+                                      .nesterov     = way == 2,
+                                      .first        = t == 0,
+                                      .scale        = 0.5f,
+                                      .clip         = 0.9f };
                 lki_reference_sgd(&step, 1000, dy + t, p[0], way == 0 ? NULL : b[0]);
                 lki_sgd(execs[e], &step, 1000, dy + t, p[1], way == 0 ? NULL : b[1]);
             }

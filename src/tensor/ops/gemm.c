@@ -20,8 +20,8 @@
 enum {
     TILE_ROWS    = LKI_GEMM_M, /* 112 x 384 floats of a stay in a second-level cache */
     SLAB_COLUMNS = 1280,       /* 384 x 1280 floats of b: 1.9 MiB; narrower tiles measured slower */
-    FEW_ROWS     = 48,         /* up to here c is cut by columns only, and b packed where it is used */
-    ALIASED      = 512,        /* rows of a so many floats apart fall into the same cache sets */
+    FEW_ROWS     = 48,  /* up to here c is cut by columns only, and b packed where it is used */
+    ALIASED      = 512, /* rows of a so many floats apart fall into the same cache sets */
 };
 
 /* A thread's buffer: packed a, then one panel of b. */
@@ -96,19 +96,19 @@ static void finish(const product *p, const lki_gemm_block *block, size_t col)
 
 static void tile_task(void *context, size_t index, uint32_t thread)
 {
-    const product       *p   = context;
-    const lki_gemm_args *g   = p->args;
-    size_t               row = index % p->tiles_down * p->tile_rows;
-    size_t               j   = index / p->tiles_down * p->tile_columns;
-    lki_gemm_block block = {
-        .m          = lki_min(p->tile_rows, g->m - row),
-        .n          = lki_min(p->tile_columns, p->columns - j),
-        .row_stride = p->lda,
-        .k_stride   = 1,
-        .packed     = p->pack_a,
-        .b_row      = p->kernels->columns,
-        .c          = g->c + row * p->ldc + p->col + j,
-        .ldc        = p->ldc,
+    const product       *p     = context;
+    const lki_gemm_args *g     = p->args;
+    size_t               row   = index % p->tiles_down * p->tile_rows;
+    size_t               j     = index / p->tiles_down * p->tile_columns;
+    lki_gemm_block       block = {
+              .m          = lki_min(p->tile_rows, g->m - row),
+              .n          = lki_min(p->tile_columns, p->columns - j),
+              .row_stride = p->lda,
+              .k_stride   = 1,
+              .packed     = p->pack_a,
+              .b_row      = p->kernels->columns,
+              .c          = g->c + row * p->ldc + p->col + j,
+              .ldc        = p->ldc,
     };
     size_t k0 = 0;
     do { /* once even for k = 0: c must still be written */
@@ -125,7 +125,8 @@ static void tile_task(void *context, size_t index, uint32_t thread)
 }
 
 /* Few rows: nothing that a thread packs is used by another, so it packs one panel, uses it while
- * it is in the cache, and goes on.  A whole panel of a b that is not transposed is read in place. */
+ * it is in the cache, and goes on.  A whole panel of a b that is not transposed is read in place.
+ */
 static void panel_task(void *context, size_t index, uint32_t thread)
 {
     const product       *p     = context;
@@ -164,7 +165,7 @@ static void panel_task(void *context, size_t index, uint32_t thread)
 static void choose_tiles(product *p)
 {
     size_t threads = lk_exec_threads(p->exec), width = p->kernels->columns;
-    size_t wanted  = threads == 1 ? 1 : 4 * threads;
+    size_t wanted = threads == 1 ? 1 : 4 * threads;
 
     p->tile_rows    = lki_min(TILE_ROWS, lki_round_up(p->args->m, p->kernels->rows));
     p->tile_columns = padded_columns(p);
@@ -196,8 +197,12 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
         .kernels = lki_exec_kernels(exec)->gemm,
         .exec    = exec,
         .packed  = lki_exec_shared(exec),
-        .lda     = args->lda != 0 ? args->lda : args->transpose_a ? args->m : args->k,
-        .ldb     = args->ldb != 0 ? args->ldb : args->transpose_b ? args->k : args->n,
+        .lda     = args->lda != 0      ? args->lda
+                   : args->transpose_a ? args->m
+                                       : args->k,
+        .ldb     = args->ldb != 0      ? args->ldb
+                   : args->transpose_b ? args->k
+                                       : args->n,
         .ldc     = args->ldc != 0 ? args->ldc : args->n,
     };
     if (args->m == 0 || args->n == 0)
@@ -223,9 +228,15 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 void lk_gemm(lk_exec *exec, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
              const float *a, const float *b, float *c, bool accumulate)
 {
-    lki_gemm_args args = { .transpose_a = transpose_a, .transpose_b = transpose_b,
-                           .accumulate = accumulate, .m = m, .n = n, .k = k,
-                           .a = a, .b = b, .c = c };
+    lki_gemm_args args = { .transpose_a = transpose_a,
+                           .transpose_b = transpose_b,
+                           .accumulate  = accumulate,
+                           .m           = m,
+                           .n           = n,
+                           .k           = k,
+                           .a           = a,
+                           .b           = b,
+                           .c           = c };
     lki_gemm(exec, &args);
 }
 

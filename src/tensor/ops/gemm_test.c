@@ -15,19 +15,23 @@ enum { ROOM = 200000 };
 static float a[ROOM], b[ROOM], start[ROOM], bias[ROOM], want[ROOM], got[ROOM], want_pre[ROOM],
     got_pre[ROOM];
 
-typedef struct { size_t m, n, k; } size;
+typedef struct {
+    size_t m, n, k;
+} size;
 
 /* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel. */
 static const size sizes[] = {
-    { 1, 1, 1 },    { 1, 33, 7 },   { 6, 16, 5 },  { 14, 32, 9 },   { 15, 31, 3 },   { 48, 17, 40 },
-    { 49, 33, 65 }, { 3, 5, 0 },    { 13, 1, 64 }, { 1, 65, 385 },  { 5, 40, 769 },  { 61, 20, 390 },
-    { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 }, { 50, 64, 512 }, { 64, 128, 17 },
+    { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
+    { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
+    { 5, 40, 769 },  { 61, 20, 390 }, { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 },
+    { 50, 64, 512 }, { 64, 128, 17 },
 };
 
 static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
 {
     size_t rows = args.ldc != 0 ? args.ldc : args.n, used = args.m * rows;
-    LK_ASSERT(used <= ROOM && (args.m + 3) * (args.k + 3) <= ROOM && (args.n + 3) * (args.k + 3) <= ROOM);
+    LK_ASSERT(used <= ROOM && (args.m + 3) * (args.k + 3) <= ROOM &&
+              (args.n + 3) * (args.k + 3) <= ROOM);
     memcpy(want, start, used * sizeof *want);
     memcpy(want_pre, start, used * sizeof *want);
     args.c   = want;
@@ -63,9 +67,15 @@ static void equals_the_scalar_loop(void **state)
     fill_all();
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (unsigned way = 0; way < 8; way++)
-            check(execs, count, (lki_gemm_args){ .transpose_a = way & 1, .transpose_b = way & 2,
-                                                 .accumulate = way & 4, .m = sizes[s].m,
-                                                 .n = sizes[s].n, .k = sizes[s].k, .a = a, .b = b });
+            check(execs, count,
+                  (lki_gemm_args){ .transpose_a = way & 1,
+                                   .transpose_b = way & 2,
+                                   .accumulate  = way & 4,
+                                   .m           = sizes[s].m,
+                                   .n           = sizes[s].n,
+                                   .k           = sizes[s].k,
+                                   .a           = a,
+                                   .b           = b });
     lki_test_execs_free(execs, count);
 }
 
@@ -81,11 +91,18 @@ static void equals_it_with_strides_and_epilogues(void **state)
             for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++) {
                 size z = some[s];
                 check(execs, count,
-                      (lki_gemm_args){ .transpose_a = way & 1, .transpose_b = way & 2, .m = z.m,
-                                       .n = z.n, .k = z.k, .a = a, .b = b,
-                                       .lda = (way & 1 ? z.m : z.k) + 3,
-                                       .ldb = (way & 2 ? z.k : z.n) + 2, .ldc = z.n + 5,
-                                       .bias = bias, .activation = (lki_activation)act });
+                      (lki_gemm_args){ .transpose_a = way & 1,
+                                       .transpose_b = way & 2,
+                                       .m           = z.m,
+                                       .n           = z.n,
+                                       .k           = z.k,
+                                       .a           = a,
+                                       .b           = b,
+                                       .lda         = (way & 1 ? z.m : z.k) + 3,
+                                       .ldb         = (way & 2 ? z.k : z.n) + 2,
+                                       .ldc         = z.n + 5,
+                                       .bias        = bias,
+                                       .activation  = (lki_activation)act });
             }
     lki_test_execs_free(execs, count);
 }
@@ -99,7 +116,8 @@ static void rows_do_not_depend_on_their_batch(void **state)
     fill_all();
     lk_gemm(execs[0], false, true, M, N, K, a, b, want, false);
     for (size_t e = 0; e < count; e++)
-        for (size_t first = 0, rows = 1; first < M; first += rows, rows = lki_min(2 * rows, M - first)) {
+        for (size_t first = 0, rows = 1; first < M;
+             first += rows, rows    = lki_min(2 * rows, M - first)) {
             lk_gemm(execs[e], false, true, rows, N, K, a + first * K, b, got, false);
             assert_memory_equal(got, want + first * N, rows * N * sizeof *got);
         }
@@ -120,7 +138,7 @@ static void other_orders_give_other_bits(void **state)
             float sum = 0.0f, half[2] = { 0.0f, 0.0f };
             for (size_t p = 0; p < K; p++) {
                 float x = a[i * K + p], y = b[p * N + j], product = x * y;
-                sum             = sum + product;
+                sum               = sum + product;
                 half[p / (K / 2)] = fmaf(x, y, half[p / (K / 2)]);
             }
             unfused += sum != want[i * N + j];
