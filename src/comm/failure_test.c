@@ -196,11 +196,11 @@ static void death_at_any_moment_is_told(void **state)
 static void a_stopped_rank_is_told(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < OPERATIONS - 1; i += 2) {
+    for (size_t i = 0; i < OPERATIONS - 1; i += 4) {
         story s = { .op = &operations[i], .expect = LK_ETIMEOUT,
                     .words = { "rank 1 (pid", "stopped, last in", "at step 12 in backward" } };
-        world w = { .size = SIZE, .timeout_ms = 300, .victim = VICTIM, .signal = SIGSTOP,
-                    .after_ms = 60 };
+        world w = { .size = SIZE, .timeout_ms = 1500, .victim = VICTIM, .signal = SIGSTOP,
+                    .after_ms = 100 };
         assert_int_equal(world_run(w, goes_on, &s), survivors);
     }
 }
