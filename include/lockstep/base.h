@@ -92,6 +92,45 @@ LK_API size_t lk_dtype_bytes(lk_dtype dtype);
 /* "F32" and so on; "?" for a value that is no lk_dtype. */
 LK_API const char *lk_dtype_name(lk_dtype dtype);
 
+/* ---- Reductions -------------------------------------------------------------------------- */
+
+/* One row a kind: X(NAME, code, name in messages). */
+#define LK_REDUCE_TABLE(X)                                                                       \
+    X(SUM, 0, "sum")                                                                             \
+    X(PRODUCT, 1, "product")                                                                     \
+    X(MIN, 2, "min")                                                                             \
+    X(MAX, 3, "max")                                                                             \
+    X(AVG, 4, "avg")                                                                             \
+    X(PREMUL_SUM, 5, "premul_sum")
+
+typedef enum {
+#define LK_REDUCE_ENUM(name, code, text) LK_REDUCE_##name = (code),
+    LK_REDUCE_TABLE(LK_REDUCE_ENUM)
+#undef LK_REDUCE_ENUM
+} lk_reduce_kind;
+
+/* How elements are combined.  Operands meet in the order of the canonical tree.  Integers wrap.
+ * F16 and BF16 are computed in FP32 and rounded once, to nearest even, at the end.  A NaN among
+ * the operands makes the result the one quiet NaN 0x7fc0..., in min and max too, where -0 is
+ * less than +0.  AVG is the sum times 1/N (computed in the type of the sum); integers have none. */
+typedef struct {
+    lk_reduce_kind kind;
+    double         factor; /* PREMUL_SUM: every element times this, then the sum */
+} lk_reduce_op;
+
+static const lk_reduce_op LK_SUM     = { LK_REDUCE_SUM, 1 };
+static const lk_reduce_op LK_PRODUCT = { LK_REDUCE_PRODUCT, 1 };
+static const lk_reduce_op LK_MIN     = { LK_REDUCE_MIN, 1 };
+static const lk_reduce_op LK_MAX     = { LK_REDUCE_MAX, 1 };
+static const lk_reduce_op LK_AVG     = { LK_REDUCE_AVG, 1 };
+
+/* Integers take an integral factor of at most 2^53; floats one rounded to the type of the sum. */
+static inline lk_reduce_op lk_premul_sum(double factor)
+{
+    lk_reduce_op op = { LK_REDUCE_PREMUL_SUM, factor };
+    return op;
+}
+
 #ifdef __cplusplus
 }
 #endif
