@@ -291,10 +291,13 @@ static void print_weights(const train_options *options, lk_status status)
 static int run_worker(train_options *options)
 {
     lk_comm *comm = NULL;
-    if (lk_join(&comm) != LK_OK)
-        return report(lk_error_last()->status);
+    lk_status status = lk_join(&comm);
+    if (status == LK_EPEER || status == LK_ETIMEOUT)
+        return exit_code(status); /* the launcher knows, and says it once for all */
+    if (status != LK_OK)
+        return report(status);
 
-    lk_status status = lk_train_check(&options->config);
+    status = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
@@ -362,6 +365,8 @@ static int start(train_options *options, char **argv)
 
 static int train_main(int argc, char **argv)
 {
+    /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
+    (void)signal(SIGXFSZ, SIG_IGN);
     train_options options = { .config = { .resume_step = -1 } };
     int           result  = lki_options_parse(&lki_command_train, argc, argv, &options);
     if (result < 0)

@@ -6,8 +6,8 @@
  * overlook only the terminal's SIGINT and still obey kill -INT (watch.c).
  *
  * SIGPIPE is blocked as well: a reader that goes away closes the sink, and the workers then find
- * it out by themselves.  SIGCHLD must not be ignored, or the kernel would reap our children and
- * throw their statuses away.
+ * it out by themselves; and SIGXFSZ: what `ulimit -f` forbids is an error like any other.  SIGCHLD
+ * must not be ignored, or the kernel would reap our children and throw their statuses away.
  */
 #include <errno.h>
 #include <string.h>
@@ -35,6 +35,7 @@ lk_status lki_signals_open(lki_job *job)
     job->interrupt_ignored = is_ignored(SIGINT);
     blocked                = set;
     sigaddset(&blocked, SIGPIPE);
+    sigaddset(&blocked, SIGXFSZ);
     job->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (job->signals < 0)
         return lk_fail(LK_ENOMEM, "cannot watch for signals: signalfd: %s", strerror(errno));
@@ -51,12 +52,14 @@ void lki_signals_close(lki_job *job)
 {
     if (job->signals < 0)
         return;
-    if (!sigismember(&job->mask, SIGPIPE)) { /* ours: the caller must not die of it now */
+    static const int ours[] = {SIGPIPE, SIGXFSZ}; /* the caller must not die of them now */
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
         struct timespec none = {0};
-        sigset_t        pipe;
-        sigemptyset(&pipe);
-        sigaddset(&pipe, SIGPIPE);
-        (void)sigtimedwait(&pipe, NULL, &none);
+        sigset_t        one;
+        sigemptyset(&one);
+        sigaddset(&one, ours[i]);
+        if (!sigismember(&job->mask, ours[i]))
+            (void)sigtimedwait(&one, NULL, &none);
     }
     (void)sigaction(SIGCHLD, &job->child, NULL);
     (void)pthread_sigmask(SIG_SETMASK, &job->mask, NULL);
