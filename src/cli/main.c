@@ -141,7 +141,7 @@ int main(int argc, char **argv)
     if (command == NULL)
         return refuse_unknown(argv[1]);
     int status = command->main(argc - 1, argv + 1);
-    if (fflush(stdout) != 0) {
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
         perror("lockstep: writing to standard output");
         return LKI_EXIT_FAILURE;
     }
