@@ -298,7 +298,7 @@ static void names_memory_that_changed(void **state)
 static void names_a_gradient_that_is_not_finite(void **state)
 {
     (void)state;
-    fails_with(NOT_FINITE, LK_ENONFINITE, "step 2: the gradient of 'w'");
+    fails_with(NOT_FINITE, LK_ENONFINITE, "step 3: the gradient of 'w'");
 }
 
 static void names_the_tensor_in_which_models_differ(void **state)

@@ -89,6 +89,7 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
     return LK_OK;
 }
 
+/* Messages count steps as people do, from 1. */
 static lk_status check_finite(const lk_parallel *parallel, const lk_step_result *result)
 {
     for (uint32_t v = 0; v < parallel->leaves; v++)
@@ -97,7 +98,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
                            "step %llu: the loss of virtual worker %u is not finite; "
                            "lower the learning rate or clip the gradient (nothing "
                            "was updated)",
-                           (unsigned long long)parallel->step, v);
+                           (unsigned long long)parallel->step + 1, v);
     if (isfinite(result->grad_norm))
         return LK_OK;
     const lki_layout *layout = parallel->layout;
@@ -107,7 +108,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
     return lk_fail(LK_ENONFINITE,
                    "step %llu: the gradient of '%s' is not finite; lower the learning "
                    "rate or clip the gradient (nothing was updated)",
-                   (unsigned long long)parallel->step,
+                   (unsigned long long)parallel->step + 1,
                    layout->params[layout->spans[span].param].name);
 }
 

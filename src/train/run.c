@@ -139,6 +139,7 @@ static lk_status session_open(lki_session *s)
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
     lk_parallel_range(s->parallel, &s->first, &s->count);
+    lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     LK_TRY(lki_journal_begin(s->journal, s->start));
     LK_TRY(introduce(s));
@@ -231,7 +232,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     LK_TRY(lk_parallel_begin(s->parallel, step));
     fetch_values(s);
     while (lk_parallel_next(s->parallel, &turn)) {
-        lk_comm_note(s->comm, step, "forward and backward");
+        lk_comm_note(s->comm, step + 1, "forward and backward"); /* as the log counts */
         mark = lki_seconds();
         LK_TRY(lk_loader_next(s->loader, &batch));
         LK_ASSERT(batch.step == step && batch.virtual_worker == turn.virtual_worker &&
@@ -241,7 +242,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
         record->data_seconds += loaded - mark;
         record->compute_seconds += lki_seconds() - loaded;
     }
-    lk_comm_note(s->comm, step, "reducing gradients");
+    lk_comm_note(s->comm, step + 1, "reducing gradients");
     mark = lki_seconds();
     LK_TRY(lk_parallel_finish(s->parallel, record->lr, &result));
     double       end  = lki_seconds();
@@ -319,6 +320,7 @@ static lk_status loop(lki_session *s, lk_train_result *result)
         LK_TRY(run_step(s, done, &record));
         done++;
         result->loss = record.loss;
+        lk_comm_note(s->comm, done, "leaving the step");
         LK_TRY(lki_journal_step(s->journal, &record));
         LK_TRY(after_step(s, done, &stop, result));
     }
