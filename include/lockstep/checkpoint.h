@@ -35,7 +35,8 @@ typedef struct {
 
 /* Writes DIR/step-%08u, and once that is durable removes the steps older than the newest `keep`
  * (0 = keep all) that are complete by their manifests; never the one just written.  Creates DIR if
- * need be.  LK_EINVAL when the step is already there; LK_EIO with the file and the reason, nothing
+ * need be.  LK_EINVAL when the step is already there and whole (a damaged one is moved aside, to
+ * DIR/damaged-step-...); LK_EIO with the file and the reason, nothing
  * half-written left under the final name.  A file's name ends in ".safetensors". */
 LK_API LK_NODISCARD lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
                                                   const lk_checkpoint_file *files,

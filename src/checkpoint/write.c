@@ -131,18 +131,39 @@ static lk_status write_manifest(writer *w)
 
 /* ---- The directory ------------------------------------------------------------------------- */
 
+/* A whole step stays where it is.  A damaged one, which resuming has skipped, would be in the way
+ * of the run that makes it again: it moves aside, under a name that means nothing to readers. */
+static lk_status make_way(writer *w, const char *name)
+{
+    char           aside[LKI_STEP_NAME_BYTES + 40];
+    struct stat    info;
+    lk_checkpoint *there = NULL;
+    if (lstat(w->final, &info) != 0)
+        return LK_OK;
+    lk_status status = lk_checkpoint_open(&there, w->final, NULL, 0);
+    lk_checkpoint_free(there);
+    if (status == LK_OK)
+        return lk_fail(LK_EINVAL, "'%s' is there already and is never overwritten; resume from it "
+                                  "or choose another directory", w->final);
+    if (status == LK_ENOMEM)
+        return status;
+    (void)snprintf(aside, sizeof aside, "damaged-%s-%ld", name, (long)getpid());
+    LK_TRY(lki_directory_join(w->scratch, w->dir, aside));
+    if (rename(w->final, w->scratch) != 0)
+        return lk_fail(LK_EIO, "'%s' is damaged and cannot be moved aside: %s", w->final,
+                       strerror(errno));
+    return LK_OK;
+}
+
 static lk_status prepare(writer *w)
 {
-    char        name[LKI_STEP_NAME_BYTES], temporary[LKI_STEP_NAME_BYTES + 40];
-    struct stat info;
+    char name[LKI_STEP_NAME_BYTES], temporary[LKI_STEP_NAME_BYTES + 40];
     lki_step_name(name, w->info->step);
     (void)snprintf(temporary, sizeof temporary, LKI_TEMPORARY_PREFIX "%s-%ld", name + 5,
                    (long)getpid());
     LK_TRY(lki_directory_join(w->final, w->dir, name));
     LK_TRY(lki_directory_make(w->dir));
-    if (lstat(w->final, &info) == 0)
-        return lk_fail(LK_EINVAL, "'%s' is there already and is never overwritten; resume from it "
-                                  "or choose another directory", w->final);
+    LK_TRY(make_way(w, name));
     lki_directory_sweep(w->dir);
 
     LK_TRY(lki_directory_join(w->scratch, w->dir, temporary));

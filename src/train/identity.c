@@ -107,15 +107,16 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
-    const char *key;
-    json_t     *value;
+    const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15); /* 0.1, not 0.1000… */
+    const char  *key;
+    json_t      *value;
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
         json_t *other = json_object_get(stored, key);
         if (other != NULL && json_equal(other, value))
             continue;
-        char     *was    = other == NULL ? NULL : json_dumps(other, JSON_ENCODE_ANY);
-        char     *now    = json_dumps(value, JSON_ENCODE_ANY);
+        char     *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
+        char     *now    = json_dumps(value, as_people_write);
         lk_status status = lk_fail(
             LK_EINVAL,
             "--%s is %s, but the checkpoint was made with %s; resume with the same "

@@ -70,6 +70,23 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
     return LK_OK;
 }
 
+/* Resumed from an older step, a run makes newer ones again, with the same bits: losses, weights
+ * and options as that step's own manifest tells them. */
+static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
+{
+    lk_checkpoint *checkpoint = NULL;
+    if (lk_checkpoint_open_step(&checkpoint, dir, info->step) != LK_OK)
+        return false;
+    const lk_checkpoint_info *there = lk_checkpoint_describe(checkpoint);
+    json_t *theirs = json_loads(there->config, 0, NULL), *ours = json_loads(info->config, 0, NULL);
+    bool    same   = json_equal(theirs, ours) && strcmp(there->weights, info->weights) == 0 &&
+                strcmp(there->exactness_id, info->exactness_id) == 0;
+    json_decref(theirs);
+    json_decref(ours);
+    lk_checkpoint_free(checkpoint);
+    return same;
+}
+
 static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
 {
     const lk_train_config *config = session->config;
@@ -88,8 +105,10 @@ static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
                                 .exactness_id = session->exactness_id,
                                 .weights      = weights,
                                 .config       = text };
-    lk_status status = lk_checkpoint_write(config->checkpoint, &info, s->files, s->file_count,
-                                           config->keep ? config->keep : 3);
+    lk_status status = LK_OK;
+    if (!is_there_already(config->checkpoint, &info))
+        status = lk_checkpoint_write(config->checkpoint, &info, s->files, s->file_count,
+                                     config->keep ? config->keep : 3);
     free(text);
     return status;
 }
@@ -220,8 +239,8 @@ static lk_status resume(lki_session *session)
                                        (uint64_t)config->resume_step));
     else
         LK_TRY(lk_checkpoint_open(&checkpoint, config->checkpoint, notes, sizeof notes));
-    if (notes[0] != '\0')
-        lki_journal_say(session->journal, "%s", notes);
+    if (notes[0] != '\0') /* whole lines */
+        lki_journal_say(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info   = lk_checkpoint_describe(checkpoint);
     lk_status                 status = check_compatible(session, info);
     if (status == LK_OK && info->step > config->steps)
