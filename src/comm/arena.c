@@ -111,7 +111,8 @@ static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
         return lk_fail(LK_EIO, "arena %s: memfd_create: %s", name, strerror(errno));
     lk_status st = LK_OK;
     if (ftruncate(*fd, (off_t)bytes) != 0)
-        st = lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s", name, bytes, strerror(errno));
+        st = lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s%s", name, bytes, strerror(errno),
+                     lki_memory_hint(errno));
     if (st == LK_OK)
         st = map_fd(memory, *fd, name, bytes);
     int error = st == LK_OK ? posix_fallocate(*fd, 0, (off_t)bytes) : 0;

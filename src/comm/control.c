@@ -115,8 +115,8 @@ static lk_status board_create(lki_control *control)
         return lk_fail(LK_EIO, "cannot create the control memory: %s", strerror(errno));
     int error = posix_fallocate(control->fd, 0, (off_t)bytes);
     if (error != 0)
-        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s", control->size, bytes,
-                       strerror(error));
+        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s%s", control->size,
+                       bytes, strerror(error), lki_memory_hint(error));
     (void)fcntl(control->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
     if (memory == MAP_FAILED)

@@ -17,6 +17,7 @@
 #ifndef LKI_COMM_GROUP_H
 #define LKI_COMM_GROUP_H
 
+#include <errno.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 
@@ -292,5 +293,11 @@ LK_NODISCARD lk_status lki_descriptor_send(int socket, const lki_arena_message *
 /* Takes one message.  *fd is -1, and *open false, when the other side has closed. */
 LK_NODISCARD lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd,
                                               bool *open);
+
+/* What to do about shared memory that could not be had, where that is not plain. */
+static inline const char *lki_memory_hint(int error)
+{
+    return error == EFBIG ? "; ulimit -f limits shared memory too: raise it" : "";
+}
 
 #endif
