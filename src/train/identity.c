@@ -107,7 +107,7 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
-    const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15); /* 0.1, not 0.1000… */
+    const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
     const char  *key;
     json_t      *value;
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)

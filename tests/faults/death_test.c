@@ -1,0 +1,244 @@
+/* death_test.c -- a worker that dies or stops, or a launcher that does: everybody ends, one line
+ * says why, and the run goes on from its newest checkpoint to the bits it would have had.
+ *
+ * Goal:   whoever is killed, whenever: no process is left, the exit status is 128 + the signal, the
+ *         verdict names rank, pid, signal and step, and --resume on another number of workers
+ *         prints the undisturbed run's weights.
+ * Method: the command itself, hit while it runs (job.h).  Where the moment of the blow cannot be
+ *         chosen exactly (checkpoint, evaluation) the verdict tells what was hit, and the
+ *         test tries again until it was that.
+ */
+#include "faults/job.h"
+
+#define SAVES "--checkpoint ck --checkpoint-every 5 --keep 2 "
+#define ENDLESS "--steps 100000000 "
+
+enum { TRIES = 50 };
+
+static uint32_t another(uint32_t workers)
+{
+    return workers % JOB_WORKERS_MAX + 1;
+}
+
+static void say_taken(const char *what, uint32_t workers, uint32_t rank, double seconds)
+{
+    print_message("%s, rank %u of %u: all gone after %.0f ms\n", what, rank, workers,
+                  1e3 * seconds);
+}
+
+static void killed_at_the_start(void **state)
+{
+    static job j;
+    if (access("/proc/thread-self/children", F_OK) != 0) {
+        print_message("skipped: this kernel does not list a process's children\n");
+        skip();
+    }
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++)
+        for (uint32_t rank = 0; rank < workers; rank++) {
+            job_start(&j, *state, workers, MLP ENDLESS);
+            job_await_children(&j);
+            job_hit(&j, j.worker[rank], SIGKILL);
+            say_taken("killed at the start", workers, rank, job_wait(&j));
+            assert_int_equal(j.result.status, 128 + SIGKILL);
+            (void)job_blames(&j, rank, "was killed by SIGKILL", NULL);
+        }
+}
+
+static void killed_in_a_step(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++)
+        for (uint32_t rank = 0; rank < workers; rank++) {
+            job_start(&j, *state, workers, MLP SAVES "--steps 60 --log pipe");
+            job_await_step(&j, HIT_AT);
+            job_hit(&j, j.worker[rank], SIGKILL);
+            say_taken("killed in a step", workers, rank, job_wait(&j));
+            assert_int_equal(j.result.status, 128 + SIGKILL);
+            assert_string_equal(j.result.out, "");
+            unsigned long step = job_blames(&j, rank, "was killed by SIGKILL", NULL);
+            assert_in_range(step, HIT_AT, HIT_AT + AHEAD_MAX);
+            goes_on(*state, MLP, another(workers), STEPS, wanted);
+            forget(*state);
+        }
+}
+
+/* Any other end that nobody asked for is told in the same way. */
+static void ended_by_other_signals(void **state)
+{
+    static const int signals[] = { SIGSEGV, SIGABRT, SIGBUS };
+    static job       j;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        char what[64];
+        job_start(&j, *state, 2, MLP "--steps 60 --log pipe");
+        job_await_step(&j, HIT_AT);
+        (void)snprintf(what, sizeof what, "was killed by SIG%s", sigabbrev_np(signals[i]));
+        job_hit(&j, j.worker[1], signals[i]);
+        (void)job_wait(&j);
+        assert_int_not_equal(j.result.status, 0);
+        if (strstr(j.result.err, "Sanitizer") != NULL)
+            continue; /* it catches these signals, and exits with a status of its own */
+        assert_int_equal(j.result.status, 128 + signals[i]);
+        (void)job_blames(&j, 1, what, NULL);
+    }
+}
+
+/* ---- Moments that must be hit ------------------------------------------------------------- */
+
+#define EVALUATES "train mlp --data synthetic:images=20000,h=4,w=4,c=1,classes=3 " \
+                  "--validation 0.95 --eval-every 1 --virtual-workers 4 --hidden 256 " \
+                  "--global-batch 8 --lr 0.05 "
+
+static void killed_while_evaluating(void **state)
+{
+    static job j;
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++)
+        for (uint32_t rank = 0; rank < workers; rank += workers - 1) {
+            const char *phase = "";
+            int         tries = 0;
+            while (strncmp(phase, "evaluating", 10) != 0) {
+                assert_true(tries++ < TRIES);
+                job_start(&j, *state, workers, EVALUATES ENDLESS);
+                job_await_word(&j, "validation loss");
+                job_hit(&j, j.worker[rank], SIGKILL);
+                double taken = job_wait(&j);
+                assert_int_equal(j.result.status, 128 + SIGKILL);
+                assert_true(job_blames(&j, rank, "was killed by SIGKILL", &phase) >= 1);
+                say_taken("killed while evaluating", workers, rank, taken);
+            }
+        }
+}
+
+/* Whether a checkpoint is being written. */
+static bool is_saving(const char *folder)
+{
+    char           path[64];
+    struct dirent *entry;
+    bool           found = false;
+    (void)snprintf(path, sizeof path, "%s/ck", folder);
+    DIR *dir = opendir(path);
+    while (dir != NULL && !found && (entry = readdir(dir)) != NULL)
+        found = strncmp(entry->d_name, ".tmp-step-", 10) == 0;
+    if (dir != NULL)
+        (void)closedir(dir);
+    return found;
+}
+
+/* Stops rank 0, which writes, in the middle of a checkpoint. */
+static void stop_while_saving(job *j)
+{
+    for (double since = seconds_now();;) {
+        if (is_saving(j->folder)) {
+            (void)kill(j->worker[0], SIGSTOP);
+            while (process_state(j->worker[0]) != 'T')
+                check_waiting(j, since, "rank 0 to stop");
+            if (is_saving(j->folder))
+                return;
+            (void)kill(j->worker[0], SIGCONT);
+        }
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "no checkpoint seen in the making");
+    }
+}
+
+/* The newest step of "ck", whole or not. */
+static unsigned long newest_step(const char *folder)
+{
+    static command_result r;
+    (void)run_shell(&r, folder, "ls ck | sort | tail -n 1");
+    unsigned long step = 0;
+    assert_int_equal(sscanf(r.out, "step-%lu", &step), 1);
+    return step;
+}
+
+#define WIDE "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 " \
+             "--hidden 128,128 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.01 "
+
+static void hit_while_saving(const char *folder, uint32_t workers, uint32_t rank)
+{
+    static job  j;
+    const char *phase = "";
+    for (int tries = 0; strncmp(phase, "writing a checkpoint", 20) != 0; tries++) {
+        assert_true(tries < TRIES);
+        forget(folder);
+        job_start(&j, folder, workers,
+                  WIDE ENDLESS "--checkpoint ck --checkpoint-every 1 --keep 2");
+        job_await_word(&j, "step 1/");
+        job_await_file(&j, "ck/step-00000002");
+        stop_while_saving(&j);
+        job_hit(&j, j.worker[rank], SIGKILL);
+        (void)kill(j.worker[0], SIGCONT);
+        double taken = job_wait(&j);
+        assert_int_equal(j.result.status, 128 + SIGKILL);
+        (void)job_blames(&j, rank, "was killed by SIGKILL", &phase);
+        say_taken("killed while saving", workers, rank, taken);
+    }
+}
+
+static void killed_while_saving(void **state)
+{
+    for (uint32_t workers = 2; workers <= 3; workers++)
+        for (uint32_t rank = 0; rank < workers; rank++) {
+            char wanted[65];
+            hit_while_saving(*state, workers, rank);
+            unsigned long steps = newest_step(*state) + 3;
+            undisturbed(*state, WIDE, steps, wanted);
+            goes_on(*state, WIDE, another(workers), steps, wanted);
+            forget(*state);
+        }
+}
+
+/* ---- Stopped workers, dead launchers ------------------------------------------------------ */
+
+static void a_stopped_worker_is_named_after_the_deadline(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        job_start(&j, *state, 3, MLP SAVES "--steps 60 --log pipe --timeout 1");
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.worker[rank], SIGSTOP);
+        double taken = job_wait(&j);
+        say_taken("stopped, --timeout 1", 3, rank, taken);
+        assert_true(taken > 0.5);
+        assert_int_equal(j.result.status, 128 + SIGKILL);
+        unsigned long step =
+            job_blames(&j, rank, "is stopped (by SIGSTOP or a debugger)", NULL);
+        assert_in_range(step, HIT_AT, HIT_AT + AHEAD_MAX);
+        goes_on(*state, MLP, 2, STEPS, wanted);
+        forget(*state);
+    }
+}
+
+static void workers_do_not_outlive_the_launcher(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t workers = 2; workers <= JOB_WORKERS_MAX; workers++) {
+        job_start(&j, *state, workers, MLP SAVES "--steps 60 --log pipe");
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.pid, SIGKILL);
+        double taken = job_wait(&j); /* fails if one is left */
+        print_message("launcher of %u killed: all gone after %.0f ms\n", workers, 1e3 * taken);
+        assert_int_equal(j.result.status, 128 + SIGKILL);
+        goes_on(*state, MLP, another(workers), STEPS, wanted);
+        forget(*state);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_at_the_start),
+        cmocka_unit_test(killed_in_a_step),
+        cmocka_unit_test(ended_by_other_signals),
+        cmocka_unit_test(killed_while_evaluating),
+        cmocka_unit_test(killed_while_saving),
+        cmocka_unit_test(a_stopped_worker_is_named_after_the_deadline),
+        cmocka_unit_test(workers_do_not_outlive_the_launcher),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,210 @@
+/* disk_test.c -- disks that are full, closed or wrong: an error that says so, and nothing lost.
+ *
+ * Goal:   whatever a file or directory refuses, the command says which, ends with a status other
+ *         than 0 and by no signal, and what was saved before is whole and can be gone on from.
+ * Method: a tmpfs of 64 KiB and a read-only mount in a mount namespace (skipped where the kernel
+ *         grants none), /dev/full, ulimit -f, and bits that the test flips.
+ */
+#include "faults/job.h"
+
+#define FAILS(r) assert_int_equal((r).status, 1)
+
+/* Runs a line of shell as root of a user and mount namespace of its own. */
+static void run_unshared(command_result *r, const char *folder, const char *line)
+{
+    static char whole[3000];
+    (void)run_shell(r, folder, "mkdir -p mnt && unshare -rm mount -t tmpfs none mnt");
+    if (r->status != 0) {
+        print_message("skipped: no mounts here: %s\n", r->err);
+        skip();
+    }
+    (void)snprintf(whole, sizeof whole, "unshare -rm sh -c '%s'", line);
+    (void)run_shell(r, folder, whole);
+}
+
+static void a_full_disk_loses_nothing_older(void **state)
+{
+    static command_result r;
+    char                  wanted[65], digits[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    run_unshared(&r, *state,
+                 "cd mnt && mount -t tmpfs -o size=64k none . && cd . && cd $PWD && "
+                 LK_TEST_COMMAND " " MLP "--checkpoint ck --checkpoint-every 2 --keep 100 --quiet "
+                 "--workers 2 --steps 60; test $? = 1 || exit 9; ls -A ck | grep -v ^step-; "
+                 LK_TEST_COMMAND " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && "
+                 LK_TEST_COMMAND " " MLP "--checkpoint ck --resume --workers 3 --steps 60");
+    if (r.status != 0)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_says(r.err, "in writing a checkpoint: cannot ");
+    assert_says(r.err, "No space left on device");
+    assert_says(r.err, "resuming from ck/step-000000");
+    assert_int_equal(strlen(r.out), 73); /* ls found nothing half-written */
+    read_weights(&r, digits);
+    assert_string_equal(digits, wanted);
+}
+
+static void a_directory_that_cannot_be_written_is_said_first(void **state)
+{
+    static command_result r;
+    run_unshared(&r, *state,
+                 "mount --bind mnt mnt && mount -o remount,ro,bind mnt && "
+                 LK_TEST_COMMAND " " MLP "--checkpoint mnt --workers 2 --steps 60; test $? = 1 && "
+                 LK_TEST_COMMAND " " MLP "--checkpoint mnt/ck --workers 2 --steps 60; "
+                 "test $? = 1 && "
+                 LK_TEST_COMMAND " " MLP "--log mnt/log --workers 2 --steps 60; test $? = 1");
+    if (r.status != 0)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
+    assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system\n");
+    assert_says(r.err, "cannot write the log 'mnt/log': Read-only file system\n");
+    assert_null(strstr(r.err, "step 1/")); /* before any work */
+}
+
+static void a_path_that_is_no_directory_is_said_first(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "echo > file");
+    run_command(&r, *state, MLP "--steps 5 --checkpoint file");
+    FAILS(r);
+    assert_says(r.err, "'file'");
+    run_command(&r, *state, MLP "--steps 5 --checkpoint file/ck");
+    FAILS(r);
+    assert_says(r.err, "'file/ck': Not a directory");
+    run_command(&r, *state, MLP "--steps 5 --checkpoint nowhere/ck");
+    FAILS(r);
+    assert_says(r.err, "'nowhere/ck': No such file or directory");
+    run_command(&r, *state, MLP "--steps 5 --log nowhere/log");
+    FAILS(r);
+    assert_says(r.err, "'nowhere/log': No such file or directory");
+}
+
+static void a_full_device_fails_log_and_output(void **state)
+{
+    static const char *const modes[] = { "processes", "threads" };
+    static command_result    r;
+    for (size_t i = 0; i < 2; i++) {
+        char line[512];
+        (void)snprintf(line, sizeof line,
+                       MLP "--steps 5 --workers 3 --quiet --log /dev/full --worker-mode %s",
+                       modes[i]);
+        run_command(&r, *state, line);
+        FAILS(r);
+        assert_string_equal(r.out, "");
+        assert_says(r.err, "cannot write the log '/dev/full': No space left on device");
+        (void)snprintf(line, sizeof line,
+                       MLP "--steps 5 --workers 3 --quiet --worker-mode %s >/dev/full", modes[i]);
+        run_command(&r, *state, line);
+        FAILS(r);
+        assert_says(r.err, "writing to standard output: No space left on device");
+    }
+}
+
+/* ulimit -f raises SIGXFSZ, which must not be the end. */
+static void a_limit_of_size_is_an_error(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "ulimit -f 1; " LK_TEST_COMMAND " " MLP "--workers 2 --steps 5");
+    FAILS(r);
+    assert_says(r.err, "File too large; ulimit -f");
+    (void)run_shell(&r, *state, "ulimit -f 1200; " LK_TEST_COMMAND " " MLP
+                                "--workers 2 --quiet --steps 100000000 --log log");
+    FAILS(r);
+    assert_says(r.err, "cannot write the log 'log': File too large");
+    (void)run_shell(&r, *state, "ulimit -f 16; " LK_TEST_COMMAND " " MLP "--workers 2 --quiet "
+                                "--steps 2 --hidden 512 --worker-mode threads --checkpoint big");
+    FAILS(r);
+    assert_says(r.err, "File too large");
+    (void)run_shell(&r, *state, "ls -A big");
+    assert_string_equal(r.out, "");
+}
+
+/* ---- Damage ------------------------------------------------------------------------------- */
+
+/* Makes "ck" with steps 10 and 20 of the run to 60. */
+static void make_two(const char *folder)
+{
+    static command_result r;
+    forget(folder);
+    run_command(&r, folder, MLP "--steps 20 --checkpoint ck --checkpoint-every 10 --workers 2");
+    assert_int_equal(r.status, 0);
+}
+
+static void damage_is_skipped_with_its_reason(void **state)
+{
+    static const struct { const char *how, *reason; } damages[] = {
+        { "printf '\\125' | dd of=ck/step-00000020/model.safetensors bs=1 seek=700 conv=notrunc",
+          "differs from its hash" },
+        { "printf '\\125' | dd of=ck/step-00000020/optimizer.safetensors bs=1 seek=700 "
+          "conv=notrunc",
+          "differs from its hash" },
+        { "printf '\\125' | dd of=ck/step-00000020/manifest.json bs=1 seek=300 conv=notrunc",
+          "manifest.json" },
+        { "truncate -s 500 ck/step-00000020/model.safetensors", "has 500 bytes" },
+        { "rm ck/step-00000020/manifest.json", "No such file" },
+    };
+    static command_result r;
+    char                  wanted[65], digits[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
+        make_two(*state);
+        (void)run_shell(&r, *state, damages[i].how);
+        assert_int_equal(r.status, 0);
+        run_command(&r, *state, MLP "--steps 60 --checkpoint ck --resume=20 --workers 3 --quiet");
+        FAILS(r);
+        assert_says(r.err, damages[i].reason);
+        run_command(&r, *state,
+                    MLP "--steps 60 --checkpoint ck --checkpoint-every 10 --resume --workers 3");
+        if (r.status != 0)
+            fail_msg("%s: status %d: %s", damages[i].how, r.status, r.err);
+        assert_says(r.err, "skipped step-00000020: ");
+        assert_says(r.err, damages[i].reason);
+        assert_says(r.err, "resuming from ck/step-00000010");
+        read_weights(&r, digits);
+        assert_string_equal(digits, wanted);
+        (void)run_shell(&r, *state, "ls ck"); /* the damaged one is still there to be looked at */
+        assert_says(r.out, "damaged-step-00000020-");
+    }
+    forget(*state);
+}
+
+static void a_step_that_is_the_same_is_left_alone(void **state)
+{
+    static command_result r;
+    char                  wanted[65], digits[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    make_two(*state);
+    run_command(&r, *state,
+                MLP "--steps 60 --checkpoint ck --checkpoint-every 10 --resume=10 --workers 3");
+    if (r.status != 0)
+        fail_msg("status %d: %s", r.status, r.err);
+    read_weights(&r, digits);
+    assert_string_equal(digits, wanted);
+    forget(*state);
+}
+
+static void nothing_whole_is_nothing_to_resume(void **state)
+{
+    static command_result r;
+    make_two(*state);
+    (void)run_shell(&r, *state, "for f in ck/*/model.safetensors; do truncate -s 9 $f; done");
+    run_command(&r, *state, MLP "--steps 60 --checkpoint ck --resume --workers 2");
+    FAILS(r);
+    assert_says(r.err, "none of the 2 checkpoints in 'ck' verifies; the newest: ck/step-00000020/");
+    assert_string_equal(r.out, "");
+    forget(*state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_disk_loses_nothing_older),
+        cmocka_unit_test(a_directory_that_cannot_be_written_is_said_first),
+        cmocka_unit_test(a_path_that_is_no_directory_is_said_first),
+        cmocka_unit_test(a_full_device_fails_log_and_output),
+        cmocka_unit_test(a_limit_of_size_is_an_error),
+        cmocka_unit_test(damage_is_skipped_with_its_reason),
+        cmocka_unit_test(a_step_that_is_the_same_is_left_alone),
+        cmocka_unit_test(nothing_whole_is_nothing_to_resume),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,315 @@
+/* faults/job.h -- a training job that runs while a test does something to it.
+ *
+ * A job can write its log into a pipe of 4 KiB that the test holds.  Rank 0 then cannot be more
+ * than some 20 steps ahead of what the test has read, however fast or slow the machine is: so a
+ * test hits a run where it wants, without sleeping, and the run has a fixed number of steps whose
+ * weights are known.  Every wait has a generous limit; how long it really took is printed.
+ */
+#ifndef LKT_JOB_H
+#define LKT_JOB_H
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "cli/command.h"
+
+#define MLP "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 " \
+            "--hidden 8 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.05 "
+enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECONDS = 30 };
+
+typedef struct {
+    const char    *folder;
+    pid_t          pid; /* of the command: the launcher, and leader of its process group */
+    uint32_t       workers;
+    pid_t          worker[JOB_WORKERS_MAX];
+    int            log; /* the pipe */
+    char           line[1024];
+    size_t         used;
+    double         hit_at;
+    command_result result;
+} job;
+
+static inline double seconds_now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline void nap(void)
+{
+    const struct timespec moment = { 0, 1000000 };
+    (void)nanosleep(&moment, NULL);
+}
+
+/* The kernel's letter for the state of a process; 0 = there is none. */
+static inline char process_state(pid_t pid)
+{
+    char path[64], text[512];
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return 0;
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *name_end = strrchr(text, ')');
+    return name_end != NULL && name_end[1] != '\0' ? name_end[2] : (char)0;
+}
+
+/* Whoever is dead but not yet reaped, by a parent that is not ours, is gone all the same. */
+static inline bool is_gone(pid_t pid)
+{
+    char state = process_state(pid);
+    return state == 0 || state == 'Z' || state == 'X';
+}
+
+static inline void job_kill_all(const job *j)
+{
+    for (uint32_t i = 0; i < j->workers; i++)
+        if (j->worker[i] > 0)
+            (void)kill(j->worker[i], SIGKILL);
+    (void)kill(-j->pid, SIGKILL);
+}
+
+static inline void job_fail(const job *j, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static inline void job_fail(const job *j, const char *format, ...)
+{
+    char    text[4096];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    job_kill_all(j);
+    fail_msg("%s", text);
+}
+
+/* Starts "lockstep ARGUMENTS" in a process group of its own. */
+static inline void job_start(job *j, const char *folder, uint32_t workers, const char *arguments)
+{
+    static char line[3000];
+    char        path[64];
+    assert_true(workers <= JOB_WORKERS_MAX);
+    (void)memset(j, 0, sizeof *j);
+    j->folder  = folder;
+    j->workers = workers;
+    (void)snprintf(path, sizeof path, "%s/err", folder); /* nobody shall read the last job's */
+    (void)unlink(path);
+    (void)close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    (void)snprintf(path, sizeof path, "%s/pipe", folder);
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    j->log = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    assert_true(j->log >= 0);
+    assert_int_equal(fcntl(j->log, F_SETPIPE_SZ, 4096), 4096);
+    (void)snprintf(line, sizeof line, "cd %s && exec %s %s --workers %u >out 2>err </dev/null",
+                   folder, LK_TEST_COMMAND, arguments, workers);
+    (void)fflush(NULL);
+    j->pid = fork();
+    assert_true(j->pid >= 0);
+    if (j->pid == 0) {
+        (void)setpgid(0, 0);
+        (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    (void)setpgid(j->pid, j->pid);
+}
+
+/* ---- Waiting for something to hit --------------------------------------------------------- */
+
+static inline void check_waiting(job *j, double since, const char *what)
+{
+    if (seconds_now() - since > LIMIT_SECONDS)
+        job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, what);
+    if (waitpid(j->pid, NULL, WNOHANG) != 0) {
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        job_fail(j, "the job ended before %s: %s", what, j->result.err);
+    }
+    nap();
+}
+
+/* Waits until stderr says something, and learns the workers from what rank 0 introduces. */
+static inline void job_await_word(job *j, const char *word)
+{
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        if (strstr(j->result.err, word) != NULL)
+            break;
+    }
+    for (uint32_t i = 0; i < j->workers; i++) {
+        char wanted[32];
+        (void)snprintf(wanted, sizeof wanted, "\nrank %u (pid ", i);
+        const char *found = strstr(j->result.err, wanted);
+        assert_non_null(found);
+        j->worker[i] = (pid_t)atoi(found + strlen(wanted));
+    }
+}
+
+static inline void job_await_file(job *j, const char *name)
+{
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", j->folder, name);
+    for (double since = seconds_now(); access(path, F_OK) != 0;)
+        check_waiting(j, since, name);
+}
+
+/* Reads what the log's pipe holds, up to the line of `step`; whether that has been seen. */
+static inline bool read_log(job *j, unsigned long step)
+{
+    char byte;
+    while (read(j->log, &byte, 1) == 1) {
+        unsigned long seen = 0;
+        if (j->used + 1 < sizeof j->line)
+            j->line[j->used++] = byte;
+        if (byte != '\n')
+            continue;
+        j->line[j->used] = '\0';
+        j->used          = 0;
+        if (sscanf(j->line, "{\"step\": %lu, \"epoch\"", &seen) == 1 && seen >= step)
+            return true;
+    }
+    return false;
+}
+
+static inline void job_await_step(job *j, unsigned long step)
+{
+    job_await_word(j, "step 1/");
+    double since = seconds_now();
+    while (!read_log(j, step))
+        check_waiting(j, since, "a step in the log");
+}
+
+/* Waits until all workers are started, before they have said a word. */
+static inline void job_await_children(job *j)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->pid, (int)j->pid);
+    for (double since = seconds_now();;) {
+        FILE    *file  = fopen(path, "r");
+        uint32_t count = 0;
+        while (file != NULL && count < j->workers && fscanf(file, "%d", &j->worker[count]) == 1)
+            count++;
+        if (file != NULL)
+            (void)fclose(file);
+        if (count == j->workers)
+            return;
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "no %u workers within %d s", j->workers, LIMIT_SECONDS);
+    }
+}
+
+/* ---- The blow and the end ----------------------------------------------------------------- */
+
+static inline void job_hit(job *j, pid_t pid, int number)
+{
+    j->hit_at = seconds_now();
+    assert_int_equal(kill(pid, number), 0);
+}
+
+/* Waits for the command and for every worker to be gone; returns the seconds since the blow. */
+static inline double job_wait(job *j)
+{
+    int    status = 0;
+    double taken  = 0;
+    while (waitpid(j->pid, &status, WNOHANG) == 0) {
+        while (read_log(j, (unsigned long)-1))
+            continue;
+        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+            job_fail(j, "the job goes on %d s after the blow", LIMIT_SECONDS);
+        nap();
+    }
+    taken = seconds_now() - j->hit_at;
+    for (uint32_t i = 0; i < j->workers; i++)
+        while (j->worker[i] > 0 && !is_gone(j->worker[i])) {
+            if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+                job_fail(j, "rank %u is still there, state %c", i, process_state(j->worker[i]));
+            taken = seconds_now() - j->hit_at;
+            nap();
+        }
+    (void)close(j->log);
+    j->result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    read_stream(j->folder, "out", j->result.out, sizeof j->result.out);
+    read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+    return taken;
+}
+
+/* The one line of the command itself, which must be the last of stderr. */
+static inline const char *job_verdict(const job *j)
+{
+    static const char mark[] = "lockstep train: ";
+    const char       *line   = strstr(j->result.err, mark);
+    if (line == NULL || strstr(line + 1, mark) != NULL || strchr(line, '\n') == NULL ||
+        strchr(line, '\n')[1] != '\0')
+        fail_msg("not one last line of the command's own in: %s", j->result.err);
+    return line + strlen(mark);
+}
+
+/* The verdict names rank and pid, says `what`, and the step; returns that, and the phase. */
+static inline unsigned long job_blames(const job *j, uint32_t rank, const char *what,
+                                       const char **phase)
+{
+    char        wanted[128];
+    const char *line = job_verdict(j);
+    int         in   = 0;
+    (void)snprintf(wanted, sizeof wanted, "rank %u (pid %d) %s", rank, (int)j->worker[rank], what);
+    if (strncmp(line, wanted, strlen(wanted)) != 0)
+        fail_msg("not '%s': %s", wanted, line);
+    unsigned long step = 0;
+    (void)sscanf(line + strlen(wanted), " at step %lu in %n", &step, &in);
+    if (phase != NULL)
+        *phase = in == 0 ? "" : line + strlen(wanted) + in;
+    return step;
+}
+
+/* ---- What must be true afterwards --------------------------------------------------------- */
+
+/* The weights of the run of `steps` steps that nobody disturbed. */
+static inline void undisturbed(const char *folder, const char *options, unsigned long steps,
+                               char digits[65])
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps %lu --workers 1 --strategy single --quiet",
+                   options, steps);
+    run_command(&r, folder, line);
+    if (r.status != 0)
+        fail_msg("%s: status %d: %s", line, r.status, r.err);
+    read_weights(&r, digits);
+}
+
+/* All that is in the directory "ck" verifies, nothing half-written is left, and going on from its
+ * newest with another number of workers gives the undisturbed run's bits. */
+static inline void goes_on(const char *folder, const char *options, uint32_t workers,
+                           unsigned long steps, const char *wanted)
+{
+    static command_result r;
+    char                  line[1024], digits[65];
+    run_command(&r, folder, "inspect ck");
+    if (r.status != 0)
+        fail_msg("inspect: status %d: %s%s", r.status, r.out, r.err);
+    (void)snprintf(line, sizeof line, "%s --checkpoint ck --resume --steps %lu --workers %u",
+                   options, steps, workers);
+    run_command(&r, folder, line);
+    if (r.status != 0)
+        fail_msg("%s: status %d: %s", line, r.status, r.err);
+    assert_says(r.err, "resuming from ck/step-");
+    read_weights(&r, digits);
+    if (strcmp(digits, wanted) != 0)
+        fail_msg("resumed: %s, undisturbed: %s\n%s", digits, wanted, r.err);
+    (void)run_shell(&r, folder, "ls -A ck | grep -v '^step-[0-9]*$'");
+    assert_string_equal(r.out, "");
+}
+
+static inline void forget(const char *folder)
+{
+    static command_result r;
+    (void)run_shell(&r, folder, "rm -rf ck");
+}
+
+#endif

@@ -1,0 +1,134 @@
+/* stop_test.c -- Ctrl-C and its kin: the job saves, leaves with 75, and goes on to the same bits.
+ *
+ * Goal:   one request saves and leaves, from whoever it comes and whomever it reaches; a second
+ *         ends a job that cannot save; what was saved is the run's state, bit for bit.
+ * Method: job.h; the log's pipe holds a run at a known step, and rank 0 in it while nobody reads.
+ */
+#include "faults/job.h"
+
+#define RUN MLP "--checkpoint ck --steps 60 --log pipe "
+
+static void stops_and_goes_on(const char *folder, uint32_t workers, const char *options, int number,
+                              bool whole_group, const char *wanted)
+{
+    static job j;
+    job_start(&j, folder, workers, options);
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, whole_group ? -j.pid : j.pid, number);
+    double taken = job_wait(&j);
+    print_message("%s to %s of %u: left after %.0f ms\n", strsignal(number),
+                  whole_group ? "the group" : "the launcher", workers, 1e3 * taken);
+    if (j.result.status != 75)
+        fail_msg("status %d: %s", j.result.status, j.result.err);
+    assert_string_equal(j.result.out, "");
+    assert_null(strstr(j.result.err, "lockstep train: rank"));
+    goes_on(folder, MLP, workers % JOB_WORKERS_MAX + 1, STEPS, wanted);
+    forget(folder);
+}
+
+static void a_signal_to_the_launcher_saves(void **state)
+{
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    char             wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t i = 0; i < 3; i++)
+        stops_and_goes_on(*state, 2 + i, RUN, signals[i], false, wanted);
+}
+
+static void a_signal_to_everybody_counts_once(void **state)
+{
+    char wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    stops_and_goes_on(*state, 3, RUN, SIGINT, true, wanted);
+    stops_and_goes_on(*state, 3, RUN, SIGTERM, true, wanted);
+}
+
+static void threads_save_as_well(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (int number = SIGINT; number != 0; number = number == SIGINT ? SIGTERM : 0) {
+        job_start(&j, *state, 3, RUN "--worker-mode threads");
+        job_await_word(&j, "step 1/");
+        (void)memset(j.worker, 0, sizeof j.worker); /* they are one process */
+        while (!read_log(&j, HIT_AT))
+            nap();
+        job_hit(&j, j.pid, number);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 75);
+        goes_on(*state, MLP, 2, STEPS, wanted);
+        forget(*state);
+    }
+}
+
+/* A worker that is asked alone passes it on: it means the job. */
+static void a_signal_to_one_worker_stops_the_job(void **state)
+{
+    static job j;
+    job_start(&j, *state, 3, RUN);
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[1], SIGTERM);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 75);
+    forget(*state);
+}
+
+/* Whether the process has taken all signals that were sent to it. */
+static bool has_taken_signals(pid_t pid)
+{
+    char path[64], line[256];
+    bool taken = false;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "ShdPnd:", 7) == 0)
+            taken = strtoull(line + 7, NULL, 16) == 0;
+    (void)fclose(file);
+    return taken;
+}
+
+static void a_second_signal_ends_what_cannot_save(void **state)
+{
+    static const int signals[] = { SIGINT, SIGTERM };
+    static job       j;
+    for (size_t i = 0; i < 2; i++) {
+        char wanted[64];
+        job_start(&j, *state, 3, RUN "--checkpoint-every 5");
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.pid, signals[i]); /* nobody reads the log: rank 0 cannot go on */
+        for (double since = seconds_now(); !has_taken_signals(j.pid);)
+            check_waiting(&j, since, "the first signal to be taken");
+        assert_int_equal(kill(j.pid, signals[i]), 0);
+        int status;
+        while (waitpid(j.pid, &status, WNOHANG) == 0)
+            if (seconds_now() - j.hit_at > LIMIT_SECONDS)
+                job_fail(&j, "the second %s did not end the job", strsignal(signals[i]));
+        print_message("a second %s: ended after %.0f ms\n", strsignal(signals[i]),
+                      1e3 * (seconds_now() - j.hit_at));
+        for (uint32_t r = 0; r < 3; r++)
+            assert_true(is_gone(j.worker[r]));
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 128 + signals[i]);
+        read_stream(j.folder, "err", j.result.err, sizeof j.result.err);
+        (void)snprintf(wanted, sizeof wanted, "a second SIG%s ended", sigabbrev_np(signals[i]));
+        assert_int_equal(strncmp(job_verdict(&j), wanted, strlen(wanted)), 0);
+        (void)close(j.log);
+        run_command(&j.result, *state, "inspect ck"); /* the one of step 10 */
+        assert_int_equal(j.result.status, 0);
+        forget(*state);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_signal_to_the_launcher_saves),
+        cmocka_unit_test(a_signal_to_everybody_counts_once),
+        cmocka_unit_test(threads_save_as_well),
+        cmocka_unit_test(a_signal_to_one_worker_stops_the_job),
+        cmocka_unit_test(a_second_signal_ends_what_cannot_save),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
