@@ -79,7 +79,7 @@ static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
         return false;
     const lk_checkpoint_info *there = lk_checkpoint_describe(checkpoint);
     json_t *theirs = json_loads(there->config, 0, NULL), *ours = json_loads(info->config, 0, NULL);
-    bool    same   = json_equal(theirs, ours) && strcmp(there->weights, info->weights) == 0 &&
+    bool    same = json_equal(theirs, ours) && strcmp(there->weights, info->weights) == 0 &&
                 strcmp(there->exactness_id, info->exactness_id) == 0;
     json_decref(theirs);
     json_decref(ours);
@@ -100,12 +100,12 @@ static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
     json_decref(object);
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "checkpoint: no memory for the configuration");
-    lk_checkpoint_info info = { .step         = step,
-                                .seed         = config->seed,
-                                .exactness_id = session->exactness_id,
-                                .weights      = weights,
-                                .config       = text };
-    lk_status status = LK_OK;
+    lk_checkpoint_info info   = { .step         = step,
+                                  .seed         = config->seed,
+                                  .exactness_id = session->exactness_id,
+                                  .weights      = weights,
+                                  .config       = text };
+    lk_status          status = LK_OK;
     if (!is_there_already(config->checkpoint, &info))
         status = lk_checkpoint_write(config->checkpoint, &info, s->files, s->file_count,
                                      config->keep ? config->keep : 3);
@@ -123,7 +123,8 @@ lk_status lki_save(lki_session *session, uint64_t step)
     lki_free(s.tensors);
     lki_free(s.names);
     LK_TRY(status);
-    lk_comm_set_timeout(session->comm, WRITING_TIMEOUT_MS);
+    if (session->rank != 0) /* who waits for rank 0; it itself waits for nobody slow */
+        lk_comm_set_timeout(session->comm, WRITING_TIMEOUT_MS);
     status = lk_barrier(session->comm);
     lk_comm_set_timeout(session->comm, 0);
     return status;
