@@ -290,7 +290,7 @@ static void print_weights(const train_options *options, lk_status status)
 
 static int run_worker(train_options *options)
 {
-    lk_comm *comm = NULL;
+    lk_comm  *comm   = NULL;
     lk_status status = lk_join(&comm);
     if (status == LK_EPEER || status == LK_ETIMEOUT)
         return exit_code(status); /* the launcher knows, and says it once for all */

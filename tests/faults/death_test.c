@@ -86,9 +86,10 @@ static void ended_by_other_signals(void **state)
 
 /* ---- Moments that must be hit ------------------------------------------------------------- */
 
-#define EVALUATES "train mlp --data synthetic:images=20000,h=4,w=4,c=1,classes=3 " \
-                  "--validation 0.95 --eval-every 1 --virtual-workers 4 --hidden 256 " \
-                  "--global-batch 8 --lr 0.05 "
+#define EVALUATES                                                                                  \
+    "train mlp --data synthetic:images=20000,h=4,w=4,c=1,classes=3 "                               \
+    "--validation 0.95 --eval-every 1 --virtual-workers 4 --hidden 256 "                           \
+    "--global-batch 8 --lr 0.05 "
 
 static void killed_while_evaluating(void **state)
 {
@@ -152,8 +153,9 @@ static unsigned long newest_step(const char *folder)
     return step;
 }
 
-#define WIDE "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 " \
-             "--hidden 128,128 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.01 "
+#define WIDE                                                                                       \
+    "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "              \
+    "--hidden 128,128 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.01 "
 
 static void hit_while_saving(const char *folder, uint32_t workers, uint32_t rank)
 {
@@ -204,8 +206,7 @@ static void a_stopped_worker_is_named_after_the_deadline(void **state)
         say_taken("stopped, --timeout 1", 3, rank, taken);
         assert_true(taken > 0.5);
         assert_int_equal(j.result.status, 128 + SIGKILL);
-        unsigned long step =
-            job_blames(&j, rank, "is stopped (by SIGSTOP or a debugger)", NULL);
+        unsigned long step = job_blames(&j, rank, "is stopped (by SIGSTOP or a debugger)", NULL);
         assert_in_range(step, HIT_AT, HIT_AT + AHEAD_MAX);
         goes_on(*state, MLP, 2, STEPS, wanted);
         forget(*state);

@@ -27,12 +27,13 @@ static void a_full_disk_loses_nothing_older(void **state)
     static command_result r;
     char                  wanted[65], digits[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    run_unshared(&r, *state,
-                 "cd mnt && mount -t tmpfs -o size=64k none . && cd . && cd $PWD && "
-                 LK_TEST_COMMAND " " MLP "--checkpoint ck --checkpoint-every 2 --keep 100 --quiet "
-                 "--workers 2 --steps 60; test $? = 1 || exit 9; ls -A ck | grep -v ^step-; "
-                 LK_TEST_COMMAND " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && "
-                 LK_TEST_COMMAND " " MLP "--checkpoint ck --resume --workers 3 --steps 60");
+    run_unshared(
+        &r, *state,
+        "cd mnt && mount -t tmpfs -o size=64k none . && cd . && cd $PWD && " LK_TEST_COMMAND " " MLP
+        "--checkpoint ck --checkpoint-every 2 --keep 100 --quiet "
+        "--workers 2 --steps 60; test $? = 1 || exit 9; ls -A ck | grep -v ^step-; " LK_TEST_COMMAND
+        " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && " LK_TEST_COMMAND " " MLP
+        "--checkpoint ck --resume --workers 3 --steps 60");
     if (r.status != 0)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_says(r.err, "in writing a checkpoint: cannot ");
@@ -47,11 +48,11 @@ static void a_directory_that_cannot_be_written_is_said_first(void **state)
 {
     static command_result r;
     run_unshared(&r, *state,
-                 "mount --bind mnt mnt && mount -o remount,ro,bind mnt && "
-                 LK_TEST_COMMAND " " MLP "--checkpoint mnt --workers 2 --steps 60; test $? = 1 && "
-                 LK_TEST_COMMAND " " MLP "--checkpoint mnt/ck --workers 2 --steps 60; "
-                 "test $? = 1 && "
-                 LK_TEST_COMMAND " " MLP "--log mnt/log --workers 2 --steps 60; test $? = 1");
+                 "mount --bind mnt mnt && mount -o remount,ro,bind mnt && " LK_TEST_COMMAND " " MLP
+                 "--checkpoint mnt --workers 2 --steps 60; test $? = 1 && " LK_TEST_COMMAND " " MLP
+                 "--checkpoint mnt/ck --workers 2 --steps 60; "
+                 "test $? = 1 && " LK_TEST_COMMAND " " MLP
+                 "--log mnt/log --workers 2 --steps 60; test $? = 1");
     if (r.status != 0)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
@@ -106,12 +107,14 @@ static void a_limit_of_size_is_an_error(void **state)
     (void)run_shell(&r, *state, "ulimit -f 1; " LK_TEST_COMMAND " " MLP "--workers 2 --steps 5");
     FAILS(r);
     assert_says(r.err, "File too large; ulimit -f");
-    (void)run_shell(&r, *state, "ulimit -f 1200; " LK_TEST_COMMAND " " MLP
-                                "--workers 2 --quiet --steps 100000000 --log log");
+    (void)run_shell(&r, *state,
+                    "ulimit -f 1200; " LK_TEST_COMMAND " " MLP
+                    "--workers 2 --quiet --steps 100000000 --log log");
     FAILS(r);
     assert_says(r.err, "cannot write the log 'log': File too large");
-    (void)run_shell(&r, *state, "ulimit -f 16; " LK_TEST_COMMAND " " MLP "--workers 2 --quiet "
-                                "--steps 2 --hidden 512 --worker-mode threads --checkpoint big");
+    (void)run_shell(&r, *state,
+                    "ulimit -f 16; " LK_TEST_COMMAND " " MLP "--workers 2 --quiet "
+                    "--steps 2 --hidden 512 --worker-mode threads --checkpoint big");
     FAILS(r);
     assert_says(r.err, "File too large");
     (void)run_shell(&r, *state, "ls -A big");
@@ -131,7 +134,9 @@ static void make_two(const char *folder)
 
 static void damage_is_skipped_with_its_reason(void **state)
 {
-    static const struct { const char *how, *reason; } damages[] = {
+    static const struct {
+        const char *how, *reason;
+    } damages[] = {
         { "printf '\\125' | dd of=ck/step-00000020/model.safetensors bs=1 seek=700 conv=notrunc",
           "differs from its hash" },
         { "printf '\\125' | dd of=ck/step-00000020/optimizer.safetensors bs=1 seek=700 "

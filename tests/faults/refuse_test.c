@@ -11,7 +11,9 @@
 
 static void contradictions_are_named(void **state)
 {
-    static const struct { const char *options, *named; } others[] = {
+    static const struct {
+        const char *options, *named;
+    } others[] = {
         { "--lr 0.06", "--lr is 0.06, but the checkpoint was made with 0.05" },
         { "--momentum 0.8", "--momentum is 0.8," },
         { "--nesterov", "--nesterov" },
@@ -33,7 +35,7 @@ static void contradictions_are_named(void **state)
     run_command(&r, *state, MLP "--steps 10 --checkpoint ck --workers 2");
     assert_int_equal(r.status, 0);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        char line[1024];
+        static char line[1024];
         (void)snprintf(line, sizeof line, MLP ON_CK "%s", others[i].options);
         run_command(&r, *state, line);
         assert_int_not_equal(r.status, 0);
@@ -63,7 +65,8 @@ static void infinities_update_nothing(void **state)
         unsigned long saved = 0, failed = 0;
         (void)snprintf(line, sizeof line,
                        MLP "--lr 1e30 --steps 60 --quiet --checkpoint ck --checkpoint-every 1 "
-                           "--log log %s", modes[i]);
+                           "--log log %s",
+                       modes[i]);
         run_command(&r, *state, line);
         assert_int_equal(r.status, 3);
         assert_string_equal(r.out, "");
@@ -81,8 +84,9 @@ static void infinities_update_nothing(void **state)
     }
 }
 
-#define IMAGES "train mlp --virtual-workers 4 --hidden 8 --global-batch 8 --micro-batch 2 " \
-               "--lr 0.1 --quiet --workers 2 --steps 3 --data "
+#define IMAGES                                                                                     \
+    "train mlp --virtual-workers 4 --hidden 8 --global-batch 8 --micro-batch 2 "                   \
+    "--lr 0.1 --quiet --workers 2 --steps 3 --data "
 
 static void cut_data_is_refused(void **state)
 {
