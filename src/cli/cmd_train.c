@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/values.h"
+#include "cli/workers.h"
 #include "lockstep/launch.h"
 #include "lockstep/train.h"
 
@@ -324,34 +325,6 @@ static int run_threads(train_options *options)
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
 }
 
-static int launch(const train_options *options, char **argv)
-{
-    /* argv is the command's part of main's: the program's name stands before it. */
-    static char self[] = "/proc/self/exe";
-    size_t      count  = 0;
-    while (argv[count] != NULL)
-        count++;
-    char **worker = calloc(count + 2, sizeof *worker);
-    if (worker == NULL) {
-        fprintf(stderr, "lockstep train: out of memory\n");
-        return LKI_EXIT_FAILURE;
-    }
-    worker[0] = self;
-    memcpy(worker + 1, argv, count * sizeof *argv);
-
-    lk_launch_options how    = { .workers    = options->config.workers,
-                                 .argv       = worker,
-                                 .timeout_ms = options->config.timeout_ms };
-    lk_launch_result  result = { .exit_code = 0 };
-    lk_status         status = lk_launch(&how, &result);
-    free(worker);
-    if (status != LK_OK)
-        return report(status);
-    if (result.failed && result.exit_code != LKI_EXIT_STOPPED)
-        fprintf(stderr, "lockstep train: %s\n", result.cause);
-    return result.exit_code;
-}
-
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
@@ -360,7 +333,9 @@ static int start(train_options *options, char **argv)
         return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
-    return options->worker_mode == MODE_THREADS ? run_threads(options) : launch(options, argv);
+    return options->worker_mode == MODE_THREADS ? run_threads(options)
+                                                : lki_start_workers(argv, options->config.workers,
+                                                                    options->config.timeout_ms);
 }
 
 static int train_main(int argc, char **argv)

@@ -1,0 +1,11 @@
+/* cli/workers.h -- a command that runs as N workers: copies of itself with the same arguments. */
+#ifndef LKI_CLI_WORKERS_H
+#define LKI_CLI_WORKERS_H
+
+#include <stdint.h>
+
+/* Starts `workers` copies of this program with argv (argv[0] is the command's name), watches them
+ * to their end and says on stderr what failed first.  Returns the exit status. */
+int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms);
+
+#endif
