@@ -55,8 +55,10 @@ static bool read_size(const char *text, size_t length, uint64_t *bytes)
         unit = UINT64_C(1) << (10 * (at - units + 1));
         length--;
     }
-    return lki_parse_u64(text, length, bytes) && *bytes <= (UINT64_C(1) << 40) / unit &&
-           (*bytes *= unit, *bytes >= 4);
+    if (!lki_parse_u64(text, length, bytes) || *bytes > (UINT64_C(1) << 40) / unit)
+        return false;
+    *bytes *= unit;
+    return *bytes >= 4;
 }
 
 static bool add_size(bench_options *options, uint64_t bytes, lki_message *error)
