@@ -1,7 +1,10 @@
 # How all our code is compiled.  Warnings are errors in our own builds only (LK_WERROR).
+# Contraction is off by the exactness contract: fma only where the code says fma.  `fast` is for
+# bench/exactness alone, whose controls prove that they see the difference.
+set(LK_FP_CONTRACT off CACHE STRING "What -ffp-contract= is; anything but off breaks exactness")
 add_library(lk_warnings INTERFACE)
 target_compile_options(lk_warnings INTERFACE
-  -ffp-contract=off            # the exactness contract: fma only where the code says fma
+  -ffp-contract=${LK_FP_CONTRACT}
   -fno-math-errno              # sqrt is one instruction; no value changes
   -fvisibility=hidden -fno-common -fno-strict-aliasing
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wdouble-promotion
