@@ -13,6 +13,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                      uint64_t *hashes)
 {
     const lki_layout *layout = parallel->layout;
+    const size_t      terms  = layout->term_count * sizeof *layout->terms;
+    const size_t      states = parallel->state_count * sizeof *parallel->states;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
                                  options->seed,
@@ -20,6 +22,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  options->first_bucket_bytes,
                                  (uint64_t)options->optimizer.kind,
                                  parallel->state_width,
+                                 lki_xxh3(layout->terms, terms),
+                                 lki_xxh3(parallel->states, states),
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
                                  options->optimizer.momentum,
@@ -80,7 +84,8 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, clipping, seed or buckets)",
+                       "micro-batches, optimizer, clipping, seed, buckets, order of "
+                       "gradient terms or running state)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
