@@ -230,7 +230,7 @@ void lki_reference_maxpool(const lki_conv_shape *s, const float *x, float *y, ui
             size_t iy = oy * s->stride + k / s->kw - s->pad;
             size_t ix = ox * s->stride + k % s->kw - s->pad;
             const float *at = pixel(x, i / s->cin / s->ow / s->oh, s->h, s->w, s->cin, iy, ix);
-            if (at != NULL && (!found || at[c] > y[i])) {
+            if (at != NULL && (!found || (!(at[c] <= y[i]) && y[i] == y[i]))) {
                 found     = true;
                 y[i]      = at[c];
                 argmax[i] = (uint32_t)(iy * s->w + ix);

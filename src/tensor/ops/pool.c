@@ -25,12 +25,13 @@ typedef struct {
     bool                  add;
 } maxpool;
 
-/* Lets input position `at` compete for the maximum of `c` channels. */
+/* Lets input position `at` compete for the maximum of `c` channels.  The first
+ * NaN beats all numbers. */
 static void compete(const float *restrict x, uint32_t at, size_t c, float *restrict best,
                     uint32_t *restrict where)
 {
     for (size_t i = 0; i < c; i++) {
-        bool wins = x[i] > best[i];
+        bool wins = !(x[i] <= best[i]) && best[i] == best[i];
         best[i]   = wins ? x[i] : best[i];
         where[i]  = wins ? at : where[i];
     }

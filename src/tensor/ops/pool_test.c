@@ -43,6 +43,24 @@ static void maxpool_bits(void **state)
     nn_machines_free(&m);
 }
 
+/* A NaN is not lost, wherever in the window it stands; of two the first stays. */
+static void maxpool_keeps_nan(void **state)
+{
+    const lki_conv_shape s = { 1, 2, 2, 1, 1, 2, 2, 2, 0, 1, 1 };
+    nn_machines          m = nn_machines_open();
+    (void)state;
+    for (size_t k = 0; k < m.count; k++)
+        for (uint32_t at = 0; at < 4; at++) {
+            float    x[4] = { 1.0f, 2.0f, 3.0f, 4.0f }, y = 0.0f;
+            uint32_t argmax = 9;
+            x[at] = x[3] = NAN;
+            lki_maxpool(m.exec[k], &s, x, &y, &argmax);
+            assert_true(isnan(y));
+            assert_int_equal(argmax, at);
+        }
+    nn_machines_free(&m);
+}
+
 /* Every dy lands where its maximum stood, in order of outputs. */
 static void maxpool_backward_bits(void **state)
 {
@@ -157,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maxpool_bits),
+        cmocka_unit_test(maxpool_keeps_nan),
         cmocka_unit_test(maxpool_backward_bits),
         cmocka_unit_test(avgpool_bits),
         cmocka_unit_test(maxpool_gradients),
