@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/float.h"
 #include "base/memory.h"
 
 enum { SPINS = 2000 };
@@ -70,6 +71,7 @@ static void *helper(void *argument)
     uint32_t  thread = atomic_fetch_add(&pool->names, 1) + 1;
     uint32_t  seen   = 0;
 
+    lki_float_mode_set(LKI_FLOAT_STANDARD); /* not that of whoever opened the pool */
     for (;;) {
         seen = wait_change(&pool->generation, seen);
         if (atomic_load(&pool->stop))
@@ -89,8 +91,10 @@ lk_status lki_pool_open(lki_pool **out, uint32_t threads)
     LK_TRY(LKI_NEW(&pool, 1, "thread pool"));
     pool->threads = threads;
     lk_status status = LKI_NEW(&pool->handles, threads, "thread pool");
-    for (; status == LK_OK && pool->started + 1 < threads; pool->started++)
-        if (pthread_create(&pool->handles[pool->started], NULL, helper, pool) != 0)
+    while (status == LK_OK && pool->started + 1 < threads)
+        if (pthread_create(&pool->handles[pool->started], NULL, helper, pool) == 0)
+            pool->started++;
+        else
             status = lk_fail(LK_ENOMEM, "threads: could not start thread %u of %u",
                              pool->started + 2, threads);
     if (status != LK_OK) {

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/float.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/strategy.h"
@@ -253,6 +254,10 @@ lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
 {
     if (failed(parallel))
         return lki_fail_again(&parallel->failure);
+    if (!lki_float_is_standard())
+        return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
+                                  "direction, as programs linked with -ffast-math do: its bits "
+                                  "would not be those of others; link without it");
     parallel->step    = step;
     parallel->leaf    = 0;
     parallel->micro   = 0;

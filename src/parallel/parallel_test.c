@@ -13,12 +13,19 @@
 
 #include <cmocka.h>
 
+#include "base/float.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "lockstep/parallel.h"
 
 enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
+
+#if defined(__x86_64__)
+#define TOWARDS_ZERO UINT64_C(0x6000)
+#else
+#define TOWARDS_ZERO UINT64_C(0xc00000)
+#endif
 
 static const lk_param model[] = {
     { .name  = "wte",
@@ -34,7 +41,16 @@ enum { PARAMS = 4, TERMS = 5 };
 
 static const lk_parallel_state running[] = { { "mean", 7, 0, 0.1f }, { "var", 20, 1, 0.1f } };
 
-typedef enum { NOTHING, SWAP_TWO_LEAVES, CORRUPT, NOT_FINITE, OTHER_SHAPE, OTHER_VALUES } mischief;
+typedef enum {
+    NOTHING,
+    SWAP_TWO_LEAVES,
+    CORRUPT,
+    NOT_FINITE,
+    OTHER_SHAPE,
+    OTHER_VALUES,
+    OTHER_TERMS,
+    OTHER_ROUNDING
+} mischief;
 
 /* One run, and what a rank of it leaves behind. */
 typedef struct {
@@ -127,7 +143,15 @@ static lk_status train(rank_run *run, lk_parallel **out)
     memcpy(mine, model, sizeof model);
     if (w->mischief == OTHER_SHAPE && lk_comm_rank(run->comm) == 1)
         mine[2].shape.dims[0] = 34;
-    LK_TRY(lk_parallel_open(out, run->comm, mine, PARAMS, &w->options));
+    lk_parallel_options    options      = w->options;
+    const lk_parallel_term terms[TERMS] = { { 2, 0 }, { 3, 0 }, { 1, 0 }, { 0, 1 }, { 0, 0 } };
+    if (w->mischief == OTHER_TERMS && lk_comm_rank(run->comm) == 1) {
+        options.terms      = terms;
+        options.term_count = TERMS;
+    }
+    LK_TRY(lk_parallel_open(out, run->comm, mine, PARAMS, &options));
+    if (w->mischief == OTHER_ROUNDING && lk_comm_rank(run->comm) == 1)
+        lki_float_mode_set(lki_float_mode() ^ TOWARDS_ZERO); /* of this thread, which ends soon */
     if (w->mischief == OTHER_VALUES) {
         float values[33] = { (float)lk_comm_rank(run->comm) };
         LK_TRY(lk_parallel_load(*out, 2, 0, values));
@@ -313,6 +337,18 @@ static void names_the_tensor_whose_values_differ(void **state)
     fails_with(OTHER_VALUES, LK_EMISMATCH, "different values of 'b'");
 }
 
+static void names_another_order_of_terms(void **state)
+{
+    (void)state;
+    fails_with(OTHER_TERMS, LK_EMISMATCH, "order of gradient terms");
+}
+
+static void refuses_a_thread_that_rounds_otherwise(void **state)
+{
+    (void)state;
+    fails_with(OTHER_ROUNDING, LK_EINVAL, "-ffast-math");
+}
+
 static void refuses_more_workers_than_virtual_workers(void **state)
 {
     (void)state;
@@ -334,6 +370,8 @@ int main(void)
         cmocka_unit_test(names_a_gradient_that_is_not_finite),
         cmocka_unit_test(names_the_tensor_in_which_models_differ),
         cmocka_unit_test(names_the_tensor_whose_values_differ),
+        cmocka_unit_test(names_another_order_of_terms),
+        cmocka_unit_test(refuses_a_thread_that_rounds_otherwise),
         cmocka_unit_test(refuses_more_workers_than_virtual_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,12 +4,14 @@
  * finished gradient announced to the strategy, which reduces between blocks -> norm, clip, update
  * -> log, evaluation, checkpoint.  Nothing that reaches a parameter reads a clock or a rank.
  */
+#include <locale.h>
 #include <math.h>
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/float.h"
 #include "base/memory.h"
 #include "train/session.h"
 
@@ -332,6 +334,32 @@ static lk_status loop(lki_session *s, lk_train_result *result)
                                  : "nothing was saved: there is no --checkpoint directory");
 }
 
+/* What the caller's thread may have set and a run must not see: how numbers are rounded, and with
+ * which decimal point they are written. */
+typedef struct {
+    uint64_t float_mode;
+    locale_t numbers, before;
+} surroundings;
+
+static surroundings surroundings_enter(void)
+{
+    surroundings around = { .float_mode = lki_float_mode(),
+                            .numbers    = newlocale(LC_NUMERIC_MASK, "C", NULL) };
+    lki_float_mode_set(LKI_FLOAT_STANDARD); /* threads that we start inherit it */
+    if (around.numbers != NULL)
+        around.before = uselocale(around.numbers);
+    return around;
+}
+
+static void surroundings_leave(const surroundings *around)
+{
+    if (around->numbers != NULL) {
+        (void)uselocale(around->before);
+        freelocale(around->numbers);
+    }
+    lki_float_mode_set(around->float_mode);
+}
+
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
     lki_session s = { .config      = config,
@@ -344,11 +372,13 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                                        .validation_loss     = (double)NAN,
                                        .validation_accuracy = (double)NAN };
 
-    lk_status status = session_open(&s);
+    surroundings around = surroundings_enter();
+    lk_status    status = session_open(&s);
     if (status == LK_OK)
         status = loop(&s, result);
     if (status != LK_OK && status != LK_ESTOPPED)
         lk_comm_abort(comm); /* records this rank's error and wakes the others */
     session_close(&s);
+    surroundings_leave(&around);
     return status;
 }

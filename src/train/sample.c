@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/float.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "lockstep/checkpoint.h"
@@ -252,9 +253,12 @@ static lk_status open_sampler(sampler *s)
 lk_status lk_sample(const lk_sample_options *options)
 {
     sampler   s      = { .options = options };
+    uint64_t  mode   = lki_float_mode();
+    lki_float_mode_set(LKI_FLOAT_STANDARD);
     lk_status status = open_sampler(&s);
     if (status == LK_OK)
         generate(&s);
+    lki_float_mode_set(mode);
     lki_free(s.weights);
     lki_free(s.window);
     lk_engine_free(s.engine);
