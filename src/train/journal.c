@@ -179,6 +179,13 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     return log_checked(journal, written);
 }
 
+/* JSON has no word for what is not finite. */
+static const char *number_text(char out[32], double value)
+{
+    (void)snprintf(out, 32, "%.17g", value);
+    return isfinite(value) ? out : "null";
+}
+
 lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)
 {
     if (journal == NULL)
@@ -187,13 +194,13 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
                     (unsigned long long)step, loss, 100 * accuracy);
     if (journal->log == NULL)
         return LK_OK;
-    char bits[17];
+    char bits[17], text[32];
     lki_loss_bits(loss, bits);
     return log_checked(journal,
                        fprintf(journal->log,
-                               "{\"step\": %llu, \"val_loss\": %.17g, \"val_loss_bits\": \"%s\", "
+                               "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
                                "\"val_accuracy\": %.17g}\n",
-                               (unsigned long long)step, loss, bits, accuracy));
+                               (unsigned long long)step, number_text(text, loss), bits, accuracy));
 }
 
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
