@@ -48,12 +48,9 @@ LK_API uint32_t lk_comm_size(const lk_comm *comm);
  * is copied (63 bytes). Cheap: call it as often as the place changes. */
 LK_API void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase);
 
-/* From here on every wait has this deadline (0 = the one given at opening): for stretches in which
- * one rank works long while the others wait, such as writing a large file.  Each rank its own. */
-LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
-
-/* From here on every wait has this deadline (0 = the one given at opening): for stretches in
- * which one rank works long while the others wait, such as writing a large file. */
+/* From here on this rank's waits have this deadline (0 = the one given at opening): for stretches
+ * in which one rank works long while the others wait, such as writing a large file.  A peer that is
+ * stopped is no such one: it is missed after the deadline given at opening. */
 LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
 
 /* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error. */

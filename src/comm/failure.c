@@ -114,6 +114,20 @@ static char process_state(int32_t pid)
     return paren != NULL && paren[1] == ' ' ? paren[2] : '\0';
 }
 
+bool lki_waits_for_stopped(const lk_comm *comm, size_t offset, uint64_t target)
+{
+    for (uint32_t rank = 0; rank < comm->size && !comm->group->threads; rank++) {
+        lki_rank_view view;
+        if (lki_counter(comm, rank, offset) >= target)
+            continue;
+        lki_board_view(comm->board, rank, &view);
+        char state = process_state(view.pid);
+        if (state == 'T' || state == 't')
+            return true;
+    }
+    return false;
+}
+
 static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
 {
     if (view->state == LKI_RANK_ABSENT && view->pid == 0)

@@ -255,6 +255,9 @@ void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_s
 lk_status lki_fail_peer_gone(lk_comm *comm, uint32_t rank);
 lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank);
 lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_t waited_ms);
+
+/* Whether a process whose counter is below target is stopped (SIGSTOP, a debugger). */
+bool lki_waits_for_stopped(const lk_comm *comm, size_t offset, uint64_t target);
 lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank);
 
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);

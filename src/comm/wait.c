@@ -10,7 +10,9 @@
  * of the operation (or to where it goes to sleep itself), off the path of those who spin.
  *
  * Sleep is cut into slices.  After each one the rank looks for peers that are gone, so that it
- * learns of a death even without a launcher, and at its deadline.
+ * learns of a death even without a launcher, and at its deadline.  Time in which it did not run
+ * itself does not count: after Ctrl-Z and fg nobody is late.  A longer deadline than that of the
+ * group's opening (lk_comm_set_timeout) is for peers that work; one that is stopped does not.
  */
 #include "comm/group.h"
 
@@ -22,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { YIELDS = 4, SLICE_MS = 50 };
+enum { YIELDS = 4, SLICE_MS = 50, LATE_MS = 10 * SLICE_MS };
 
 /* ThreadSanitizer does not model fences.  This one orders atomics only, and publishes nothing:
  * what it would miss is a lost wake-up, never a race. */
@@ -120,7 +122,9 @@ static lk_status await_slowly(lk_comm *comm, size_t offset, uint64_t target)
         (void)sched_yield();
     }
     int64_t began = lki_now_ms(), left = comm->timeout_ms;
+    int     stopped = 0; /* slices in a row: fg does not wake all ranks in one moment */
     for (;;) {
+        int64_t before = lki_now_ms();
         lki_ring(comm);
         sleep_a_slice(comm, offset, target, left < SLICE_MS ? left : SLICE_MS);
         if (lki_arrived(comm, offset, target))
@@ -128,9 +132,13 @@ static lk_status await_slowly(lk_comm *comm, size_t offset, uint64_t target)
         if (lki_failed(comm))
             return lki_group_failure(comm);
         LK_TRY(lki_peers_check(comm, offset, target));
-        int64_t waited = lki_now_ms() - began;
+        int64_t now    = lki_now_ms();
+        began         += now - before > LATE_MS ? now - before : 0;
+        int64_t waited = now - began;
         left           = comm->timeout_ms - waited;
-        if (left <= 0)
+        bool overdue   = waited >= comm->opened_timeout_ms;
+        stopped        = overdue && lki_waits_for_stopped(comm, offset, target) ? stopped + 1 : 0;
+        if (left <= 0 || stopped > 1)
             return lki_fail_timeout(comm, offset, target, waited);
     }
 }
