@@ -233,13 +233,13 @@ static void workers_do_not_outlive_the_launcher(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_at_the_start),
-        cmocka_unit_test(killed_in_a_step),
-        cmocka_unit_test(ended_by_other_signals),
-        cmocka_unit_test(killed_while_evaluating),
-        cmocka_unit_test(killed_while_saving),
-        cmocka_unit_test(a_stopped_worker_is_named_after_the_deadline),
-        cmocka_unit_test(workers_do_not_outlive_the_launcher),
+        cmocka_unit_test_setup(killed_at_the_start, begin_afresh),
+        cmocka_unit_test_setup(killed_in_a_step, begin_afresh),
+        cmocka_unit_test_setup(ended_by_other_signals, begin_afresh),
+        cmocka_unit_test_setup(killed_while_evaluating, begin_afresh),
+        cmocka_unit_test_setup(killed_while_saving, begin_afresh),
+        cmocka_unit_test_setup(a_stopped_worker_is_named_after_the_deadline, begin_afresh),
+        cmocka_unit_test_setup(workers_do_not_outlive_the_launcher, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

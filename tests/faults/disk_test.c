@@ -202,14 +202,14 @@ static void nothing_whole_is_nothing_to_resume(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_full_disk_loses_nothing_older),
-        cmocka_unit_test(a_directory_that_cannot_be_written_is_said_first),
-        cmocka_unit_test(a_path_that_is_no_directory_is_said_first),
-        cmocka_unit_test(a_full_device_fails_log_and_output),
-        cmocka_unit_test(a_limit_of_size_is_an_error),
-        cmocka_unit_test(damage_is_skipped_with_its_reason),
-        cmocka_unit_test(a_step_that_is_the_same_is_left_alone),
-        cmocka_unit_test(nothing_whole_is_nothing_to_resume),
+        cmocka_unit_test_setup(a_full_disk_loses_nothing_older, begin_afresh),
+        cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_said_first, begin_afresh),
+        cmocka_unit_test_setup(a_path_that_is_no_directory_is_said_first, begin_afresh),
+        cmocka_unit_test_setup(a_full_device_fails_log_and_output, begin_afresh),
+        cmocka_unit_test_setup(a_limit_of_size_is_an_error, begin_afresh),
+        cmocka_unit_test_setup(damage_is_skipped_with_its_reason, begin_afresh),
+        cmocka_unit_test_setup(a_step_that_is_the_same_is_left_alone, begin_afresh),
+        cmocka_unit_test_setup(nothing_whole_is_nothing_to_resume, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -313,4 +313,11 @@ static inline void forget(const char *folder)
     (void)run_shell(&r, folder, "rm -rf ck");
 }
 
+/* Before each test: what one that failed has left must not fail the next. */
+static inline int begin_afresh(void **state)
+{
+    forget(*state);
+    return 0;
+}
+
 #endif

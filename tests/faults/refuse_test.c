@@ -164,11 +164,11 @@ static void the_example_has_the_same_weights_for_every_n(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contradictions_are_named),
-        cmocka_unit_test(infinities_update_nothing),
-        cmocka_unit_test(cut_data_is_refused),
-        cmocka_unit_test(run_reports_the_first_failure),
-        cmocka_unit_test(the_example_has_the_same_weights_for_every_n),
+        cmocka_unit_test_setup(contradictions_are_named, begin_afresh),
+        cmocka_unit_test_setup(infinities_update_nothing, begin_afresh),
+        cmocka_unit_test_setup(cut_data_is_refused, begin_afresh),
+        cmocka_unit_test_setup(run_reports_the_first_failure, begin_afresh),
+        cmocka_unit_test_setup(the_example_has_the_same_weights_for_every_n, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

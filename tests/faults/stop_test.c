@@ -62,6 +62,24 @@ static void threads_save_as_well(void **state)
     }
 }
 
+static void ctrl_z_and_fg_are_no_fault(void **state)
+{
+    static job j;
+    char       wanted[65], digits[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 3, RUN "--timeout 1");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, -j.pid, SIGSTOP);
+    while (seconds_now() - j.hit_at < 2) /* longer than anybody would wait */
+        nap();
+    job_hit(&j, -j.pid, SIGCONT);
+    (void)job_wait(&j);
+    if (j.result.status != 0)
+        fail_msg("status %d: %s", j.result.status, j.result.err);
+    read_weights(&j.result, digits);
+    assert_string_equal(digits, wanted);
+}
+
 /* A worker that is asked alone passes it on: it means the job. */
 static void a_signal_to_one_worker_stops_the_job(void **state)
 {
@@ -124,11 +142,12 @@ static void a_second_signal_ends_what_cannot_save(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_signal_to_the_launcher_saves),
-        cmocka_unit_test(a_signal_to_everybody_counts_once),
-        cmocka_unit_test(threads_save_as_well),
-        cmocka_unit_test(a_signal_to_one_worker_stops_the_job),
-        cmocka_unit_test(a_second_signal_ends_what_cannot_save),
+        cmocka_unit_test_setup(a_signal_to_the_launcher_saves, begin_afresh),
+        cmocka_unit_test_setup(a_signal_to_everybody_counts_once, begin_afresh),
+        cmocka_unit_test_setup(threads_save_as_well, begin_afresh),
+        cmocka_unit_test_setup(ctrl_z_and_fg_are_no_fault, begin_afresh),
+        cmocka_unit_test_setup(a_signal_to_one_worker_stops_the_job, begin_afresh),
+        cmocka_unit_test_setup(a_second_signal_ends_what_cannot_save, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
