@@ -213,6 +213,22 @@ static void a_stopped_worker_is_named_after_the_deadline(void **state)
     }
 }
 
+/* The others give a writer more time, but not one that is stopped. */
+static void a_writer_that_is_stopped_is_named_too(void **state)
+{
+    static job  j;
+    const char *phase = "";
+    job_start(&j, *state, 3,
+              WIDE ENDLESS "--checkpoint ck --checkpoint-every 1 --keep 2 --timeout 1");
+    job_await_word(&j, "step 1/");
+    stop_while_saving(&j);
+    j.hit_at = seconds_now();
+    say_taken("stopped while saving, --timeout 1", 3, 0, job_wait(&j));
+    assert_int_equal(j.result.status, 128 + SIGKILL);
+    (void)job_blames(&j, 0, "is stopped (by SIGSTOP or a debugger)", &phase);
+    assert_int_equal(strncmp(phase, "writing a checkpoint; ", 22), 0);
+}
+
 static void workers_do_not_outlive_the_launcher(void **state)
 {
     static job j;
@@ -239,6 +255,7 @@ int main(void)
         cmocka_unit_test_setup(killed_while_evaluating, begin_afresh),
         cmocka_unit_test_setup(killed_while_saving, begin_afresh),
         cmocka_unit_test_setup(a_stopped_worker_is_named_after_the_deadline, begin_afresh),
+        cmocka_unit_test_setup(a_writer_that_is_stopped_is_named_too, begin_afresh),
         cmocka_unit_test_setup(workers_do_not_outlive_the_launcher, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -4,6 +4,8 @@
  *         ends a job that cannot save; what was saved is the run's state, bit for bit.
  * Method: job.h; the log's pipe holds a run at a known step, and rank 0 in it while nobody reads.
  */
+#include <sys/ioctl.h>
+
 #include "faults/job.h"
 
 #define RUN MLP "--checkpoint ck --steps 60 --log pipe "
@@ -62,17 +64,35 @@ static void threads_save_as_well(void **state)
     }
 }
 
+static void let_pass(double seconds)
+{
+    for (double since = seconds_now(); seconds_now() - since < seconds;)
+        nap();
+}
+
+/* Waits until rank 0 stands before the full pipe, so that the others wait for it. */
+static void await_full_pipe(job *j)
+{
+    int last = -1, bytes = 0;
+    for (double since = seconds_now(); bytes != last; check_waiting(j, since, "a full pipe")) {
+        last = bytes;
+        let_pass(0.2);
+        assert_int_equal(ioctl(j->log, FIONREAD, &bytes), 0);
+    }
+}
+
 static void ctrl_z_and_fg_are_no_fault(void **state)
 {
     static job j;
     char       wanted[65], digits[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, RUN "--timeout 1");
+    job_start(&j, *state, 3, RUN "--timeout 4");
     job_await_step(&j, HIT_AT);
+    await_full_pipe(&j);
     job_hit(&j, -j.pid, SIGSTOP);
-    while (seconds_now() - j.hit_at < 2) /* longer than anybody would wait */
-        nap();
+    let_pass(4.5); /* longer than anybody would wait */
     job_hit(&j, -j.pid, SIGCONT);
+    let_pass(0.2);
     (void)job_wait(&j);
     if (j.result.status != 0)
         fail_msg("status %d: %s", j.result.status, j.result.err);
