@@ -1,6 +1,6 @@
 /* all_reduce.c -- how long lk_all_reduce() takes beside a plain copy of as many bytes.
  *
- *     bench_all_reduce [RANKS]      default: 2
+ *     all_reduce [RANKS]      default: 2
  *
  * Ranks are threads.  A copy by every rank moves what the direct way must move at least: each
  * payload byte read once and written once.  `arena` is the direct way, `heap` the staged one.
@@ -39,7 +39,7 @@ static void must(lk_status st)
 {
     if (st == LK_OK)
         return;
-    fprintf(stderr, "bench_all_reduce: %s\n", lk_error_last()->message);
+    fprintf(stderr, "all_reduce: %s\n", lk_error_last()->message);
     exit(1);
 }
 
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
     pthread_t threads[RANKS_MAX];
 
     if (all.ranks < 1 || all.ranks > RANKS_MAX) {
-        fprintf(stderr, "bench_all_reduce: from 1 to %d ranks\n", RANKS_MAX);
+        fprintf(stderr, "all_reduce: from 1 to %d ranks\n", RANKS_MAX);
         return 2;
     }
     must(lk_comm_open_threads(all.comms, all.ranks, NULL));

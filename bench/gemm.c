@@ -3,7 +3,7 @@
  * The peak is measured in the same process, by a loop of independent fma on the same lanes, right
  * before each product, because clocks wander.  Prints a line a shape: GFLOP/s and the ratio.
  *
- *      bench_gemm [THREADS] [ISA]
+ *      gemm [THREADS] [ISA]
  */
 #include <stdio.h>
 #include <stdlib.h>
