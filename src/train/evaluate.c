@@ -4,6 +4,7 @@
  * order, and sums and counts meet in the canonical tree: the same bits for every N.
  */
 #include "base/memory.h"
+#include "parallel/virtual.h"
 #include "train/session.h"
 
 typedef struct {
@@ -21,46 +22,104 @@ static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t 
     return LKI_NEW(&s->y, micro_batch * s->y_count, "evaluation samples");
 }
 
-static void slice(lki_session *session, samples *s, const lk_walk *walk, uint64_t begin,
-                  uint64_t end, double sums[3])
+/* Where this rank stands on its way through its slices, which follow each other. */
+typedef struct {
+    lk_walk  walk;
+    samples  samples;
+    lk_pass  pass; /* of the slice under way */
+    uint32_t leaf; /* counts from 0 in my range */
+    uint64_t at;
+    double  *mine; /* three sums a slice */
+} course;
+
+/* Where slice v of the validation part begins. */
+static uint64_t slice_begin(const lki_session *session, uint64_t v)
 {
-    lk_pass pass = { .x = s->x, .targets = s->y };
-    for (uint64_t at = begin; at < end; at += pass.samples) {
-        pass.samples = (uint32_t)lki_min(session->config->micro_batch, end - at);
-        for (uint32_t i = 0; i < pass.samples; i++)
-            lk_dataset_read(session->dataset, true, 0, at + i, (char *)s->x + i * s->x_bytes,
-                            s->y + i * s->y_count);
-        lk_engine_forward(session->engine, walk, &pass, 1);
+    return v * lk_dataset_describe(session->dataset)->validation_count /
+           session->config->virtual_workers;
+}
+
+static void micro_batch(lki_session *session, course *c, uint64_t end)
+{
+    samples *s      = &c->samples;
+    c->pass.samples = (uint32_t)lki_min(session->config->micro_batch, end - c->at);
+    c->pass.x       = s->x;
+    c->pass.targets = s->y;
+    for (uint32_t i = 0; i < c->pass.samples; i++)
+        lk_dataset_read(session->dataset, true, 0, c->at + i, (char *)s->x + i * s->x_bytes,
+                        s->y + i * s->y_count);
+    lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
+    c->at += c->pass.samples;
+}
+
+/* The next `count` micro-batches, or as many as are left. */
+static void advance(lki_session *session, course *c, uint64_t count)
+{
+    for (; c->leaf < session->count; c->leaf++) {
+        uint64_t end = slice_begin(session, (uint64_t)session->first + c->leaf + 1);
+        for (; c->at < end; count--) {
+            if (count == 0)
+                return;
+            micro_batch(session, c, end);
+        }
+        double *sums = c->mine + 3 * (size_t)c->leaf;
+        sums[0]      = c->pass.loss_sum;
+        sums[1]      = (double)c->pass.count;
+        sums[2]      = (double)c->pass.hits;
+        c->pass      = (lk_pass){ 0 };
     }
-    sums[0] = pass.loss_sum;
-    sums[1] = (double)pass.count;
-    sums[2] = (double)pass.hits;
+}
+
+/* Rounds of `each` micro-batches that the rank with the most of them needs. */
+static uint64_t count_rounds(const lki_session *session, uint64_t each)
+{
+    uint64_t longest = 0, size = session->config->micro_batch;
+    for (uint32_t r = 0; r < session->ranks; r++) {
+        uint32_t first, count;
+        uint64_t batches = 0;
+        lki_virtual_range(session->config->virtual_workers, session->ranks, r, &first, &count);
+        for (uint64_t v = first; v < (uint64_t)first + count; v++)
+            batches += (slice_begin(session, v + 1) - slice_begin(session, v) + size - 1) / size;
+        longest = lki_max(longest, batches);
+    }
+    return (longest + each - 1) / each;
+}
+
+/* All ranks meet after every round, so that none waits for another longer than in a training
+ * step, however large the part is and however unevenly its slices are dealt. */
+static lk_status walk_part(lki_session *session, course *c)
+{
+    uint32_t leaves = session->config->virtual_workers;
+    uint64_t each   = (uint64_t)session->micro_count *
+                    ((leaves + session->ranks - 1) / session->ranks);
+    c->at = slice_begin(session, session->first);
+    for (uint64_t rounds = count_rounds(session, each); rounds > 0; rounds--) {
+        advance(session, c, each);
+        LK_TRY(lk_barrier(session->comm));
+    }
+    LK_ASSERT(c->leaf == session->count);
+    return LK_OK;
 }
 
 lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy)
 {
-    const lk_dataset_info *data   = lk_dataset_describe(session->dataset);
-    uint64_t               total  = data->validation_count;
-    uint32_t               leaves = session->config->virtual_workers;
-    samples                s      = { 0 };
-    double                *mine = NULL, sums[3] = { 0 };
-    lk_walk                walk = { .seed   = session->config->seed,
-                                    .params = session->param_data,
-                                    .state  = session->state_data };
+    double sums[3] = { 0 };
+    course c       = { .walk = { .seed   = session->config->seed,
+                                 .params = session->param_data,
+                                 .state  = session->state_data } };
 
-    lk_status status = LKI_NEW(&mine, 3 * (size_t)session->count, "evaluation sums");
+    lk_status status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)
-        status = samples_open(&s, data, session->config->micro_batch);
-    for (uint32_t i = 0; status == LK_OK && i < session->count; i++) {
-        uint64_t v = session->first + i;
-        slice(session, &s, &walk, v * total / leaves, (v + 1) * total / leaves, mine + 3 * i);
-    }
+        status = samples_open(&c.samples, lk_dataset_describe(session->dataset),
+                              session->config->micro_batch);
     if (status == LK_OK)
-        status = lk_parallel_sum(session->parallel, mine, 3, sums);
+        status = walk_part(session, &c);
+    if (status == LK_OK)
+        status = lk_parallel_sum(session->parallel, c.mine, 3, sums);
     *loss     = sums[0] / sums[1];
     *accuracy = sums[2] / sums[1];
-    lki_free(s.x);
-    lki_free(s.y);
-    lki_free(mine);
+    lki_free(c.samples.x);
+    lki_free(c.samples.y);
+    lki_free(c.mine);
     return status;
 }
