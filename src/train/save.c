@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "checkpoint/directory.h"
 #include "train/session.h"
 
 #define MODEL_FILE "model.safetensors"
@@ -152,9 +153,7 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        "there is no checkpoint in '%s' to resume from; leave --resume out "
                        "to start a new run (or use --resume=auto)",
                        config->checkpoint);
-    if (mkdir(config->checkpoint, 0777) != 0 && errno != EEXIST)
-        return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
-                       config->checkpoint, strerror(errno));
+    LK_TRY(lki_directory_make(config->checkpoint)); /* and bring its name to the disk */
     if (access(config->checkpoint, W_OK | X_OK) != 0)
         return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
                        config->checkpoint, strerror(errno));
