@@ -4,6 +4,7 @@
  * the others wait; every rank reads what it starts from, and lk_parallel_load() compares.
  */
 #include <errno.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +134,19 @@ lk_status lki_save(lki_session *session, uint64_t step)
 
 /* ---- Resuming ---------------------------------------------------------------------------- */
 
+/* And brings its name to the disk.  A parent that is not there is more likely a slip. */
+static lk_status make_directory(const char *path)
+{
+    char parent[LKI_PATH_BYTES];
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? LK_OK
+                               : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
+                                         path, strerror(errno));
+    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+        return lk_fail(LK_EINVAL, "--checkpoint has a path of %zu bytes", strlen(path));
+    return lki_directory_sync(dirname(parent));
+}
+
 lk_status lki_checkpoint_check(const lk_train_config *config)
 {
     bool exists = false;
@@ -153,7 +167,7 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        "there is no checkpoint in '%s' to resume from; leave --resume out "
                        "to start a new run (or use --resume=auto)",
                        config->checkpoint);
-    LK_TRY(lki_directory_make(config->checkpoint)); /* and bring its name to the disk */
+    LK_TRY(make_directory(config->checkpoint));
     if (access(config->checkpoint, W_OK | X_OK) != 0)
         return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
                        config->checkpoint, strerror(errno));

@@ -56,7 +56,7 @@ static void a_directory_that_cannot_be_written_is_said_first(void **state)
     if (r.status != 0)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_says(r.err, "cannot write to the checkpoint directory 'mnt': Read-only file system\n");
-    assert_says(r.err, "cannot make the directory 'mnt/ck': Read-only file system\n");
+    assert_says(r.err, "cannot create the checkpoint directory 'mnt/ck': Read-only file system\n");
     assert_says(r.err, "cannot write the log 'mnt/log': Read-only file system\n");
     assert_null(strstr(r.err, "step 1/")); /* before any work */
 }
