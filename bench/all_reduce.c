@@ -57,7 +57,7 @@ static void once(lk_comm *comm, way w, unsigned char *arena, unsigned char *heap
         memcpy(heap, arena, bytes);
     else
         must(lk_all_reduce(comm, w == ARENA ? arena : heap, w == ARENA ? arena : heap,
-                           bytes / sizeof(float), LK_F32));
+                           bytes / sizeof(float), LK_F32, LK_SUM));
 }
 
 /* Microseconds of one call: the times of all rounds in ascending order. */

@@ -2,8 +2,12 @@
  *
  * A communicator is an ordered set of `size` ranks on one host: processes that were handed the
  * same control memory, or threads.  Every rank issues the same collectives in the same order; a
- * fingerprint (operation, sequence, dtype, count, root ...) rides on each, and ranks that
- * disagree are told so at once, both sides named (LK_EMISMATCH).
+ * fingerprint (operation, sequence, dtype, reduction, count, root ...) rides on each, and ranks
+ * that disagree are told so at once, both sides named (LK_EMISMATCH).
+ *
+ * Groups:    lk_comm_split() and its like make communicators of some of the ranks.  They may
+ *            overlap, and each has its own order of operations.  What fails in one has failed in
+ *            all; messages name ranks by their number in the first communicator.
  *
  * Arenas:    memory that all ranks map (memfd).  Buffers inside arenas move without a copy.
  * Waiting:   spin, yield, then sleep, until the operation's deadline; LK_ETIMEOUT names the
@@ -11,8 +15,10 @@
  *            death of a peer ends every wait at once with LK_EPEER.
  * Failure:   after LK_EPEER, LK_ETIMEOUT or LK_EMISMATCH the communicator is dead: every later
  *            call returns the same failure.  Only lk_comm_free() remains useful.
- * Threads:   one thread at a time per communicator.
+ * Threads:   one thread at a time for all communicators of a rank.
  * Ownership: buffers stay the caller's; an asynchronous call borrows them until it completes.
+ * Buffers:   send and recv may be the same place where a call says what that means (in place);
+ *            any other overlap is LK_EINVAL.  Sizes may be zero, and the pointers NULL then.
  */
 #ifndef LK_COMM_H
 #define LK_COMM_H
@@ -38,7 +44,8 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
                                                    const lk_comm_options *options);
 
-/* Leaves the group.  NULL is allowed.  Never fails, never waits for peers. */
+/* Leaves the group.  NULL is allowed.  Never fails, never waits for peers.  Communicators made
+ * from this one stay usable, and so do the arenas of this one for them. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
@@ -56,6 +63,25 @@ LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
 /* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error. */
 LK_API void lk_comm_abort(lk_comm *comm);
 
+/* ---- Groups ------------------------------------------------------------------------------ */
+
+#define LK_NO_COLOR UINT32_MAX
+
+/* Collective.  Ranks that give the same color form a new communicator, ordered by key, then by
+ * their rank here.  With LK_NO_COLOR a rank is in none, and *out is NULL. */
+LK_API LK_NODISCARD lk_status lk_comm_split(lk_comm **out, lk_comm *comm, uint32_t color,
+                                            uint32_t key);
+
+/* Collective over all of `comm`, all with the same list: a communicator of those `count` ranks,
+ * in the order of the list.  On other ranks *out is NULL. */
+LK_API LK_NODISCARD lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks,
+                                             uint32_t count);
+
+/* Collective.  Ranks in rows of `columns`, one row after the other: this rank's row, and its
+ * column.  rows * columns is the size. */
+LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_comm *comm,
+                                           uint32_t rows, uint32_t columns);
+
 /* ---- Shared memory ----------------------------------------------------------------------- */
 
 /* Collective.  Creates `bytes` of zeroed memory that all ranks see; every page is really there on
@@ -65,20 +91,141 @@ LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const
 LK_API void *lk_arena_data(const lk_arena *arena); /* this rank's mapping; 64-byte aligned */
 LK_API size_t lk_arena_bytes(const lk_arena *arena);
 
-/* ---- Collectives ------------------------------------------------------------------------- */
+/* ---- Collectives that move bytes --------------------------------------------------------- */
 
+/* Nobody leaves before everybody has come. */
 LK_API LK_NODISCARD lk_status lk_barrier(lk_comm *comm);
 
 /* Copies root's `bytes` bytes at `data` to every rank's. */
 LK_API LK_NODISCARD lk_status lk_broadcast(lk_comm *comm, void *data, size_t bytes, uint32_t root);
 
-/* Every rank's `bytes` bytes, in order of rank, into recv (size * bytes) on every rank. */
+/* Every rank's `bytes` bytes, in order of rank, into recv (size * bytes) on every rank.
+ * In place: send == recv + rank * bytes. */
 LK_API LK_NODISCARD lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv, size_t bytes);
 
-/* Leaves the sum of all ranks' `send` in every rank's `recv` (send == recv: in place), by the
- * canonical tree over ranks; LK_F32 and LK_F64.  Direct: each rank sums its slice, all read it. */
+/* The same with bytes[r] bytes from rank r; all ranks give the same list.
+ * In place: send is where this rank's part of recv is. */
+LK_API LK_NODISCARD lk_status lk_all_gather_v(lk_comm *comm, const void *send, void *recv,
+                                              const size_t *bytes);
+
+/* Every rank's `bytes` bytes, in order of rank, into root's recv; elsewhere recv is not looked at.
+ * In place: as lk_all_gather(), on root. */
+LK_API LK_NODISCARD lk_status lk_gather(lk_comm *comm, const void *send, void *recv, size_t bytes,
+                                        uint32_t root);
+
+/* Part r of root's send (size * bytes) into rank r's recv; elsewhere send is not looked at.
+ * In place, on root: recv == send + root * bytes. */
+LK_API LK_NODISCARD lk_status lk_scatter(lk_comm *comm, const void *send, void *recv, size_t bytes,
+                                         uint32_t root);
+
+/* Part r of every rank's send goes to rank r, which has the parts in order of rank in recv; a
+ * part is `bytes` bytes.  In place: send == recv. */
+LK_API LK_NODISCARD lk_status lk_all_to_all(lk_comm *comm, const void *send, void *recv, size_t bytes);
+
+/* The same with send_bytes[r] bytes to rank r and recv_bytes[r] from it, one part behind the
+ * other.  Two ranks that do not mean the same number are told so.  In place: send == recv, and
+ * both lists are the same. */
+LK_API LK_NODISCARD lk_status lk_all_to_all_v(lk_comm *comm, const void *send,
+                                              const size_t *send_bytes, void *recv,
+                                              const size_t *recv_bytes);
+
+/* A message between two ranks.  lk_send() returns when the receiver has all of it; messages from
+ * one rank to another arrive in order, and both say the same number of bytes.  Two ranks that
+ * send to each other must start one of the two calls instead of waiting in both. */
+LK_API LK_NODISCARD lk_status lk_send(lk_comm *comm, const void *send, size_t bytes, uint32_t to);
+LK_API LK_NODISCARD lk_status lk_recv(lk_comm *comm, void *recv, size_t bytes, uint32_t from);
+
+/* ---- Collectives that reduce ------------------------------------------------------------- */
+
+/* All reductions are elementwise, along the canonical tree over ranks, ((r0 op r1) op (r2 op r3))
+ * ...; so the bits do not depend on sizes, on where buffers lie or on timing.  What the operations
+ * mean for each type is said beside lk_reduce_op.  Buffers are aligned as their type. */
+
+/* The reduction of all ranks' `send` into every rank's `recv`.  In place: send == recv. */
 LK_API LK_NODISCARD lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
-                                            lk_dtype dtype);
+                                            lk_dtype dtype, lk_reduce_op op);
+
+/* The same into root's recv alone; elsewhere recv is not looked at. */
+LK_API LK_NODISCARD lk_status lk_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
+                                        lk_dtype dtype, lk_reduce_op op, uint32_t root);
+
+/* The reduction of all ranks' send (size * count elements), of which rank r gets part r.
+ * In place: recv == send + rank * count elements. */
+LK_API LK_NODISCARD lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv,
+                                                size_t count, lk_dtype dtype, lk_reduce_op op);
+
+/* The same with counts[r] elements for rank r; all ranks give the same list. */
+LK_API LK_NODISCARD lk_status lk_reduce_scatter_v(lk_comm *comm, const void *send, void *recv,
+                                                  const size_t *counts, lk_dtype dtype,
+                                                  lk_reduce_op op);
+
+/* One tensor of many. */
+typedef struct {
+    const void *send;
+    void       *recv;
+    size_t      count;
+    lk_dtype    dtype;
+} lk_reduce_part;
+
+/* lk_all_reduce() of every part, with the bits of separate calls, in fewer: neighbours of the same
+ * type travel together while they are small.  Which do is decided by the list alone. */
+LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts,
+                                                 size_t part_count, lk_reduce_op op);
+
+/* ---- Asynchronous ------------------------------------------------------------------------ */
+
+/* As the calls above, but they return at once; the request is completed by lk_request_wait() and
+ * its like.  All ranks start an operation where they start or call it; requests complete in any
+ * order.  Lists of sizes are copied, buffers borrowed. */
+LK_API LK_NODISCARD lk_status lk_barrier_start(lk_request **out, lk_comm *comm);
+LK_API LK_NODISCARD lk_status lk_broadcast_start(lk_request **out, lk_comm *comm, void *data,
+                                                 size_t bytes, uint32_t root);
+LK_API LK_NODISCARD lk_status lk_all_gather_start(lk_request **out, lk_comm *comm, const void *send,
+                                                  void *recv, size_t bytes);
+LK_API LK_NODISCARD lk_status lk_all_gather_v_start(lk_request **out, lk_comm *comm,
+                                                    const void *send, void *recv,
+                                                    const size_t *bytes);
+LK_API LK_NODISCARD lk_status lk_gather_start(lk_request **out, lk_comm *comm, const void *send,
+                                              void *recv, size_t bytes, uint32_t root);
+LK_API LK_NODISCARD lk_status lk_scatter_start(lk_request **out, lk_comm *comm, const void *send,
+                                               void *recv, size_t bytes, uint32_t root);
+LK_API LK_NODISCARD lk_status lk_all_to_all_start(lk_request **out, lk_comm *comm, const void *send,
+                                                  void *recv, size_t bytes);
+LK_API LK_NODISCARD lk_status lk_all_to_all_v_start(lk_request **out, lk_comm *comm,
+                                                    const void *send, const size_t *send_bytes,
+                                                    void *recv, const size_t *recv_bytes);
+LK_API LK_NODISCARD lk_status lk_send_start(lk_request **out, lk_comm *comm, const void *send,
+                                            size_t bytes, uint32_t to);
+LK_API LK_NODISCARD lk_status lk_recv_start(lk_request **out, lk_comm *comm, void *recv,
+                                            size_t bytes, uint32_t from);
+LK_API LK_NODISCARD lk_status lk_all_reduce_start(lk_request **out, lk_comm *comm, const void *send,
+                                                  void *recv, size_t count, lk_dtype dtype,
+                                                  lk_reduce_op op);
+LK_API LK_NODISCARD lk_status lk_reduce_start(lk_request **out, lk_comm *comm, const void *send,
+                                              void *recv, size_t count, lk_dtype dtype,
+                                              lk_reduce_op op, uint32_t root);
+LK_API LK_NODISCARD lk_status lk_reduce_scatter_start(lk_request **out, lk_comm *comm,
+                                                      const void *send, void *recv, size_t count,
+                                                      lk_dtype dtype, lk_reduce_op op);
+LK_API LK_NODISCARD lk_status lk_reduce_scatter_v_start(lk_request **out, lk_comm *comm,
+                                                        const void *send, void *recv,
+                                                        const size_t *counts, lk_dtype dtype,
+                                                        lk_reduce_op op);
+
+/* Moves a request forward without waiting; *done tells whether it is complete. */
+LK_API LK_NODISCARD lk_status lk_request_test(lk_request *request, bool *done);
+
+/* Waits for completion; the communicator's deadline ends the group. */
+LK_API LK_NODISCARD lk_status lk_request_wait(lk_request *request);
+
+/* Waits up to `timeout_ms`.  LK_ETIMEOUT is no failure of the group: the request goes on, and can
+ * be waited for again. */
+LK_API LK_NODISCARD lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms);
+
+/* Every request is freed by its owner.  One that is not complete: those that the others do not
+ * need this rank for any more (tree_reduce, messages of a slot's size) leave their results unset;
+ * any other ends the group with LK_EPEER. */
+LK_API void lk_request_free(lk_request *request);
 
 /* ---- The central operation --------------------------------------------------------------- */
 
@@ -115,15 +262,6 @@ enum { LK_TREE_NODES_MAX = 16 };
  * rank has completed (a later lk_barrier() tells). */
 LK_API LK_NODISCARD lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op);
 LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op);
-
-/* Moves a request forward without waiting; *done tells whether it is complete.  Does the work of
- * this rank's slices as soon as every rank has started the operation. */
-LK_API LK_NODISCARD lk_status lk_request_test(lk_request *request, bool *done);
-
-/* Waits for completion.  The request is freed by lk_request_free() only; one that is freed before
- * it is complete leaves its slices of `out` as they are, and does not disturb the others. */
-LK_API LK_NODISCARD lk_status lk_request_wait(lk_request *request);
-LK_API void lk_request_free(lk_request *request);
 
 #ifdef __cplusplus
 }

@@ -134,12 +134,15 @@ static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
 
 static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t bytes, int fd)
 {
-    lki_arena_message message = { .bytes = bytes, .index = comm->arena_count };
+    lki_arena_message message = { .bytes = bytes, .group = comm->key,
+                                  .index = comm->arena_count };
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        message.members[comm->world[rank] / 64] |= UINT64_C(1) << comm->world[rank] % 64;
     snprintf(message.name, sizeof message.name, "%.51s", name);
-    if (comm->socket < 0)
+    if (comm->self->socket < 0)
         return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on; start the "
                        "workers with lockstep run, or use threads", name);
-    return lki_descriptor_send(comm->socket, &message, fd);
+    return lki_descriptor_send(comm->self->socket, &message, fd);
 }
 
 /* Waits for the descriptor of this arena; what else ends a wait ends this one. */
@@ -148,15 +151,16 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
     int64_t end = lki_now_ms() + comm->timeout_ms;
 
     *fd = -1;
-    if (comm->socket < 0)
+    if (comm->self->socket < 0)
         return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on", name);
     while (*fd < 0) {
-        struct pollfd     ready = { .fd = comm->socket, .events = POLLIN };
+        struct pollfd     ready = { .fd = comm->self->socket, .events = POLLIN };
         lki_arena_message message;
         bool              open = true;
         if (poll(&ready, 1, PATIENCE_MS) > 0)
-            LK_TRY(lki_descriptor_receive(comm->socket, &message, fd, &open));
-        if (*fd >= 0 && (message.bytes != bytes || message.index != comm->arena_count)) {
+            LK_TRY(lki_descriptor_receive(comm->self->socket, &message, fd, &open));
+        if (*fd >= 0 && (message.bytes != bytes || message.group != comm->key
+                         || message.index != comm->arena_count)) {
             (void)close(*fd);
             return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu "
                            "bytes), got that of %s (number %u, %llu bytes)", name, comm->arena_count,
@@ -176,7 +180,7 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
 /* ---- Putting it together ----------------------------------------------------------------- */
 
 /* Has the mapping undone when the last rank of this process leaves, whatever happens before.
- * Among threads only rank 0 comes here. */
+ * Among threads only the first rank of a group comes here. */
 static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
 {
     lki_mapping *mapping;
@@ -185,8 +189,11 @@ static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
         (void)munmap(memory, bytes);
         return st;
     }
-    *mapping              = (lki_mapping){ comm->group->mappings, memory, bytes };
-    comm->group->mappings = mapping;
+    lki_group *group = comm->self->group;
+    (void)pthread_mutex_lock(&group->lock);
+    *mapping        = (lki_mapping){ group->mappings, memory, bytes };
+    group->mappings = mapping;
+    (void)pthread_mutex_unlock(&group->lock);
     return LK_OK;
 }
 
@@ -197,7 +204,7 @@ static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void
         return LK_OK;
     LK_TRY(create(&fd, memory, name, bytes));
     lk_status st = keep(comm, *memory, bytes);
-    if (st == LK_OK && !comm->group->threads && comm->size > 1)
+    if (st == LK_OK && !comm->self->group->threads && comm->size > 1)
         st = send_to_launcher(comm, name, bytes, fd);
     (void)close(fd);
     return st;
@@ -206,7 +213,7 @@ static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void
 /* How the others come to the memory that rank 0 has made. */
 static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory)
 {
-    if (comm->group->threads)
+    if (comm->self->group->threads)
         return lk_broadcast(comm, memory, sizeof *memory, 0);
     if (comm->rank == 0)
         return LK_OK;
@@ -280,16 +287,20 @@ size_t lk_arena_bytes(const lk_arena *arena)
 lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes)
 {
     uintptr_t at = (uintptr_t)data;
-    for (const lk_arena *arena = comm->arenas; arena != NULL; arena = arena->next) {
-        uintptr_t base = (uintptr_t)arena->data;
-        if (at >= base && at - base <= arena->bytes && bytes <= arena->bytes - (at - base))
-            return (lki_place){ .arena = arena->index + 1, .offset = at - base };
-    }
+    for (; comm != NULL; comm = comm->parent)
+        for (const lk_arena *arena = comm->arenas; arena != NULL; arena = arena->next) {
+            uintptr_t base = (uintptr_t)arena->data;
+            if (at >= base && at - base <= arena->bytes && bytes <= arena->bytes - (at - base))
+                return (lki_place){ .arena = arena->index + 1, .level = comm->level,
+                                    .offset = at - base };
+        }
     return (lki_place){ 0 };
 }
 
 void *lki_place_data(const lk_comm *comm, lki_place place)
 {
+    while (comm->level > place.level)
+        comm = comm->parent;
     const lk_arena *arena = comm->arenas;
     while (arena != NULL && arena->index + 1 != place.arena)
         arena = arena->next;

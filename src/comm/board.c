@@ -5,10 +5,26 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/combine.h"
+
+enum { PIECES_BYTES = 262144, PIECE_BYTES_MAX = 16384 };
 
 static const uint64_t board_magic = UINT64_C(0x6c6b2d626f617264); /* "lk-board" */
 
-/* Bytes before the staging buffers, which begin on a page. */
+/* A row of mail takes no more than 256 KiB, pieces are whole cache lines. */
+size_t lki_piece_bytes(uint32_t size)
+{
+    size_t fair = (size_t)PIECES_BYTES / 2 / size / LKI_LINE * LKI_LINE;
+    return lki_max(LKI_LINE, lki_min(fair, PIECE_BYTES_MAX));
+}
+
+size_t lki_seat_bytes(uint32_t size)
+{
+    size_t mail = sizeof(lki_mail) + 2 * lki_piece_bytes(size);
+    return sizeof(lki_seat) + lki_round_up(size * mail, 4096);
+}
+
+/* Bytes before the seats, which begin on a page. */
 static size_t records_bytes(uint32_t size)
 {
     return lki_round_up(sizeof(lki_board) + ((size_t)size + 1) * sizeof(lki_rank), 4096);
@@ -16,7 +32,12 @@ static size_t records_bytes(uint32_t size)
 
 size_t lki_board_bytes(uint32_t size)
 {
-    return records_bytes(size) + (size_t)size * LKI_STAGES * LKI_STAGE_BYTES;
+    return records_bytes(size) + (size_t)size * lki_seat_bytes(size);
+}
+
+void *lki_board_seats(lki_board *board)
+{
+    return (unsigned char *)board + records_bytes(board->size);
 }
 
 void lki_board_init(lki_board *board, uint32_t size)
@@ -24,68 +45,99 @@ void lki_board_init(lki_board *board, uint32_t size)
     board->magic      = board_magic;
     board->bytes      = lki_board_bytes(size);
     board->size       = size;
-    board->rank_bytes = sizeof(lki_rank);
+    board->rank_bytes = sizeof(lki_rank) + sizeof(lki_seat);
 }
 
 bool lki_board_valid(const lki_board *board, size_t bytes)
 {
     return bytes >= sizeof *board && board->magic == board_magic && board->bytes == bytes
-           && board->rank_bytes == sizeof(lki_rank) && board->size >= 1
+           && board->rank_bytes == sizeof(lki_rank) + sizeof(lki_seat) && board->size >= 1
            && board->size <= LKI_RANKS_MAX && bytes == lki_board_bytes(board->size);
 }
 
 void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk)
 {
-    size_t index = (size_t)rank * LKI_STAGES + (size_t)(chunk % LKI_STAGES);
-    return (unsigned char *)comm->board + records_bytes(comm->size) + index * LKI_STAGE_BYTES;
+    return lki_seat_of(comm, rank)->stages[chunk % LKI_STAGES];
 }
 
 /* ---- What the last operation of a rank was ----------------------------------------------- */
 
-static const char *kind_name(uint64_t kind)
+typedef enum { NOTHING, BYTES, ELEMENTS, REDUCTION } unit;
+
+typedef struct {
+    const char *name, *root; /* root: how the text calls it, NULL without one */
+    unit        counts;
+} kind_row;
+
+static const kind_row kinds[] = {
+    [LKI_OP_NONE]             = { "nothing", NULL, NOTHING },
+    [LKI_OP_BARRIER]          = { "barrier", NULL, NOTHING },
+    [LKI_OP_BROADCAST]        = { "broadcast", "from", BYTES },
+    [LKI_OP_ALL_GATHER]       = { "all_gather", NULL, BYTES },
+    [LKI_OP_ALL_REDUCE]       = { "all_reduce", NULL, REDUCTION },
+    [LKI_OP_TREE_REDUCE]      = { "tree_reduce", NULL, ELEMENTS },
+    [LKI_OP_ARENA]            = { "creating an arena", NULL, BYTES },
+    [LKI_OP_AGREE]            = { "comparing outcomes", NULL, NOTHING },
+    [LKI_OP_REDUCE]           = { "reduce", "to", REDUCTION },
+    [LKI_OP_REDUCE_SCATTER]   = { "reduce_scatter", NULL, REDUCTION },
+    [LKI_OP_REDUCE_SCATTER_V] = { "reduce_scatter_v", NULL, REDUCTION },
+    [LKI_OP_ALL_GATHER_V]     = { "all_gather_v", NULL, BYTES },
+    [LKI_OP_GATHER]           = { "gather", "to", BYTES },
+    [LKI_OP_SCATTER]          = { "scatter", "from", BYTES },
+    [LKI_OP_ALL_TO_ALL]       = { "all_to_all", NULL, BYTES },
+    [LKI_OP_ALL_TO_ALL_V]     = { "all_to_all_v", NULL, NOTHING },
+    [LKI_OP_SEND]             = { "send", "to", BYTES },
+    [LKI_OP_RECV]             = { "recv", "from", BYTES },
+    [LKI_OP_SPLIT]            = { "split", NULL, NOTHING },
+};
+
+/* "F32 sum, 100 elements", "100 bytes" or nothing. */
+static void count_text(char *out, size_t bytes, const kind_row *row, lki_print print)
 {
-    static const char *const names[] = {
-        [LKI_OP_NONE] = "nothing",           [LKI_OP_BARRIER] = "barrier",
-        [LKI_OP_BROADCAST] = "broadcast",    [LKI_OP_ALL_GATHER] = "all_gather",
-        [LKI_OP_ALL_REDUCE] = "all_reduce",  [LKI_OP_TREE_REDUCE] = "tree_reduce",
-        [LKI_OP_ARENA] = "creating an arena", [LKI_OP_AGREE] = "comparing outcomes",
-    };
-    return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
+    const char        *dtype = lk_dtype_name((lk_dtype)(print.what >> 8 & 0xff));
+    unsigned long long count = print.count;
+
+    out[0] = '\0';
+    if (row->counts == BYTES)
+        snprintf(out, bytes, "%llu bytes", count);
+    else if (row->counts == ELEMENTS)
+        snprintf(out, bytes, "%s, %llu elements", dtype, count);
+    else if (row->counts == REDUCTION)
+        snprintf(out, bytes, "%s %s, %llu elements", dtype,
+                 lki_reduce_name(print.what >> 16 & 0xff), count);
 }
 
-void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq)
+void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint64_t group)
 {
-    uint64_t   kind = print.what & 0xff, root = print.what >> 32;
-    lk_dtype   dtype = (lk_dtype)(print.what >> 8 & 0xff);
-    const char *name = kind_name(kind);
+    uint64_t kind = print.what & 0xff, root = print.what >> 32;
+    char     count[64], rooted[40] = "", where[64] = "";
 
-    if (kind == LKI_OP_ALL_REDUCE || kind == LKI_OP_TREE_REDUCE)
-        snprintf(out, bytes, "%s #%llu (%s, %llu elements)", name, (unsigned long long)seq,
-                 lk_dtype_name(dtype), (unsigned long long)print.count);
-    else if (kind == LKI_OP_BROADCAST)
-        snprintf(out, bytes, "%s #%llu (%llu bytes from rank %llu)", name, (unsigned long long)seq,
-                 (unsigned long long)print.count, (unsigned long long)root);
-    else if (kind == LKI_OP_ALL_GATHER || kind == LKI_OP_ARENA)
-        snprintf(out, bytes, "%s #%llu (%llu bytes)", name, (unsigned long long)seq,
-                 (unsigned long long)print.count);
-    else
-        snprintf(out, bytes, "%s #%llu", name, (unsigned long long)seq);
+    if (kind >= sizeof kinds / sizeof kinds[0])
+        kind = LKI_OP_NONE;
+    const kind_row *row = &kinds[kind];
+    count_text(count, sizeof count, row, print);
+    if (row->root != NULL)
+        snprintf(rooted, sizeof rooted, " %s rank %llu", row->root, (unsigned long long)root);
+    if (group != 0)
+        snprintf(where, sizeof where, " in a group of %llu with rank %llu",
+                 (unsigned long long)(group >> 32), (unsigned long long)(group & UINT32_MAX));
+    snprintf(out, bytes, "%s #%llu%s%s%s%s%s", row->name, (unsigned long long)seq,
+             count[0] != '\0' ? " (" : "", count, count[0] != '\0' ? rooted : "",
+             count[0] != '\0' ? ")" : "", where);
 }
 
 static void operation_text(const lki_rank *record, char *out, size_t bytes)
 {
-    uint64_t started = atomic_load(&record->started);
-    if (started == 0) {
-        snprintf(out, bytes, "no operation yet");
-        return;
-    }
-    const lki_slot *slot  = &record->slots[(started - 1) % LKI_IN_FLIGHT];
-    lki_print       print = {
-        .what  = atomic_load_explicit(&slot->what, memory_order_relaxed),
-        .count = atomic_load_explicit(&slot->count, memory_order_relaxed),
-        .hash  = 0,
+    uint64_t  started = atomic_load(&record->started);
+    lki_print print   = {
+        .what  = atomic_load_explicit(&record->what, memory_order_relaxed),
+        .count = atomic_load_explicit(&record->count, memory_order_relaxed),
     };
-    lki_print_text(out, bytes, print, started - 1);
+    if (started == 0)
+        snprintf(out, bytes, "no operation yet");
+    else
+        lki_print_text(out, bytes, print, started - 1,
+                       atomic_load_explicit(&record->group, memory_order_relaxed));
 }
 
 /* ---- A view of a record ------------------------------------------------------------------ */

@@ -45,7 +45,7 @@ static bool sum_f32(lk_comm *comm, float *send, float *recv, size_t n, uint32_t 
 
     for (size_t i = 0; i < n; i++)
         send[i] = world_value(rank, i, call);
-    CHECK(lk_all_reduce(comm, send, recv, n, LK_F32) == LK_OK);
+    CHECK(lk_all_reduce(comm, send, recv, n, LK_F32, LK_SUM) == LK_OK);
     for (size_t i = 0; i < n; i++) {
         float want = tree(0, size, i, call);
         CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
@@ -59,7 +59,7 @@ static bool sum_f64(lk_comm *comm, double *send, double *recv, size_t n, uint32_
 
     for (size_t i = 0; i < n; i++)
         send[i] = 1.0 / 3 * (double)world_value(rank, i, call);
-    CHECK(lk_all_reduce(comm, send, recv, n, LK_F64) == LK_OK);
+    CHECK(lk_all_reduce(comm, send, recv, n, LK_F64, LK_SUM) == LK_OK);
     for (size_t i = 0; i < n; i++) {
         double want = tree_f64(0, size, i, call);
         CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
@@ -104,11 +104,11 @@ static bool refuses_nonsense(lk_comm *comm, void *context)
     double value     = 1;
 
     (void)context;
-    CHECK(lk_all_reduce(comm, buffer, buffer + 1, 4, LK_F32) == LK_EINVAL);
+    CHECK(lk_all_reduce(comm, buffer, buffer + 1, 4, LK_F32, LK_SUM) == LK_EINVAL);
     CHECK(strstr(lk_error_last()->message, "overlap") != NULL);
-    CHECK(lk_all_reduce(comm, buffer, buffer, 4, LK_BF16) == LK_EUNSUPPORTED);
+    CHECK(lk_all_reduce(comm, buffer, buffer, 4, (lk_dtype)99, LK_SUM) == LK_EINVAL);
     CHECK(lk_broadcast(comm, buffer, 4, lk_comm_size(comm)) == LK_EINVAL);
-    CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64) == LK_OK); /* all is still well */
+    CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64, LK_SUM) == LK_OK); /* all is still well */
     return true;
 }
 
@@ -185,7 +185,7 @@ static bool orders_memory(lk_comm *comm, void *context)
         for (uint32_t r = 0; r < size; r++)
             CHECK(cells[r * 8] == round);
         double one = 1;
-        CHECK(lk_all_reduce(comm, &one, &one, 1, LK_F64) == LK_OK && one == (double)size);
+        CHECK(lk_all_reduce(comm, &one, &one, 1, LK_F64, LK_SUM) == LK_OK && one == (double)size);
     }
     return true;
 }

@@ -28,6 +28,7 @@ static void group_release(lki_group *group)
         lki_free(mapping);
     }
     (void)munmap(group->board, group->board->bytes);
+    (void)pthread_mutex_destroy(&group->lock);
     lki_free(group);
 }
 
@@ -46,6 +47,7 @@ static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
                        strerror(errno));
     }
     atomic_store(&group->users, 1);
+    (void)pthread_mutex_init(&group->lock, NULL);
     group->board   = memory;
     group->threads = threads;
     *out           = group;
@@ -62,43 +64,71 @@ static uint32_t cores(void)
     return (uint32_t)CPU_COUNT(&set);
 }
 
+/* Works on a half-made one. */
 static void comm_delete(lk_comm *comm)
 {
+    lki_arenas_close(comm);
+    lki_free(comm->world);
+    lki_free(comm->flows);
     lki_free(comm->inputs);
     lki_free(comm->pointers);
     lki_free(comm->targets);
     lki_free(comm);
 }
 
-static lk_status comm_new(lk_comm **out, lki_group *group, uint32_t rank,
-                          const lk_comm_options *options)
+lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t size, void *seats)
 {
-    uint32_t size = group->board->size;
     lk_comm *comm;
 
     *out = NULL;
     LK_TRY(LKI_NEW(&comm, 1, "communicator"));
-    comm->board      = group->board;
-    comm->me         = &group->board->ranks[rank];
+    comm->board      = self->group->board;
+    comm->me         = &comm->board->ranks[self->rank];
+    comm->self       = self;
+    comm->users      = 1;
     comm->rank       = rank;
     comm->size       = size;
-    comm->timeout_ms = TIMEOUT_MS;
-    if (options != NULL && options->timeout_ms != 0)
-        comm->timeout_ms = options->timeout_ms;
-    comm->opened_timeout_ms = comm->timeout_ms;
-    comm->spins      = size <= cores() ? SPINS : 0;
-    comm->socket     = -1;
+    comm->seats      = seats;
+    comm->seat_bytes = lki_seat_bytes(size);
+    comm->seat       = lki_seat_of(comm, rank);
+    comm->timeout_ms = comm->opened_timeout_ms = TIMEOUT_MS;
+    comm->spins      = self->size <= cores() ? SPINS : 0;
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
     if (st == LK_OK)
         st = LKI_NEW(&comm->pointers, (size_t)size * 2, "buffers of all ranks");
     if (st == LK_OK)
         st = LKI_NEW(&comm->targets, size, "buffers of all ranks");
+    if (st == LK_OK)
+        st = LKI_NEW(&comm->world, size, "ranks of a group");
+    if (st == LK_OK)
+        st = LKI_NEW(&comm->flows, size, "counts of messages");
     if (st != LK_OK) {
         comm_delete(comm);
         return st;
     }
-    comm->group = group;
-    *out        = comm;
+    *out = comm;
+    return LK_OK;
+}
+
+/* The first communicator of a rank; it owns `self` from then on. */
+static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
+                           const lk_comm_options *options)
+{
+    uint32_t  size = group->board->size;
+    lki_self *self;
+
+    *out = NULL;
+    LK_TRY(LKI_NEW(&self, 1, "rank"));
+    *self = (lki_self){ .group = group, .rank = rank, .size = size, .socket = -1 };
+    lk_status st = lki_comm_new(out, self, rank, size, lki_board_seats(group->board));
+    if (st != LK_OK) {
+        lki_free(self);
+        return st;
+    }
+    for (uint32_t i = 0; i < size; i++)
+        (*out)->world[i] = i;
+    if (options != NULL && options->timeout_ms != 0)
+        (*out)->timeout_ms = (*out)->opened_timeout_ms = options->timeout_ms;
     return LK_OK;
 }
 
@@ -106,9 +136,24 @@ static void announce(lk_comm *comm)
 {
     atomic_store(&comm->me->pid, (int32_t)getpid());
     atomic_store(&comm->me->state, LKI_RANK_RUNNING);
-    atomic_store(&comm->me->joined, 1);
+    atomic_store(&comm->seat->joined, 1);
     comm->unrung = true;
     lki_ring(comm);
+}
+
+/* The last communicator of a rank has been freed. */
+static void leave(lk_comm *first)
+{
+    lki_self *self    = first->self;
+    uint32_t  running = LKI_RANK_RUNNING; /* a rank that gave up stays on record as such */
+
+    (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
+    lki_wake_all(first->board);
+    lki_peers_close(self);
+    if (self->socket >= 0)
+        (void)close(self->socket);
+    group_release(self->group);
+    lki_free(self);
 }
 
 void lk_comm_free(lk_comm *comm)
@@ -116,15 +161,15 @@ void lk_comm_free(lk_comm *comm)
     if (comm == NULL)
         return;
     lki_requests_orphan(comm);
-    uint32_t running = LKI_RANK_RUNNING; /* a rank that gave up stays on record as such */
-    (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_LEFT);
+    atomic_store(&comm->seat->left, 1);
     lki_wake_all(comm->board);
-    lki_peers_close(comm);
-    lki_arenas_close(comm);
-    if (comm->socket >= 0)
-        (void)close(comm->socket);
-    group_release(comm->group);
-    comm_delete(comm);
+    while (comm != NULL && --comm->users == 0) { /* children keep their parents */
+        lk_comm *parent = comm->parent;
+        if (parent == NULL)
+            leave(comm);
+        comm_delete(comm);
+        comm = parent;
+    }
 }
 
 lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_options *options)
@@ -142,7 +187,7 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
     lki_board_init(group->board, size);
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
-        st = comm_new(&out[made], group, made, options);
+        st = first_new(&out[made], group, made, options);
     if (st != LK_OK) {
         atomic_store(&group->users, made + 1);
         group_release(group);
@@ -157,15 +202,21 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
     return LK_OK;
 }
 
+static const lki_seat *first_seat(lki_board *board, uint32_t rank)
+{
+    const unsigned char *seats = lki_board_seats(board);
+    return (const lki_seat *)(const void *)(seats + rank * lki_seat_bytes(board->size));
+}
+
 static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank)
 {
-    const lki_board *board = group->board;
+    lki_board *board = group->board;
     if (!lki_board_valid(board, bytes))
         return lk_fail(LK_EFORMAT, "the control memory was not made by this version of lockstep: "
                        "launcher and program must use the same one");
     if (rank >= board->size)
         return lk_fail(LK_EINVAL, "rank %u in a group of %u", rank, board->size);
-    if (atomic_load(&board->ranks[rank].joined) != 0)
+    if (atomic_load(&first_seat(group->board, rank)->joined) != 0)
         return lk_fail(LK_EINVAL, "rank %u has joined already: a process joins once", rank);
     return LK_OK;
 }
@@ -188,19 +239,19 @@ lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int la
     lk_comm  *comm = NULL;
     lk_status st   = check_board(group, bytes, rank);
     if (st == LK_OK)
-        st = comm_new(&comm, group, rank, options);
+        st = first_new(&comm, group, rank, options);
     if (st != LK_OK) {
         (void)munmap(group->board, bytes); /* its own word about its size is not to be trusted */
         lki_free(group);
         return st;
     }
     announce(comm);
-    comm->socket = launcher_socket;
-    st           = lki_await(comm, offsetof(lki_rank, joined), 1);
+    comm->self->socket = launcher_socket;
+    st = lki_await(comm, lki_goal_all(comm, offsetof(lki_seat, joined), 1));
     if (st == LK_OK)
         st = lki_peers_open(comm);
     if (st != LK_OK) {
-        comm->socket = -1; /* still the caller's */
+        comm->self->socket = -1; /* still the caller's */
         lk_comm_abort(comm);
         lk_comm_free(comm);
         return st;
@@ -247,18 +298,18 @@ void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase)
 void lk_comm_abort(lk_comm *comm)
 {
     const lk_error *last    = lk_error_last();
-    uint32_t        running = LKI_RANK_RUNNING;
+    uint32_t        running = LKI_RANK_RUNNING, rank = comm->self->rank;
 
     (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_FAILED);
     if (last->status != LK_OK) {
-        lki_board_condemn(comm->board, comm->rank, comm->rank, last->status, LK_EPEER,
+        lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER,
                           last->message);
         return;
     }
     lki_rank_view view;
     char          message[240];
-    lki_board_view(comm->board, comm->rank, &view);
-    snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", comm->rank,
-             view.pid, view.place);
-    lki_board_condemn(comm->board, comm->rank, comm->rank, LK_EPEER, LK_EPEER, message);
+    lki_board_view(comm->board, rank, &view);
+    snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", rank, view.pid,
+             view.place);
+    lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
 }

@@ -204,7 +204,8 @@ static void pass_on(const lki_control *control, uint32_t from, const lki_arena_m
                     int fd)
 {
     for (uint32_t rank = 0; rank < control->size; rank++)
-        if (rank != from && control->sockets[rank] >= 0)
+        if (rank != from && control->sockets[rank] >= 0
+            && (message->members[rank / 64] >> rank % 64 & 1) != 0)
             (void)(lki_descriptor_send(control->sockets[rank], message, fd) == LK_OK);
 }
 

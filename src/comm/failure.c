@@ -74,7 +74,7 @@ lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, con
     va_start(args, format);
     (void)vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    lki_board_condemn(comm->board, comm->rank, culprit, verdict, verdict, message);
+    lki_board_condemn(comm->board, comm->self->rank, culprit, verdict, verdict, message);
     return lki_group_failure(comm);
 }
 
@@ -96,7 +96,7 @@ lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank)
     return lki_fail_group(comm, rank, LK_EPEER,
                           "rank %u (pid %d) left the group %s after %s, but rank %u still needs "
                           "it; every rank must issue the same operations", rank, view.pid,
-                          view.place, view.operation, comm->rank);
+                          view.place, view.operation, comm->self->rank);
 }
 
 /* The kernel's letter for the state of a process, or 0 if there is none. */
@@ -114,13 +114,13 @@ static char process_state(int32_t pid)
     return paren != NULL && paren[1] == ' ' ? paren[2] : '\0';
 }
 
-bool lki_waits_for_stopped(const lk_comm *comm, size_t offset, uint64_t target)
+bool lki_waits_for_stopped(const lk_comm *comm, lki_goal goal)
 {
-    for (uint32_t rank = 0; rank < comm->size && !comm->group->threads; rank++) {
+    for (uint32_t rank = goal.first; rank < goal.end && !comm->self->group->threads; rank++) {
         lki_rank_view view;
-        if (lki_counter(comm, rank, offset) >= target)
+        if (lki_counter(comm, rank, goal.offset) >= goal.target)
             continue;
-        lki_board_view(comm->board, rank, &view);
+        lki_board_view(comm->board, comm->world[rank], &view);
         char state = process_state(view.pid);
         if (state == 'T' || state == 't')
             return true;
@@ -136,7 +136,7 @@ static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
         return "dead";
     if (view->state == LKI_RANK_LEFT)
         return "has left";
-    if (comm->group->threads)
+    if (comm->self->group->threads)
         return "a thread of this process";
     switch (process_state(view->pid)) {
     case 'T':
@@ -148,15 +148,16 @@ static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
     }
 }
 
-lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_t waited_ms)
+lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
 {
     char          missing[360] = "";
     size_t        used  = 0;
-    uint32_t      first = comm->rank;
+    uint32_t      first = comm->self->rank;
     lki_rank_view mine, view;
 
-    for (uint32_t rank = 0; rank < comm->size; rank++) {
-        if (lki_counter(comm, rank, offset) >= target)
+    for (uint32_t i = goal.first; i < goal.end; i++) {
+        uint32_t rank = comm->world[i];
+        if (lki_counter(comm, i, goal.offset) >= goal.target)
             continue;
         first = used == 0 ? rank : first;
         if (used > sizeof missing - 180) { /* no room for one more: say so */
@@ -169,14 +170,14 @@ lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_
                                  used == 0 ? "" : ", ", rank, view.pid, liveness(comm, &view),
                                  view.operation, view.place);
     }
-    lki_board_view(comm->board, comm->rank, &mine);
+    lki_board_view(comm->board, comm->self->rank, &mine);
     return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s",
-                          comm->rank, mine.operation, (long long)waited_ms, missing);
+                          comm->self->rank, mine.operation, (long long)waited_ms, missing);
 }
 
 lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank)
 {
-    const lki_slot *slot  = &lki_rank_of(comm, rank)->slots[op->seq % LKI_IN_FLIGHT];
+    const lki_slot *slot  = &lki_seat_of(comm, rank)->slots[op->seq % LKI_IN_FLIGHT];
     lki_print       other = {
         .what  = atomic_load_explicit(&slot->what, memory_order_relaxed),
         .count = atomic_load_explicit(&slot->count, memory_order_relaxed),
@@ -185,10 +186,12 @@ lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank)
     char texts[2][LKI_OPERATION_BYTES];
     bool lower = comm->rank < rank; /* so that both sides tell the same */
 
-    lki_print_text(texts[lower ? 0 : 1], sizeof texts[0], op->print, op->seq);
-    lki_print_text(texts[lower ? 1 : 0], sizeof texts[0], other, op->seq);
-    return lki_fail_group(comm, rank, LK_EMISMATCH, "rank %u is in %s; rank %u is in %s%s",
-                          lower ? comm->rank : rank, texts[0], lower ? rank : comm->rank, texts[1],
+    lki_print_text(texts[lower ? 0 : 1], sizeof texts[0], op->print, op->seq, comm->group);
+    lki_print_text(texts[lower ? 1 : 0], sizeof texts[0], other, op->seq, comm->group);
+    return lki_fail_group(comm, comm->world[rank], LK_EMISMATCH,
+                          "rank %u is in %s; rank %u is in %s%s",
+                          comm->world[lower ? comm->rank : rank], texts[0],
+                          comm->world[lower ? rank : comm->rank], texts[1],
                           strcmp(texts[0], texts[1]) == 0
-                              ? ", but their slices, leaves or names differ" : "");
+                              ? ", but their slices, leaves, names, counts or factors differ" : "");
 }

@@ -45,17 +45,17 @@ static lk_status do_all_gather(room *r)
 
 static lk_status do_all_reduce_small(room *r)
 {
-    return lk_all_reduce(r->comm, r->heap, r->heap, 3, LK_F32);
+    return lk_all_reduce(r->comm, r->heap, r->heap, 3, LK_F32, LK_SUM);
 }
 
 static lk_status do_all_reduce_staged(room *r)
 {
-    return lk_all_reduce(r->comm, r->heap, r->heap, LARGE, LK_F32);
+    return lk_all_reduce(r->comm, r->heap, r->heap, LARGE, LK_F32, LK_SUM);
 }
 
 static lk_status do_all_reduce_direct(room *r)
 {
-    return lk_all_reduce(r->comm, r->shared, r->shared, LARGE, LK_F32);
+    return lk_all_reduce(r->comm, r->shared, r->shared, LARGE, LK_F32, LK_SUM);
 }
 
 static lk_status do_tree_reduce(room *r)

@@ -5,9 +5,15 @@
  * LKI_BODY_BYTES of whatever the operation needs to tell (small payloads, where the large ones
  * are).  The slot's own sequence word is the flag, so that the flag and a small payload travel
  * in one cache line.  "Everybody has published" is the only synchronisation most operations
- * need; those that also touch each other's memory end with lki_sync().
+ * need; those that also touch each other's memory go on in rounds, and a rank counts the rounds
+ * that it has finished beside the operation's slot, so that operations which are open at the same
+ * time do not disturb each other.
  *
- * Every word that somebody waits for is an ascending 64-bit counter in its rank's record, so one
+ * A rank has one record, the same for all groups it belongs to (where it is, what ended it, the
+ * word that it sleeps on), and in each group a seat with everything that operations need.  The
+ * seats of the first group lie behind the records, those of a later one in an arena.
+ *
+ * Every word that somebody waits for is an ascending 64-bit counter in a rank's seat, so one
  * function, lki_await(), does all the waiting.
  *
  * A slot is used again LKI_IN_FLIGHT operations later, when all ranks have retired the old one
@@ -18,11 +24,12 @@
 #define LKI_COMM_GROUP_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#include "comm/control.h"
 #include "base/status.h"
+#include "comm/control.h"
 #include "device/reduce.h"
 
 enum {
@@ -45,13 +52,24 @@ typedef enum {
     LKI_OP_TREE_REDUCE,
     LKI_OP_ARENA,
     LKI_OP_AGREE,
+    LKI_OP_REDUCE,
+    LKI_OP_REDUCE_SCATTER,
+    LKI_OP_REDUCE_SCATTER_V,
+    LKI_OP_ALL_GATHER_V,
+    LKI_OP_GATHER,
+    LKI_OP_SCATTER,
+    LKI_OP_ALL_TO_ALL,
+    LKI_OP_ALL_TO_ALL_V,
+    LKI_OP_SEND,
+    LKI_OP_RECV,
+    LKI_OP_SPLIT,
 } lki_op_kind;
 
 /* What ranks must agree on before they touch each other's memory. */
 typedef struct {
-    uint64_t what;  /* operation, dtype, root: lki_print_make() */
+    uint64_t what;  /* operation, dtype, kind of reduction, root: lki_print_make() */
     uint64_t count; /* elements or bytes, as the operation counts */
-    uint64_t hash;  /* of the rest: slices, names */
+    uint64_t hash;  /* of the rest: counts of all ranks, factors, slices, names */
 } lki_print;
 
 typedef struct {
@@ -60,16 +78,46 @@ typedef struct {
     unsigned char    word[LKI_WORD_BYTES];
 } lki_slot;
 
-typedef struct { alignas(LKI_LINE) unsigned char bytes[LKI_BODY_BYTES]; } lki_body;
+typedef struct {
+    alignas(LKI_LINE) unsigned char bytes[LKI_BODY_BYTES];
+    _Atomic uint64_t rounds; /* finished, of all operations that ever used this slot */
+} lki_body;
+
+/* Where something lies, in words that every rank understands. */
+typedef struct {
+    uint32_t arena; /* 1 + its index; 0 = not in an arena */
+    uint32_t level; /* of the communicator that the arena belongs to: 0 = the first */
+    uint64_t offset;
+} lki_place;
+
+/* What a rank keeps for one peer: the message on its way there, and how much it has taken of
+ * what came from there.  Two pieces of a message follow (coll/send_recv.c). */
+typedef struct {
+    alignas(LKI_LINE) _Atomic uint64_t sent, taken; /* pieces of all messages */
+    _Atomic uint64_t what, count;
+    lki_place        place;
+} lki_mail;
+
+/* A rank's part in a group; the mail to and from each rank of the group follows. */
+typedef struct {
+    alignas(LKI_LINE) _Atomic uint64_t joined;
+    _Atomic uint32_t left;
+
+    alignas(LKI_LINE) _Atomic uint64_t retired;
+
+    lki_slot slots[LKI_IN_FLIGHT];
+    lki_body bodies[LKI_IN_FLIGHT];
+
+    alignas(4096) unsigned char stages[LKI_STAGES][LKI_STAGE_BYTES];
+} lki_seat;
 
 /* A rank's record: each line has one writer, save the bell. */
 typedef struct {
     alignas(LKI_LINE) _Atomic uint32_t bell; /* the word it sleeps on */
     _Atomic uint32_t sleeping;
 
-    alignas(LKI_LINE) _Atomic uint64_t joined, steps; /* what peers wait for */
-
-    alignas(LKI_LINE) _Atomic uint64_t started, retired; /* what peers rarely look at */
+    alignas(LKI_LINE) _Atomic uint64_t started; /* the last operation: 1 + its number ... */
+    _Atomic uint64_t what, count, group;        /* ... and the rest: lki_print_text() */
     _Atomic uint64_t step;
     _Atomic uint32_t noted;
 
@@ -82,14 +130,11 @@ typedef struct {
     lk_status        status;  /* what happened to this rank */
     lk_status        verdict; /* what that means for the others */
     char             message[480];
-
-    lki_slot slots[LKI_IN_FLIGHT];
-    lki_body bodies[LKI_IN_FLIGHT];
 } lki_rank;
 
 typedef struct {
     uint64_t magic, bytes;
-    uint32_t size, rank_bytes;
+    uint32_t size, rank_bytes; /* of a record and a seat */
 
     alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
     _Atomic uint32_t stop;
@@ -99,10 +144,15 @@ typedef struct {
     alignas(LKI_LINE) lki_rank ranks[]; /* `size` ranks, then one for the launcher */
 } lki_board;
 
-/* Bytes of the control memory for `size` ranks: board, records, staging buffers. */
+/* Bytes of a seat with its mail in a group of `size`, and of one piece of a message there. */
+size_t lki_seat_bytes(uint32_t size);
+size_t lki_piece_bytes(uint32_t size);
+
+/* Bytes of the control memory for `size` ranks: board, records, seats. */
 size_t lki_board_bytes(uint32_t size);
 void   lki_board_init(lki_board *board, uint32_t size); /* of zeroed memory */
 bool   lki_board_valid(const lki_board *board, size_t bytes);
+void  *lki_board_seats(lki_board *board);
 
 /* ---- What a rank keeps for itself -------------------------------------------------------- */
 
@@ -117,8 +167,19 @@ typedef struct {
     _Atomic uint32_t users;
     bool             threads;  /* ranks are threads of this process */
     lki_board       *board;
-    lki_mapping     *mappings; /* of the arenas; added to by this process's first rank only */
+    pthread_mutex_t  lock;     /* of `mappings`: the first rank of every group adds to it */
+    lki_mapping     *mappings; /* of the arenas */
 } lki_group;
+
+/* What the communicators of one rank share. */
+typedef struct {
+    lki_group  *group;
+    uint32_t    rank, size; /* in the first communicator */
+    int         socket;     /* to the launcher; -1 without one */
+    int        *pidfds;     /* of all ranks; NULL among threads */
+    lk_request *requests;   /* all that live, in order of start */
+    uint32_t    pending;    /* of them, those not complete */
+} lki_self;
 
 struct lk_arena {
     struct lk_arena *next;
@@ -127,25 +188,36 @@ struct lk_arena {
     uint32_t         index; /* in order of creation: the same on every rank */
 };
 
+/* Messages with one peer: pieces and messages sent, pieces and messages taken. */
+typedef struct {
+    uint64_t sent, sends, taken, receives;
+} lki_flow;
+
 struct lk_comm {
     lki_board       *board;
     lki_rank        *me;
-    lki_group       *group;
+    lki_seat        *seat;        /* mine */
+    unsigned char   *seats;       /* of all ranks, seat_bytes each */
+    size_t           seat_bytes;
+    lki_self        *self;
+    lk_comm         *parent;      /* NULL: this is the first */
+    uint32_t         users;       /* its owner, until it is freed, and its children */
+    uint32_t         level;       /* 0 = the first, 1 = its children ... */
+    uint64_t         key;         /* tells it from the other groups of its ranks */
+    uint64_t         group;       /* for lki_print_text() */
     uint32_t         rank, size;
+    uint32_t        *world;       /* of every rank: its rank in the first communicator */
     uint32_t         timeout_ms, opened_timeout_ms;
     uint32_t         spins;       /* polls before yielding; 0 where ranks outnumber cores */
-    int              socket;      /* to the launcher; -1 without one */
-    int             *pidfds;      /* of the peers; NULL among threads */
     uint64_t         seq;         /* of the next operation */
-    uint64_t         steps;       /* calls of lki_sync() */
+    uint64_t         rounds[LKI_IN_FLIGHT]; /* as in lki_body, of the operations completed */
+    lki_flow        *flows;       /* to and from every peer */
     uint64_t         chunks;      /* staging buffers used so far: the same on every rank */
     uint64_t         room;        /* all ranks have retired what is below */
     uint64_t         done;        /* bit i: operation retired + i is complete here */
     bool             unrung;      /* something was published since the last lki_ring() */
     lk_arena        *arenas;
     uint32_t         arena_count;
-    lk_request      *requests;    /* all that live */
-    uint32_t         pending;     /* of them, those not complete */
     lki_tree_input  *inputs;      /* size * LK_TREE_NODES_MAX, twice: all nodes, one slice */
     const void     **pointers;    /* size, twice: buffers of all ranks, blocks of them */
     void           **targets;     /* size */
@@ -153,24 +225,50 @@ struct lk_comm {
 
 static inline lki_rank *lki_rank_of(const lk_comm *comm, uint32_t rank)
 {
-    return &comm->board->ranks[rank];
+    return &comm->board->ranks[comm->world[rank]];
 }
 
-/* The counter at `offset` of a rank's record; what was written before it was raised is seen. */
+static inline lki_seat *lki_seat_of(const lk_comm *comm, uint32_t rank)
+{
+    return (lki_seat *)(void *)(comm->seats + rank * comm->seat_bytes);
+}
+
+/* The counter at `offset` of a rank's seat; what was written before it was raised is seen. */
 static inline uint64_t lki_counter(const lk_comm *comm, uint32_t rank, size_t offset)
 {
-    const char *record = (const char *)lki_rank_of(comm, rank);
-    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)(record + offset),
+    const unsigned char *seat = comm->seats + rank * comm->seat_bytes;
+    return atomic_load_explicit((const _Atomic uint64_t *)(const void *)(seat + offset),
                                 memory_order_acquire);
 }
 
+/* What a wait is for: the counters at `offset` of ranks [first, end) reach `target`. */
+typedef struct {
+    size_t   offset;
+    uint64_t target;
+    uint32_t first, end;
+} lki_goal;
+
+static inline lki_goal lki_goal_all(const lk_comm *comm, size_t offset, uint64_t target)
+{
+    return (lki_goal){ .offset = offset, .target = target, .first = 0, .end = comm->size };
+}
+
+/* A communicator over `size` seats, of which `rank` is mine; world, key and group are the
+ * caller's to fill in (comm.c). */
+LK_NODISCARD lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t size,
+                                    void *seats);
+
 /* ---- Waiting (wait.c) -------------------------------------------------------------------- */
 
-/* Returns when the counter at `offset` of every rank's record has reached `target`. */
-LK_NODISCARD lk_status lki_await(lk_comm *comm, size_t offset, uint64_t target);
+/* Returns when the goal is reached.  The end of the communicator's timeout fails the group. */
+LK_NODISCARD lk_status lki_await(lk_comm *comm, lki_goal goal);
 
-/* Whether it has, without waiting. */
-bool lki_arrived(const lk_comm *comm, size_t offset, uint64_t target);
+/* The same, but to give up after `ms` fails nothing: LK_OK, and *late is how many ms that took (at
+ * least 1; 0 where the goal is reached). */
+LK_NODISCARD lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late);
+
+/* Whether it is reached, without waiting. */
+bool lki_arrived(const lk_comm *comm, lki_goal goal);
 
 /* Wakes those who may sleep on what this rank has published. */
 void lki_ring(lk_comm *comm);
@@ -185,10 +283,13 @@ typedef struct {
     lki_print print;
 } lki_op;
 
-/* "all_reduce #12 (F32, 100 elements)" */
-void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq);
+/* "all_reduce #12 (F32 sum, 100 elements)".  `group` is 0 for the first communicator, else
+ * its size << 32 | its lowest rank, which the text then tells. */
+void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint64_t group);
 
 lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count);
+lki_print lki_print_reduce(lki_op_kind kind, lk_dtype dtype, lk_reduce_op op, uint32_t root,
+                           uint64_t count);
 
 /* Takes the next sequence number, waiting for room in the ring if need be. */
 LK_NODISCARD lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print);
@@ -196,24 +297,27 @@ LK_NODISCARD lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print);
 /* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
 void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_t bytes);
 
+/* Notes, for the messages of all, what this rank does now. */
+void lki_op_note(lk_comm *comm, lki_print print, uint64_t seq);
+
 /* Lets the others see the fingerprint and payload. */
 void lki_op_publish(lk_comm *comm, const lki_op *op);
 
-/* Waits until all have published. */
-LK_NODISCARD lk_status lki_op_await(lk_comm *comm, const lki_op *op);
+/* Reached when all have published. */
+lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op);
 
-/* The same, and compares fingerprints.  Not for what lki_progress() may close meanwhile: the
- * others are then free to use their slots again. */
+/* Compares all fingerprints, once all have published. */
+LK_NODISCARD lk_status lki_op_compare(lk_comm *comm, const lki_op *op);
+
+/* Waits until all have published, and compares.  Not for what lki_progress() may close meanwhile:
+ * the others are then free to use their slots again. */
 LK_NODISCARD lk_status lki_op_meet(lk_comm *comm, const lki_op *op);
 
-/* The same without waiting: *met tells whether all have. */
-LK_NODISCARD lk_status lki_op_peek(lk_comm *comm, const lki_op *op, bool *met);
+/* This rank has finished the first `rounds` rounds of the operation.  Reached when all have. */
+lki_goal lki_op_round(lk_comm *comm, const lki_op *op, uint64_t rounds);
 
 /* This rank will read nothing more of the operation's slots. */
 void lki_op_close(lk_comm *comm, const lki_op *op);
-
-/* All ranks have come to this point of the operation. */
-LK_NODISCARD lk_status lki_sync(lk_comm *comm);
 
 /* The staging buffer of a rank for chunk number `chunk`. */
 void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk);
@@ -222,7 +326,7 @@ void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk);
  * that failed, on all.  `mine` is the status of the call that just returned on this thread. */
 LK_NODISCARD lk_status lki_agree(lk_comm *comm, lk_status mine);
 
-/* Moves every pending request of this rank forward; whether any completed (request.c). */
+/* Moves every pending request of this rank forward; whether any moved (request.c). */
 bool lki_progress(lk_comm *comm);
 void lki_requests_orphan(lk_comm *comm);
 
@@ -254,10 +358,10 @@ void lki_board_condemn(lki_board *board, uint32_t record, uint32_t culprit, lk_s
 
 lk_status lki_fail_peer_gone(lk_comm *comm, uint32_t rank);
 lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank);
-lk_status lki_fail_timeout(lk_comm *comm, size_t offset, uint64_t target, int64_t waited_ms);
+lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms);
 
-/* Whether a process whose counter is below target is stopped (SIGSTOP, a debugger). */
-bool lki_waits_for_stopped(const lk_comm *comm, size_t offset, uint64_t target);
+/* Whether a process that the goal still waits for is stopped (SIGSTOP, a debugger). */
+bool lki_waits_for_stopped(const lk_comm *comm, lki_goal goal);
 lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank);
 
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
@@ -265,18 +369,12 @@ void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
 /* ---- Peers (peers.c) --------------------------------------------------------------------- */
 
 LK_NODISCARD lk_status lki_peers_open(lk_comm *comm);
-void lki_peers_close(lk_comm *comm);
+void lki_peers_close(lki_self *self);
 
 /* Fails the group if the process of a peer is gone or a missing rank has left. */
-LK_NODISCARD lk_status lki_peers_check(lk_comm *comm, size_t offset, uint64_t target);
+LK_NODISCARD lk_status lki_peers_check(lk_comm *comm, lki_goal goal);
 
 /* ---- Memory (arena.c) -------------------------------------------------------------------- */
-
-/* Where something lies, in words that every rank understands. */
-typedef struct {
-    uint32_t arena; /* 1 + its index; 0 = not in an arena */
-    uint64_t offset;
-} lki_place;
 
 lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes);
 void     *lki_place_data(const lk_comm *comm, lki_place place);
@@ -284,9 +382,11 @@ void      lki_arenas_close(lk_comm *comm);
 
 /* ---- Descriptors over a socket (control.c) ----------------------------------------------- */
 
-/* What rank 0 says about an arena; its descriptor rides along. */
+/* What rank 0 of a group says about an arena; its descriptor rides along. */
 typedef struct {
     uint64_t magic, bytes;
+    uint64_t group;                       /* the communicator's key */
+    uint64_t members[LKI_RANKS_MAX / 64]; /* a bit for each rank that it is passed on to */
     uint32_t index;
     char     name[52];
 } lki_arena_message;

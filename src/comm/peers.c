@@ -19,15 +19,17 @@ enum { LAUNCHER_SPEAKS_MS = 200 };
 
 lk_status lki_peers_open(lk_comm *comm)
 {
-    LK_TRY(LKI_NEW(&comm->pidfds, comm->size, "descriptors of the peers"));
+    lki_self *self = comm->self;
+
+    LK_TRY(LKI_NEW(&self->pidfds, comm->size, "descriptors of the peers"));
     for (uint32_t rank = 0; rank < comm->size; rank++)
-        comm->pidfds[rank] = -1;
+        self->pidfds[rank] = -1;
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
             continue;
         int32_t pid        = atomic_load(&lki_rank_of(comm, rank)->pid);
-        comm->pidfds[rank] = (int)syscall(SYS_pidfd_open, pid, 0);
-        if (comm->pidfds[rank] >= 0)
+        self->pidfds[rank] = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (self->pidfds[rank] >= 0)
             continue;
         if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)
             continue; /* it joined, had nothing to do, and went in order before we looked */
@@ -41,15 +43,15 @@ lk_status lki_peers_open(lk_comm *comm)
     return LK_OK;
 }
 
-void lki_peers_close(lk_comm *comm)
+void lki_peers_close(lki_self *self)
 {
-    if (comm->pidfds == NULL)
+    if (self->pidfds == NULL)
         return;
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        if (comm->pidfds[rank] >= 0)
-            (void)close(comm->pidfds[rank]);
-    lki_free(comm->pidfds);
-    comm->pidfds = NULL;
+    for (uint32_t rank = 0; rank < self->size; rank++)
+        if (self->pidfds[rank] >= 0)
+            (void)close(self->pidfds[rank]);
+    lki_free(self->pidfds);
+    self->pidfds = NULL;
 }
 
 /* The launcher is about to say how the peer died; wait for that, but not for long. */
@@ -63,35 +65,46 @@ static void let_the_launcher_speak(const lk_comm *comm)
     }
 }
 
-static lk_status check_one(lk_comm *comm, uint32_t rank, bool missing)
+/* Whether the rank has gone in order: from this group, or altogether. */
+static bool has_left(const lk_comm *comm, uint32_t rank)
 {
-    const lki_rank *peer  = lki_rank_of(comm, rank);
-    uint32_t        state = atomic_load(&peer->state);
-
-    if (state == LKI_RANK_LEFT)
-        return missing ? lki_fail_peer_left(comm, rank) : LK_OK;
-    if (comm->pidfds == NULL || comm->pidfds[rank] < 0)
-        return LK_OK;
-    struct pollfd ended = { .fd = comm->pidfds[rank], .events = POLLIN };
-    if (poll(&ended, 1, 0) <= 0)
-        return LK_OK;
-    if (comm->socket >= 0)
-        let_the_launcher_speak(comm);
-    if (atomic_load(&peer->state) == LKI_RANK_LEFT)
-        return missing ? lki_fail_peer_left(comm, rank) : LK_OK;
-    return lki_fail_peer_gone(comm, rank);
+    return atomic_load(&lki_seat_of(comm, rank)->left) != 0
+           || atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT;
 }
 
-lk_status lki_peers_check(lk_comm *comm, size_t offset, uint64_t target)
+static lk_status check_process(lk_comm *comm, uint32_t rank, lki_goal goal)
+{
+    const lki_self *self  = comm->self;
+    uint32_t        world = comm->world[rank];
+
+    if (self->pidfds == NULL || self->pidfds[world] < 0)
+        return LK_OK;
+    struct pollfd ended = { .fd = self->pidfds[world], .events = POLLIN };
+    if (poll(&ended, 1, 0) <= 0)
+        return LK_OK;
+    if (self->socket >= 0)
+        let_the_launcher_speak(comm);
+    if (!has_left(comm, rank))
+        return lki_fail_peer_gone(comm, world);
+    bool missing = rank >= goal.first && rank < goal.end
+                   && lki_counter(comm, rank, goal.offset) < goal.target;
+    return missing ? lki_fail_peer_left(comm, world) : LK_OK;
+}
+
+lk_status lki_peers_check(lk_comm *comm, lki_goal goal)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
             continue;
         /* It may publish and leave between two looks: the state first, then the counter. */
         uint32_t state   = atomic_load(&lki_rank_of(comm, rank)->state);
-        bool     missing = lki_counter(comm, rank, offset) < target;
-        if (state == LKI_RANK_RUNNING || state == LKI_RANK_LEFT || state == LKI_RANK_FAILED)
-            LK_TRY(check_one(comm, rank, missing && state == LKI_RANK_LEFT));
+        bool     left    = has_left(comm, rank);
+        bool     missing = rank >= goal.first && rank < goal.end
+                       && lki_counter(comm, rank, goal.offset) < goal.target;
+        if (left && missing)
+            return lki_fail_peer_left(comm, comm->world[rank]);
+        if (!left && (state == LKI_RANK_RUNNING || state == LKI_RANK_FAILED))
+            LK_TRY(check_process(comm, rank, goal));
     }
     return LK_OK;
 }

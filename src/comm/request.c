@@ -1,60 +1,250 @@
 /* request.c -- moving requests forward, without a thread of their own.
  *
  * There is no core to spare for one: a rank works on its requests when it asks about one of
- * them, and whenever it would otherwise go to sleep in any wait.  A request is ready as soon as
- * all ranks have started the operation, and then complete after this rank's share of the work.
+ * them, and whenever it would otherwise go to sleep in any wait, in any of its groups.
  */
 #include "comm/request.h"
 
+#include <stdio.h>
+
 #include "base/memory.h"
 
-void lki_request_enter(lk_comm *comm, lk_request *request)
+/* ---- The list ---------------------------------------------------------------------------- */
+
+/* In order of start: that is the order in which they become ready. */
+static void enter(lk_request *request)
 {
-    lk_request **last = &comm->requests;
-    while (*last != NULL) /* in order of start: that is the order in which they become ready */
+    lki_self    *self = request->comm->self;
+    lk_request **last = &self->requests;
+
+    while (*last != NULL)
         last = &(*last)->next;
     *last = request;
-    comm->pending++;
+    self->pending++;
 }
 
-static void complete(lk_request *request)
+static void remove_from_list(lk_request *request)
+{
+    lki_self    *self = request->comm->self;
+    lk_request **at   = &self->requests;
+
+    while (*at != NULL && *at != request)
+        at = &(*at)->next;
+    if (*at == request) {
+        *at = request->next;
+        self->pending -= !request->complete;
+    }
+}
+
+static lk_request *first_in_lane(const lk_request *request)
+{
+    lk_request *r = request->comm->self->requests;
+
+    while (r != NULL && r != request
+           && (r->complete || r->comm != request->comm || r->lane != request->lane))
+        r = r->next;
+    return r;
+}
+
+bool lki_request_first(const lk_request *request)
+{
+    lk_request *first = first_in_lane(request);
+    return request->lane == LKI_LANE_NONE || first == NULL || first == request;
+}
+
+/* ---- Moving forward ---------------------------------------------------------------------- */
+
+void lki_request_complete(lk_request *request)
 {
     request->complete = true;
-    request->comm->pending--;
-    lki_op_close(request->comm, &request->op);
+    lki_free(request->offsets);
+    request->offsets = NULL;
 }
 
-/* Does what can be done now.  A failure is the group's. */
-static lk_status advance(lk_request *request)
+static void complete_collective(lk_request *request)
 {
     lk_comm *comm = request->comm;
-    bool     met;
 
-    if (request->complete)
+    comm->rounds[request->op.seq % LKI_IN_FLIGHT] += request->rounds - 1;
+    lki_op_close(comm, &request->op);
+    lki_request_complete(request);
+}
+
+static lk_status move_collective(lk_request *r, bool *moved)
+{
+    if (!r->met) {
+        LK_TRY(lki_op_compare(r->comm, &r->op));
+        r->how->plan(r);
+        r->met = true;
+    }
+    if (!lki_request_first(r))
         return LK_OK;
-    LK_TRY(lki_op_peek(comm, &request->op, &met));
-    if (!met)
-        return LK_OK;
-    LK_TRY(lki_tree_reduce_finish(comm, request));
-    complete(request);
+    *moved = true;
+    LK_TRY(r->how->act(r));
+    if (++r->round == r->rounds)
+        complete_collective(r);
+    else
+        r->goal = lki_op_round(r->comm, &r->op, r->round);
+    return LK_OK;
+}
+
+/* Does what can be done now; *moved tells whether that was anything.  A failure is the group's. */
+static lk_status advance(lk_request *r, bool *moved)
+{
+    bool more = true;
+
+    while (!r->complete && more && lki_arrived(r->comm, r->goal)) {
+        more = false;
+        LK_TRY(r->how->move != NULL ? r->how->move(r, &more) : move_collective(r, &more));
+        *moved = *moved || more;
+    }
     return LK_OK;
 }
 
 bool lki_progress(lk_comm *comm)
 {
-    uint32_t before = comm->pending;
+    lki_self *self = comm->self;
+    bool      any  = false;
 
-    for (lk_request *r = comm->requests; r != NULL && comm->pending > 0; r = r->next)
-        if (advance(r) != LK_OK)
+    if (self->pending == 0)
+        return false;
+    for (lk_request *r = self->requests; r != NULL; r = r->next) {
+        bool moved = false, open = !r->complete;
+        if (advance(r, &moved) != LK_OK)
             return true; /* the wait that called will find the group failed */
-    return comm->pending != before;
+        self->pending -= open && r->complete;
+        any = any || moved;
+        if (moved && r->comm != comm)
+            lki_ring(r->comm);
+    }
+    return any;
 }
+
+/* What must move before the request can: the first in its lane. */
+static lk_request *next_to_move(lk_request *request)
+{
+    lk_request *first = request->lane == LKI_LANE_NONE ? NULL : first_in_lane(request);
+    return first == NULL ? request : first;
+}
+
+/* One goal nearer to completion, waiting up to `ms`. */
+static lk_status nearer(lk_request *first, int64_t ms, int64_t *late)
+{
+    lki_self *self  = first->comm->self;
+    bool      moved = false;
+
+    LK_TRY(lki_await_for(first->comm, first->goal, ms, late)); /* may complete it on the way */
+    if (*late != 0 || first->complete)
+        return LK_OK;
+    LK_TRY(advance(first, &moved));
+    self->pending -= first->complete;
+    return LK_OK;
+}
+
+static lk_status finish(lk_request *request)
+{
+    lk_comm *comm = request->comm;
+    int64_t  ms   = comm->timeout_ms;
+
+    while (!request->complete) {
+        int64_t     late;
+        lk_request *first = next_to_move(request);
+        LK_TRY(nearer(first, ms, &late));
+        if (late != 0)
+            return lki_fail_timeout(comm, first->goal, late);
+    }
+    lki_ring(comm);
+    return LK_OK;
+}
+
+/* ---- Starting ---------------------------------------------------------------------------- */
+
+/* Collectives take their place in the order of operations here; mail has an order of its own. */
+static lk_status publish(lk_request *request)
+{
+    if (lki_failed(request->comm))
+        return lki_group_failure(request->comm);
+    if (request->how->move != NULL)
+        return LK_OK;
+    LK_TRY(lki_op_open(&request->op, request->comm, request->op.print));
+    if (request->how->publish != NULL)
+        request->how->publish(request);
+    lki_op_publish(request->comm, &request->op);
+    request->goal = lki_op_goal(request->comm, &request->op);
+    return LK_OK;
+}
+
+/* One round and no lane: there is nothing that others could move forward meanwhile. */
+static lk_status run_at_once(lk_request *request)
+{
+    lk_comm *comm = request->comm;
+
+    LK_TRY(lki_await(comm, request->goal));
+    LK_TRY(lki_op_compare(comm, &request->op));
+    request->how->plan(request);
+    LK_TRY(request->how->act(request));
+    complete_collective(request);
+    lki_ring(comm);
+    return LK_OK;
+}
+
+lk_status lki_request_run(lk_request *request)
+{
+    lk_status st = publish(request);
+
+    if (st == LK_OK && request->lane == LKI_LANE_NONE) {
+        st = run_at_once(request);
+    } else if (st == LK_OK) {
+        enter(request);
+        st = finish(request);
+        remove_from_list(request);
+    }
+    lki_free(request->offsets);
+    return st;
+}
+
+lk_status lki_request_start(lk_request **out, const lk_request *request)
+{
+    lk_request *copy;
+    bool        moved = false;
+
+    *out = NULL;
+    lk_status st = LKI_NEW(&copy, 1, "request");
+    if (st == LK_OK) {
+        *copy = *request;
+        st    = publish(copy);
+    }
+    if (st == LK_OK) {
+        enter(copy);
+        if (copy->how->move != NULL) /* what can be sent without waiting is sent */
+            st = advance(copy, &moved);
+        copy->comm->self->pending -= copy->complete;
+        if (st != LK_OK)
+            remove_from_list(copy);
+    }
+    if (st != LK_OK) {
+        lki_free(request->offsets);
+        lki_free(copy);
+        return st;
+    }
+    lki_ring(copy->comm);
+    *out = copy;
+    return LK_OK;
+}
+
+/* ---- For the caller ---------------------------------------------------------------------- */
 
 void lki_requests_orphan(lk_comm *comm)
 {
-    for (lk_request *r = comm->requests; r != NULL; r = r->next)
-        r->comm = NULL;
-    comm->requests = NULL;
+    for (lk_request *r = comm->self->requests, *next; r != NULL; r = next) {
+        next = r->next;
+        if (r->comm != comm)
+            continue;
+        remove_from_list(r);
+        lki_free(r->offsets);
+        r->offsets = NULL;
+        r->comm    = NULL;
+    }
 }
 
 static lk_status check_alive(const lk_request *request)
@@ -74,21 +264,37 @@ lk_status lk_request_test(lk_request *request, bool *done)
     LK_TRY(check_alive(request));
     if (request->complete)
         return LK_OK;
-    LK_TRY(advance(request));
+    (void)lki_progress(request->comm); /* also those before it in its lane */
     lki_ring(request->comm);
     *done = request->complete;
-    return LK_OK;
+    return *done || !lki_failed(request->comm) ? LK_OK : lki_group_failure(request->comm);
 }
 
 lk_status lk_request_wait(lk_request *request)
 {
     LK_TRY(check_alive(request));
-    if (request->complete)
+    return request->complete ? LK_OK : finish(request);
+}
+
+lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms)
+{
+    int64_t end = lki_now_ms() + timeout_ms, left = timeout_ms, late = 0;
+
+    LK_TRY(check_alive(request));
+    while (!request->complete && late == 0) {
+        LK_TRY(nearer(next_to_move(request), left, &late));
+        left = end - lki_now_ms();
+        left = left < 0 ? 0 : left;
+    }
+    if (request->complete) {
+        if (request->comm != NULL)
+            lki_ring(request->comm);
         return LK_OK;
-    LK_TRY(lki_op_await(request->comm, &request->op)); /* may complete it on the way */
-    LK_TRY(advance(request));
-    lki_ring(request->comm);
-    return LK_OK;
+    }
+    char text[LKI_OPERATION_BYTES];
+    lki_print_text(text, sizeof text, request->op.print, request->op.seq, request->comm->group);
+    return lk_fail(LK_ETIMEOUT, "%s is not complete after %u ms; it goes on, and can be waited for "
+                   "again", text, timeout_ms);
 }
 
 void lk_request_free(lk_request *request)
@@ -97,14 +303,19 @@ void lk_request_free(lk_request *request)
         return;
     lk_comm *comm = request->comm;
     if (comm != NULL) {
-        if (!request->complete) { /* given up: my slices stay as they are, the ring moves on */
-            complete(request);
+        remove_from_list(request);
+        if (!request->complete && !request->met && request->lane == LKI_LANE_NONE) { /* nobody needs me for it */
+            request->rounds = 1;
+            complete_collective(request);
             lki_ring(comm);
+        } else if (!request->complete) {
+            char text[LKI_OPERATION_BYTES];
+            lki_print_text(text, sizeof text, request->op.print, request->op.seq, comm->group);
+            (void)(lki_fail_group(comm, comm->self->rank, LK_EPEER,
+                                  "rank %u freed its request of %s before it was complete",
+                                  comm->self->rank, text) == LK_OK);
         }
-        lk_request **at = &comm->requests;
-        while (*at != request)
-            at = &(*at)->next;
-        *at = request->next;
     }
+    lki_free(request->offsets);
     lki_free(request);
 }

@@ -4,10 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t slot_offset(uint64_t seq)
+static size_t index_of(const lki_op *op)
 {
-    return offsetof(lki_rank, slots) + (size_t)(seq % LKI_IN_FLIGHT) * sizeof(lki_slot)
-           + offsetof(lki_slot, seq);
+    return (size_t)(op->seq % LKI_IN_FLIGHT);
 }
 
 lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count)
@@ -19,16 +18,28 @@ lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64
     };
 }
 
+lki_print lki_print_reduce(lki_op_kind kind, lk_dtype dtype, lk_reduce_op op, uint32_t root,
+                           uint64_t count)
+{
+    lki_print print = lki_print_make(kind, dtype, root, count);
+
+    print.what |= (uint64_t)op.kind << 16;
+    if (op.kind == LK_REDUCE_PREMUL_SUM)
+        memcpy(&print.hash, &op.factor, sizeof print.hash);
+    return print;
+}
+
 /* The slot that `seq` will use must have been retired by all.  The lowest of their counters is
  * remembered, so that this costs something once in a turn of the ring only. */
 static lk_status wait_for_room(lk_comm *comm)
 {
     if (comm->seq < comm->room + LKI_IN_FLIGHT)
         return LK_OK;
-    LK_TRY(lki_await(comm, offsetof(lki_rank, retired), comm->seq - LKI_IN_FLIGHT + 1));
+    LK_TRY(lki_await(comm, lki_goal_all(comm, offsetof(lki_seat, retired),
+                                        comm->seq - LKI_IN_FLIGHT + 1)));
     uint64_t lowest = UINT64_MAX;
     for (uint32_t rank = 0; rank < comm->size; rank++) {
-        uint64_t retired = lki_counter(comm, rank, offsetof(lki_rank, retired));
+        uint64_t retired = lki_counter(comm, rank, offsetof(lki_seat, retired));
         lowest           = retired < lowest ? retired : lowest;
     }
     comm->room = lowest;
@@ -41,7 +52,7 @@ lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print)
         return lki_group_failure(comm);
     LK_TRY(wait_for_room(comm));
     *op            = (lki_op){ .seq = comm->seq++, .print = print };
-    lki_slot *slot = &comm->me->slots[op->seq % LKI_IN_FLIGHT];
+    lki_slot *slot = &comm->seat->slots[index_of(op)];
     atomic_store_explicit(&slot->what, print.what, memory_order_relaxed);
     atomic_store_explicit(&slot->count, print.count, memory_order_relaxed);
     atomic_store_explicit(&slot->hash, print.hash, memory_order_relaxed);
@@ -50,24 +61,33 @@ lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print)
 
 void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_t bytes)
 {
-    lki_rank *record = lki_rank_of(comm, rank);
-    size_t    index  = (size_t)(op->seq % LKI_IN_FLIGHT);
+    lki_seat *seat  = lki_seat_of(comm, rank);
+    size_t    index = index_of(op);
     LK_ASSERT(bytes <= LKI_BODY_BYTES);
-    return bytes <= LKI_WORD_BYTES ? record->slots[index].word : record->bodies[index].bytes;
+    return bytes <= LKI_WORD_BYTES ? seat->slots[index].word : seat->bodies[index].bytes;
+}
+
+void lki_op_note(lk_comm *comm, lki_print print, uint64_t seq)
+{
+    lki_rank *me = comm->me;
+    atomic_store_explicit(&me->what, print.what, memory_order_relaxed);
+    atomic_store_explicit(&me->count, print.count, memory_order_relaxed);
+    atomic_store_explicit(&me->group, comm->group, memory_order_relaxed);
+    atomic_store_explicit(&me->started, seq + 1, memory_order_relaxed);
 }
 
 void lki_op_publish(lk_comm *comm, const lki_op *op)
 {
-    lki_slot *slot = &comm->me->slots[op->seq % LKI_IN_FLIGHT];
-    atomic_store_explicit(&comm->me->started, op->seq + 1, memory_order_relaxed);
+    lki_slot *slot = &comm->seat->slots[index_of(op)];
+    lki_op_note(comm, op->print, op->seq);
     atomic_store_explicit(&slot->seq, op->seq + 1, memory_order_release);
     comm->unrung = true;
 }
 
-static lk_status compare(lk_comm *comm, const lki_op *op)
+lk_status lki_op_compare(lk_comm *comm, const lki_op *op)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {
-        const lki_slot *slot = &lki_rank_of(comm, rank)->slots[op->seq % LKI_IN_FLIGHT];
+        const lki_slot *slot = &lki_seat_of(comm, rank)->slots[index_of(op)];
         if (atomic_load_explicit(&slot->what, memory_order_relaxed) != op->print.what
             || atomic_load_explicit(&slot->count, memory_order_relaxed) != op->print.count
             || atomic_load_explicit(&slot->hash, memory_order_relaxed) != op->print.hash)
@@ -76,26 +96,32 @@ static lk_status compare(lk_comm *comm, const lki_op *op)
     return LK_OK;
 }
 
-lk_status lki_op_await(lk_comm *comm, const lki_op *op)
+lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op)
 {
-    return lki_await(comm, slot_offset(op->seq), op->seq + 1);
+    size_t offset = offsetof(lki_seat, slots) + index_of(op) * sizeof(lki_slot);
+    return lki_goal_all(comm, offset + offsetof(lki_slot, seq), op->seq + 1);
 }
 
 lk_status lki_op_meet(lk_comm *comm, const lki_op *op)
 {
-    LK_TRY(lki_op_await(comm, op));
-    return compare(comm, op);
+    LK_TRY(lki_await(comm, lki_op_goal(comm, op)));
+    return lki_op_compare(comm, op);
 }
 
-lk_status lki_op_peek(lk_comm *comm, const lki_op *op, bool *met)
+lki_goal lki_op_round(lk_comm *comm, const lki_op *op, uint64_t rounds)
 {
-    *met = lki_arrived(comm, slot_offset(op->seq), op->seq + 1);
-    return *met ? compare(comm, op) : LK_OK;
+    size_t   index  = index_of(op);
+    size_t   offset = offsetof(lki_seat, bodies) + index * sizeof(lki_body);
+    uint64_t all    = comm->rounds[index] + rounds;
+
+    atomic_store_explicit(&comm->seat->bodies[index].rounds, all, memory_order_release);
+    comm->unrung = true;
+    return lki_goal_all(comm, offset + offsetof(lki_body, rounds), all);
 }
 
 void lki_op_close(lk_comm *comm, const lki_op *op)
 {
-    uint64_t retired = atomic_load_explicit(&comm->me->retired, memory_order_relaxed);
+    uint64_t retired = atomic_load_explicit(&comm->seat->retired, memory_order_relaxed);
 
     LK_ASSERT(op->seq >= retired && op->seq - retired < LKI_IN_FLIGHT);
     comm->done |= UINT64_C(1) << (op->seq - retired);
@@ -103,15 +129,8 @@ void lki_op_close(lk_comm *comm, const lki_op *op)
         comm->done >>= 1;
         retired++;
     }
-    atomic_store_explicit(&comm->me->retired, retired, memory_order_release);
+    atomic_store_explicit(&comm->seat->retired, retired, memory_order_release);
     comm->unrung = true;
-}
-
-lk_status lki_sync(lk_comm *comm)
-{
-    atomic_store_explicit(&comm->me->steps, ++comm->steps, memory_order_release);
-    comm->unrung = true;
-    return lki_await(comm, offsetof(lki_rank, steps), comm->steps);
 }
 
 /* ---- Comparing outcomes ------------------------------------------------------------------ */

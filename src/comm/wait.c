@@ -87,16 +87,16 @@ void lki_ring(lk_comm *comm)
     }
 }
 
-bool lki_arrived(const lk_comm *comm, size_t offset, uint64_t target)
+bool lki_arrived(const lk_comm *comm, lki_goal goal)
 {
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        if (lki_counter(comm, rank, offset) < target)
+    for (uint32_t rank = goal.first; rank < goal.end; rank++)
+        if (lki_counter(comm, rank, goal.offset) < goal.target)
             return false;
     return true;
 }
 
 /* One slice of sleep, or none if there turns out to be something to do. */
-static void sleep_a_slice(lk_comm *comm, size_t offset, uint64_t target, int64_t ms)
+static void sleep_a_slice(lk_comm *comm, lki_goal goal, int64_t ms)
 {
     lki_rank *me   = comm->me;
     uint32_t  bell = atomic_load(&me->bell);
@@ -104,7 +104,7 @@ static void sleep_a_slice(lk_comm *comm, size_t offset, uint64_t target, int64_t
     atomic_fetch_add(&comm->board->sleepers, 1);
     atomic_store(&me->sleeping, 1);
     full_fence();
-    if (!lki_arrived(comm, offset, target) && !lki_failed(comm) && !lki_progress(comm)) {
+    if (!lki_arrived(comm, goal) && !lki_failed(comm) && !lki_progress(comm)) {
         lki_ring(comm);
         sleep_on(&me->bell, bell, ms);
     }
@@ -112,47 +112,56 @@ static void sleep_a_slice(lk_comm *comm, size_t offset, uint64_t target, int64_t
     atomic_fetch_sub(&comm->board->sleepers, 1);
 }
 
-static lk_status await_slowly(lk_comm *comm, size_t offset, uint64_t target)
+static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
 {
     lki_ring(comm);
     for (int i = 0; i < YIELDS; i++) {
         (void)lki_progress(comm);
-        if (lki_arrived(comm, offset, target))
+        if (lki_arrived(comm, goal))
             return LK_OK;
         (void)sched_yield();
     }
-    int64_t began = lki_now_ms(), left = comm->timeout_ms;
+    int64_t began = lki_now_ms(), left = ms;
     int     stopped = 0; /* slices in a row: fg does not wake all ranks in one moment */
     for (;;) {
         int64_t before = lki_now_ms();
         lki_ring(comm);
-        sleep_a_slice(comm, offset, target, left < SLICE_MS ? left : SLICE_MS);
-        if (lki_arrived(comm, offset, target))
+        sleep_a_slice(comm, goal, left < SLICE_MS ? left : SLICE_MS);
+        if (lki_arrived(comm, goal))
             return LK_OK;
         if (lki_failed(comm))
             return lki_group_failure(comm);
-        LK_TRY(lki_peers_check(comm, offset, target));
+        LK_TRY(lki_peers_check(comm, goal));
         int64_t now    = lki_now_ms();
         began         += now - before > LATE_MS ? now - before : 0;
         int64_t waited = now - began;
-        left           = comm->timeout_ms - waited;
+        left           = ms - waited;
         bool overdue   = waited >= comm->opened_timeout_ms;
-        stopped        = overdue && lki_waits_for_stopped(comm, offset, target) ? stopped + 1 : 0;
-        if (left <= 0 || stopped > 1)
-            return lki_fail_timeout(comm, offset, target, waited);
+        stopped        = overdue && lki_waits_for_stopped(comm, goal) ? stopped + 1 : 0;
+        if (left <= 0 || stopped > 1) {
+            *late = waited > 0 ? waited : 1;
+            return LK_OK;
+        }
     }
 }
 
-lk_status lki_await(lk_comm *comm, size_t offset, uint64_t target)
+lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
 {
-    uint32_t next = 0; /* all below have arrived: counters never go back */
-
+    *late = 0;
     for (uint32_t i = 0; i <= comm->spins; i++) {
-        while (next < comm->size && lki_counter(comm, next, offset) >= target)
-            next++;
-        if (next == comm->size)
+        while (goal.first < goal.end && lki_counter(comm, goal.first, goal.offset) >= goal.target)
+            goal.first++; /* counters never go back */
+        if (goal.first == goal.end)
             return LK_OK;
         relax();
     }
-    return await_slowly(comm, offset, target);
+    return await_slowly(comm, goal, ms, late);
+}
+
+lk_status lki_await(lk_comm *comm, lki_goal goal)
+{
+    int64_t late;
+
+    LK_TRY(lki_await_for(comm, goal, comm->timeout_ms, &late));
+    return late == 0 ? LK_OK : lki_fail_timeout(comm, goal, late);
 }

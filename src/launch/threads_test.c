@@ -18,7 +18,7 @@ static lk_status add_up(lk_comm *comm, void *context)
     float             mine = 1.0f, sum = 0.0f;
 
     atomic_fetch_or(ranks, UINT32_C(1) << lk_comm_rank(comm));
-    LK_TRY(lk_all_reduce(comm, &mine, &sum, 1, LK_F32));
+    LK_TRY(lk_all_reduce(comm, &mine, &sum, 1, LK_F32, LK_SUM));
     if (sum == (float)lk_comm_size(comm))
         return LK_OK;
     return lk_fail(LK_ECORRUPT, "the sum is %f", (double)sum);

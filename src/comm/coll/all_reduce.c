@@ -1,4 +1,4 @@
-/* all_reduce.c -- the sum of all ranks' vectors on every rank, by the canonical tree over ranks.
+/* all_reduce.c -- the reduction of all ranks' vectors on every rank, by the canonical tree.
  *
  * Three ways; which one is taken depends on the size and on where the buffers lie, never on
  * timing, and none of them can change a bit, since the tree is elementwise:
@@ -9,229 +9,333 @@
  *   staged   else: chunk after chunk through the staging buffers.  The owner of a slice leaves
  *            its sum in its own staging buffer, and everybody copies it from there.
  *
- *      staged, one synchronisation a chunk (|):
+ *      staged, one round a chunk (|):
  *          in 0 | sum 0, in 1 | out 0, sum 1, in 2 | out 1, sum 2, in 3 | out 2 ...
  *      The buffer of chunk c is filled again with chunk c + 3, which nobody does before
- *      everybody has copied chunk c out.
+ *      everybody has copied chunk c out.  Where all ranks found the staging buffers free before
+ *      they published, chunk 0 is in by then.
+ *
+ * reduce is the same with one receiver.  A vector may be in parts: the slots and the staging
+ * buffers hold them as one.
  *
  * Cost:    slot: one synchronisation, size * bytes read.  Direct: two, and 2 bytes of memory
  *          traffic a payload byte on each rank.  Staged: chunks + 1, and two more copies.
- * Order:   ((r0 + r1) + (r2 + r3)) + ..., whatever the size and the way.
+ * Order:   ((r0 + r1) + (r2 + r3)) + ..., whatever the size and the way: exact.
  * Memory:  the staging buffers, which exist anyway.
  * Source:  the two-shot direct reduction is the reduce-scatter and all-gather of Rabenseifner
  *          ("Optimization of collective reduction operations", ICCS 2004, section 4) with shared
  *          memory in the place of messages.
  */
+#include "base/memory.h"
+#include "comm/coll/reduction.h"
+#include "device/combine.h"
+
 #include <string.h>
 
-#include "base/memory.h"
-#include "comm/group.h"
+enum { BLOCK_BYTES = 8192 }; /* of a slice: what was summed is still in the first cache when copied */
 
-enum {
-    BLOCK_BYTES = 8192, /* of a slice: what was summed is still in the first cache when copied */
-    GRAIN       = 16,   /* elements; a slice begins on a cache line of the buffer */
-};
+/* ---- Parts ------------------------------------------------------------------------------- */
 
-typedef struct {
-    size_t   count;
-    lk_dtype dtype;
-    size_t   width; /* bytes of an element */
-} vector;
+/* Copies bytes [at, at + bytes) of the request's vector out of its parts, or into them. */
+static void copy_parts(const lk_request *r, size_t at, size_t bytes, unsigned char *out,
+                       const unsigned char *in)
+{
+    const lki_reduction *v = &r->reduce;
 
-/* Where a rank's two buffers are; the bool says it in one word: both in arenas. */
-typedef struct {
-    lki_place send, recv;
-    bool      in_arena;
-} places;
+    for (size_t k = 0; k < v->part_count && bytes > 0; k++) {
+        size_t part = v->parts[k].count * v->width;
+        if (at >= part) {
+            at -= part;
+            continue;
+        }
+        size_t n = lki_min(bytes, part - at);
+        if (out != NULL) {
+            memcpy(out, (const unsigned char *)v->parts[k].send + at, n);
+            out += n;
+        } else {
+            memcpy((unsigned char *)v->parts[k].recv + at, in, n);
+            in += n;
+        }
+        bytes -= n;
+        at = 0;
+    }
+}
+
+static void fetch(const lk_request *r, size_t at, size_t bytes, unsigned char *to)
+{
+    if (r->reduce.parts != NULL)
+        copy_parts(r, at, bytes, to, NULL);
+    else if (bytes > 0)
+        memcpy(to, r->send + at, bytes);
+}
+
+static void deliver(const lk_request *r, size_t at, size_t bytes, const unsigned char *from)
+{
+    if (r->reduce.parts != NULL)
+        copy_parts(r, at, bytes, NULL, from);
+    else if (bytes > 0)
+        memcpy(r->recv + at, from, bytes);
+}
 
 /* ---- Sums over ranks --------------------------------------------------------------------- */
 
-/* One element of the canonical tree over ranks [first, first + count), in double. */
-static double tree_f64(const double *const *from, size_t i, uint32_t first, uint32_t count)
+static bool receives(const lk_request *r, uint32_t rank)
 {
-    if (count == 1)
-        return from[first][i];
-    uint32_t left = lki_tree_left(count);
-    return tree_f64(from, i, first, left) + tree_f64(from, i, first + left, count - left);
+    return r->root == LKI_ALL_RANKS || r->root == rank;
 }
 
 /* out[0 .. count) = the tree over from[rank][0 .. count); `out` may be one of them. */
-static void sum(lk_comm *comm, const void *const *from, void *out, size_t count, lk_dtype dtype)
+static void sum(const lk_request *r, const void *const *from, void *out, size_t count)
 {
-    if (dtype == LK_F64) {
-        for (size_t i = 0; i < count; i++)
-            ((double *)out)[i] = tree_f64((const double *const *)from, i, 0, comm->size);
-        return;
-    }
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        comm->inputs[rank] = (lki_tree_input){ rank, 1, from[rank] };
-    lki_tree_sum_f32(comm->size, comm->inputs, comm->size, count, out);
+    lki_combine(r->reduce.dtype, r->reduce.op, r->comm->size, from, count, out);
 }
 
-/* The slice that `rank` sums, of a vector of `count` elements. */
-static void slice_of(const lk_comm *comm, size_t count, uint32_t rank, size_t *first, size_t *end)
+/* The slice that `rank` sums, of a vector of `count` elements: whole cache lines. */
+static void slice_of(const lk_request *r, size_t count, uint32_t rank, size_t *first, size_t *end)
 {
-    size_t each = lki_round_up((count + comm->size - 1) / comm->size, GRAIN);
+    size_t size = r->comm->size;
+    size_t each = lki_round_up((count + size - 1) / size, LKI_LINE / r->reduce.width);
     *first      = lki_min(each * rank, count);
     *end        = lki_min(*first + each, count);
 }
 
 /* ---- slot -------------------------------------------------------------------------------- */
 
-static lk_status small(lk_comm *comm, const lki_op *op, const void *send, void *recv, vector v)
+static void act_slot(lk_request *r)
 {
-    size_t       bytes = v.count * v.width;
-    const void **from  = comm->pointers;
+    lk_comm       *comm  = r->comm;
+    const void   **from  = comm->pointers;
+    unsigned char  result[LKI_BODY_BYTES];
 
-    if (bytes > 0)
-        memcpy(lki_op_payload(comm, op, comm->rank, bytes), send, bytes);
-    lki_op_publish(comm, op);
-    LK_TRY(lki_op_meet(comm, op));
+    if (r->bytes == 0 || !receives(r, comm->rank))
+        return;
     for (uint32_t rank = 0; rank < comm->size; rank++)
-        from[rank] = lki_op_payload(comm, op, rank, bytes);
-    if (bytes > 0)
-        sum(comm, from, recv, v.count, v.dtype);
-    return LK_OK;
+        from[rank] = lki_op_payload(comm, &r->op, rank, r->bytes);
+    if (r->reduce.parts == NULL) {
+        sum(r, from, r->recv, r->reduce.count);
+        return;
+    }
+    sum(r, from, result, r->reduce.count);
+    deliver(r, 0, r->bytes, result);
 }
 
 /* ---- direct ------------------------------------------------------------------------------ */
 
-static lk_status direct(lk_comm *comm, const lki_op *op, vector v)
+/* Writes the block at `at` of the receivers' vectors; where I am none, the first of them. */
+static void direct_block(lk_request *r, size_t at, size_t count, void *const *recv)
 {
-    const void **from  = comm->pointers;
-    const void **send  = from + comm->size;
+    lk_comm             *comm   = r->comm;
+    const void         **blocks = comm->pointers, **send = blocks + comm->size;
+    size_t               offset = at * r->reduce.width, bytes = count * r->reduce.width;
+    uint32_t             mine = receives(r, comm->rank) ? comm->rank : r->root;
+    unsigned char       *out  = (unsigned char *)recv[mine] + offset;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        blocks[rank] = (const unsigned char *)send[rank] + offset;
+    sum(r, blocks, out, count);
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        if (recv[rank] != NULL && recv[rank] != recv[mine])
+            memcpy((unsigned char *)recv[rank] + offset, out, bytes);
+}
+
+static void act_direct(lk_request *r)
+{
+    lk_comm     *comm  = r->comm;
+    const void **send  = comm->pointers + comm->size;
     void       **recv  = comm->targets;
-    size_t       block = BLOCK_BYTES / v.width, first, end;
+    size_t       block = BLOCK_BYTES / r->reduce.width, first, end;
 
     for (uint32_t rank = 0; rank < comm->size; rank++) {
-        places p;
-        memcpy(&p, lki_op_payload(comm, op, rank, sizeof p), sizeof p);
-        send[rank] = lki_place_data(comm, p.send);
-        recv[rank] = lki_place_data(comm, p.recv);
+        lki_reach reach = lki_reach_of(r, rank);
+        send[rank]      = lki_place_data(comm, reach.send);
+        recv[rank]      = receives(r, rank) ? lki_place_data(comm, reach.recv) : NULL;
     }
-    slice_of(comm, v.count, comm->rank, &first, &end);
-    for (size_t at = first; at < end; at += block) {
-        size_t         n   = lki_min(block, end - at);
-        unsigned char *out = (unsigned char *)recv[comm->rank] + at * v.width;
-        for (uint32_t rank = 0; rank < comm->size; rank++)
-            from[rank] = (const unsigned char *)send[rank] + at * v.width;
-        sum(comm, from, out, n, v.dtype);
-        for (uint32_t rank = 0; rank < comm->size; rank++)
-            if (recv[rank] != recv[comm->rank])
-                memcpy((unsigned char *)recv[rank] + at * v.width, out, n * v.width);
-    }
-    return lki_sync(comm);
+    slice_of(r, r->reduce.count, comm->rank, &first, &end);
+    for (size_t at = first; at < end; at += block)
+        direct_block(r, at, lki_min(block, end - at), recv);
 }
 
 /* ---- staged ------------------------------------------------------------------------------ */
 
-static void stage_in(lk_comm *comm, uint64_t chunk, const void *send, size_t bytes, size_t at)
+static void stage_in(const lk_request *r, uint64_t chunk)
 {
-    if (at < bytes)
-        memcpy(lki_stage(comm, comm->rank, chunk), (const unsigned char *)send + at,
-               lki_min(bytes - at, LKI_STAGE_BYTES));
+    size_t at = (size_t)chunk * LKI_STAGE_BYTES;
+    if (at < r->bytes)
+        fetch(r, at, lki_min(r->bytes - at, LKI_STAGE_BYTES),
+              lki_stage(r->comm, r->comm->rank, r->comm->chunks + chunk));
 }
 
-/* Sums my slice of the chunk, which has `count` elements, in my staging buffer. */
-static void stage_sum(lk_comm *comm, uint64_t chunk, size_t count, vector v)
+static size_t elements_in(const lk_request *r, uint64_t chunk)
 {
-    const void **from = comm->pointers;
-    size_t       first, end;
+    size_t at = (size_t)chunk * LKI_STAGE_BYTES;
+    return lki_min(r->bytes - at, LKI_STAGE_BYTES) / r->reduce.width;
+}
 
-    slice_of(comm, count, comm->rank, &first, &end);
+/* Sums my slice of the chunk in my staging buffer. */
+static void stage_sum(const lk_request *r, uint64_t chunk)
+{
+    lk_comm     *comm  = r->comm;
+    const void **from  = comm->pointers;
+    size_t       width = r->reduce.width, first, end;
+
+    slice_of(r, elements_in(r, chunk), comm->rank, &first, &end);
     if (first == end)
         return;
     for (uint32_t rank = 0; rank < comm->size; rank++)
-        from[rank] = (unsigned char *)lki_stage(comm, rank, chunk) + first * v.width;
-    sum(comm, from, (unsigned char *)lki_stage(comm, comm->rank, chunk) + first * v.width,
-        end - first, v.dtype);
+        from[rank] = (unsigned char *)lki_stage(comm, rank, comm->chunks + chunk) + first * width;
+    sum(r, from,
+        (unsigned char *)lki_stage(comm, comm->rank, comm->chunks + chunk) + first * width,
+        end - first);
 }
 
-static void stage_out(lk_comm *comm, uint64_t chunk, unsigned char *recv, size_t count, vector v)
+static void stage_out(const lk_request *r, uint64_t chunk)
 {
+    lk_comm *comm  = r->comm;
+    size_t   count = elements_in(r, chunk), at = (size_t)chunk * LKI_STAGE_BYTES;
+    size_t   width = r->reduce.width;
+
+    if (!receives(r, comm->rank))
+        return;
     for (uint32_t i = 0; i < comm->size; i++) {
         uint32_t rank = (comm->rank + i) % comm->size; /* not all from the same at once */
         size_t   first, end;
-        slice_of(comm, count, rank, &first, &end);
-        memcpy(recv + first * v.width,
-               (unsigned char *)lki_stage(comm, rank, chunk) + first * v.width,
-               (end - first) * v.width);
+        slice_of(r, count, rank, &first, &end);
+        deliver(r, at + first * width, (end - first) * width,
+                (unsigned char *)lki_stage(comm, rank, comm->chunks + chunk) + first * width);
     }
 }
 
-/* `filled`: every rank's first chunk was in place before the slots were published. */
-static lk_status staged(lk_comm *comm, const void *send, void *recv, vector v, bool filled)
+static void act_staged(lk_request *r)
 {
-    size_t bytes = v.count * v.width;
+    uint64_t chunks = (r->bytes + LKI_STAGE_BYTES - 1) / LKI_STAGE_BYTES, round = r->round;
 
-    if (!filled)
-        LK_TRY(lki_sync(comm));
-    for (size_t at = 0; at < bytes; at += LKI_STAGE_BYTES, comm->chunks++) {
-        size_t count = lki_min(bytes - at, LKI_STAGE_BYTES) / v.width;
-        stage_sum(comm, comm->chunks, count, v);
-        stage_in(comm, comm->chunks + 1, send, bytes, at + LKI_STAGE_BYTES);
-        LK_TRY(lki_sync(comm));
-        stage_out(comm, comm->chunks, (unsigned char *)recv + at, count, v);
+    if (!r->filled && round-- == 0) {
+        stage_in(r, 0);
+        return;
     }
+    if (round > 0)
+        stage_out(r, round - 1);
+    if (round < chunks) {
+        stage_sum(r, round);
+        stage_in(r, round + 1);
+    } else {
+        r->comm->chunks += chunks;
+    }
+}
+
+/* ---- The algorithm ----------------------------------------------------------------------- */
+
+static void publish(lk_request *r)
+{
+    lk_comm  *comm = r->comm;
+    lki_reach mine = { .direct = r->reduce.parts == NULL };
+
+    if (r->lane == LKI_LANE_NONE) {
+        fetch(r, 0, r->bytes, lki_op_payload(comm, &r->op, comm->rank, r->bytes));
+        return;
+    }
+    mine.send   = lki_place_of(comm, r->send, r->bytes);
+    mine.direct = mine.direct && mine.send.arena != 0;
+    if (receives(r, comm->rank)) {
+        mine.recv   = lki_place_of(comm, r->recv, r->bytes);
+        mine.direct = mine.direct && mine.recv.arena != 0;
+    }
+    if (!mine.direct && lki_request_first(r)) { /* then staged it will be */
+        stage_in(r, 0);
+        mine.filled = true;
+    }
+    lki_reach_tell(r, &mine);
+}
+
+static void plan(lk_request *r)
+{
+    bool direct = true, filled = true;
+
+    r->rounds = 1;
+    if (r->lane == LKI_LANE_NONE)
+        return;
+    for (uint32_t rank = 0; rank < r->comm->size; rank++) {
+        lki_reach reach = lki_reach_of(r, rank);
+        direct          = direct && reach.direct != 0;
+        filled          = filled && reach.filled != 0;
+    }
+    r->staged = !direct;
+    r->filled = filled;
+    r->rounds = 2;
+    if (direct)
+        r->lane = LKI_LANE_NONE;
+    else
+        r->rounds = (r->bytes + LKI_STAGE_BYTES - 1) / LKI_STAGE_BYTES + 1 + !filled;
+}
+
+static lk_status act(lk_request *r)
+{
+    if (r->staged)
+        act_staged(r);
+    else if (r->rounds == 1)
+        act_slot(r);
+    else if (r->round == 0)
+        act_direct(r);
     return LK_OK;
 }
 
-/* ---- Choosing ---------------------------------------------------------------------------- */
+static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act = act };
 
-static lk_status large(lk_comm *comm, const lki_op *op, const void *send, void *recv, vector v)
+void lki_all_reduce_init(lk_request *r)
 {
-    size_t bytes = v.count * v.width;
-    places mine;
-    bool   all = true, none = true;
-
-    memset(&mine, 0, sizeof mine);
-    mine.send     = lki_place_of(comm, send, bytes);
-    mine.recv     = lki_place_of(comm, recv, bytes);
-    mine.in_arena = mine.send.arena != 0 && mine.recv.arena != 0;
-    if (!mine.in_arena) /* then the staged way it will be, whatever the others have */
-        stage_in(comm, comm->chunks, send, bytes, 0);
-    memcpy(lki_op_payload(comm, op, comm->rank, sizeof mine), &mine, sizeof mine);
-    lki_op_publish(comm, op);
-    LK_TRY(lki_op_meet(comm, op));
-    for (uint32_t rank = 0; rank < comm->size; rank++) {
-        places p;
-        memcpy(&p, lki_op_payload(comm, op, rank, sizeof p), sizeof p);
-        all  = all && p.in_arena;
-        none = none && !p.in_arena;
-    }
-    if (all)
-        return direct(comm, op, v);
-    if (mine.in_arena)
-        stage_in(comm, comm->chunks, send, bytes, 0);
-    return staged(comm, send, recv, v, none);
+    r->how   = &algorithm;
+    r->bytes = r->reduce.count * r->reduce.width;
+    r->lane  = r->bytes <= LKI_BODY_BYTES ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
 
-static lk_status check(const void *send, const void *recv, size_t count, lk_dtype dtype)
-{
-    uintptr_t a = (uintptr_t)send, b = (uintptr_t)recv;
-    size_t    bytes;
+/* ---- The calls --------------------------------------------------------------------------- */
 
-    if (dtype != LK_F32 && dtype != LK_F64)
-        return lk_fail(LK_EUNSUPPORTED, "all_reduce of %s: F32 and F64 are possible",
+lk_status lki_check_reduction(size_t *bytes, const char *name, const void *send, const void *recv,
+                              size_t count, lk_dtype dtype, lk_reduce_op op)
+{
+    size_t width = lk_dtype_bytes(dtype);
+
+    LK_TRY(lki_combine_check(dtype, op));
+    LK_TRY(lki_total(bytes, name, count, width));
+    if (count > 0 && ((uintptr_t)send % width != 0 || (uintptr_t)recv % width != 0))
+        return lk_fail(LK_EINVAL, "%s: %s is not aligned to the %zu bytes of %s", name,
+                       (uintptr_t)send % width != 0 ? "send" : "recv", width,
                        lk_dtype_name(dtype));
-    if (__builtin_mul_overflow(count, lk_dtype_bytes(dtype), &bytes))
-        return lk_fail(LK_EINVAL, "all_reduce of %zu elements: more than memory can hold", count);
-    if (a != b && (a < b ? b - a : a - b) < bytes)
-        return lk_fail(LK_EINVAL, "all_reduce of %zu bytes: send and recv overlap but are not the "
-                       "same; give the same pointer twice to reduce in place", bytes);
     return LK_OK;
 }
 
-lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype)
+static lk_status prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, size_t count,
+                         lk_dtype dtype, lk_reduce_op op)
 {
-    lki_op op;
-    vector v = { .count = count, .dtype = dtype, .width = lk_dtype_bytes(dtype) };
+    size_t bytes;
 
-    LK_TRY(check(send, recv, count, dtype));
-    LK_TRY(lki_op_open(&op, comm, lki_print_make(LKI_OP_ALL_REDUCE, dtype, 0, count)));
-    LK_TRY(count * v.width <= LKI_BODY_BYTES ? small(comm, &op, send, recv, v)
-                                             : large(comm, &op, send, recv, v));
-    lki_op_close(comm, &op);
-    lki_ring(comm);
+    LK_TRY(lki_check_reduction(&bytes, "all_reduce", send, recv, count, dtype, op));
+    LK_TRY(lki_check_buffers("all_reduce", send, bytes, recv, bytes, send == recv));
+    *r = (lk_request){
+        .comm     = comm,
+        .op.print = lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count),
+        .send     = send,
+        .recv     = recv,
+        .root     = LKI_ALL_RANKS,
+        .reduce   = { .dtype = dtype, .op = op, .count = count, .width = lk_dtype_bytes(dtype) },
+    };
+    lki_all_reduce_init(r);
     return LK_OK;
+}
+
+lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype,
+                        lk_reduce_op op)
+{
+    lk_request r;
+    LK_TRY(prepare(&r, comm, send, recv, count, dtype, op));
+    return lki_request_run(&r);
+}
+
+lk_status lk_all_reduce_start(lk_request **out, lk_comm *comm, const void *send, void *recv,
+                              size_t count, lk_dtype dtype, lk_reduce_op op)
+{
+    lk_request r;
+    *out = NULL;
+    LK_TRY(prepare(&r, comm, send, recv, count, dtype, op));
+    return lki_request_start(out, &r);
 }

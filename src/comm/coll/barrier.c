@@ -3,7 +3,20 @@
  * Cost:    one slot published and `size` - 1 read: one cache line each.
  * Memory:  none.
  */
-#include "comm/group.h"
+#include "comm/request.h"
+
+static void plan(lk_request *request)
+{
+    request->rounds = 1;
+}
+
+static lk_status act(lk_request *request)
+{
+    (void)request;
+    return LK_OK;
+}
+
+static const lki_algorithm meeting = { .plan = plan, .act = act };
 
 lk_status lk_barrier(lk_comm *comm)
 {
@@ -15,4 +28,11 @@ lk_status lk_barrier(lk_comm *comm)
     lki_op_close(comm, &op);
     lki_ring(comm);
     return LK_OK;
+}
+
+lk_status lk_barrier_start(lk_request **out, lk_comm *comm)
+{
+    lk_request r = { .comm = comm, .how = &meeting,
+                     .op.print = lki_print_make(LKI_OP_BARRIER, LK_U8, 0, 0) };
+    return lki_request_start(out, &r);
 }

@@ -17,13 +17,12 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/group.h"
 #include "comm/request.h"
 
 /* A node as the others need to know it. */
 typedef struct {
     uint32_t first, count;
-    uint32_t arena, reserved;
+    uint32_t arena, level;
     uint64_t offset;
 } told_node;
 
@@ -97,45 +96,23 @@ static uint64_t hash_of(const lk_tree_op *op)
     return hash;
 }
 
-static void tell_nodes(const lk_comm *comm, const lki_op *op, const lk_tree_op *tree)
+static void tell_nodes(lk_request *request)
 {
-    unsigned char *payload = lki_op_payload(comm, op, comm->rank, told_bytes);
-    told           mine;
+    const lk_comm    *comm    = request->comm;
+    const lk_tree_op *tree    = &request->tree;
+    unsigned char    *payload = lki_op_payload(comm, &request->op, comm->rank, told_bytes);
+    told              mine;
 
     memset(&mine, 0, sizeof mine);
     for (uint32_t i = 0; i < tree->node_count; i++) {
         const lk_tree_node *node  = &tree->nodes[i];
         lki_place           place = lki_place_of(comm, node->data, tree->elements * sizeof(float));
         mine.nodes[i] = (told_node){ .first = node->first, .count = node->count,
-                                     .arena = place.arena, .offset = place.offset };
+                                     .arena = place.arena, .level = place.level,
+                                     .offset = place.offset };
     }
     memcpy(payload, &mine, sizeof mine);
     memcpy(payload + sizeof mine, &tree->node_count, sizeof tree->node_count);
-}
-
-lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *tree)
-{
-    lk_request *request;
-
-    *out = NULL;
-    LK_TRY(check_slices(comm, tree));
-    LK_TRY(check_nodes(comm, tree));
-    LK_TRY(LKI_NEW(&request, 1, "request"));
-    lki_print print = lki_print_make(LKI_OP_TREE_REDUCE, LK_F32, 0, tree->elements);
-    print.hash      = hash_of(tree);
-    request->comm   = comm;
-    request->tree   = *tree;
-    lk_status st    = lki_op_open(&request->op, comm, print);
-    if (st != LK_OK) {
-        lki_free(request);
-        return st;
-    }
-    tell_nodes(comm, &request->op, tree);
-    lki_op_publish(comm, &request->op);
-    lki_request_enter(comm, request);
-    lki_ring(comm);
-    *out = request;
-    return LK_OK;
 }
 
 /* ---- Finishing --------------------------------------------------------------------------- */
@@ -165,7 +142,8 @@ static uint32_t collect(lk_comm *comm, const lki_op *op, lki_tree_input *inputs)
         LK_ASSERT(nodes <= LK_TREE_NODES_MAX);
         for (uint32_t i = 0; i < nodes; i++) {
             const told_node *node = &theirs.nodes[i];
-            lki_place        at   = { .arena = node->arena, .offset = node->offset };
+            lki_place        at   = { .arena = node->arena, .level = node->level,
+                                      .offset = node->offset };
             insert(inputs, count++, (lki_tree_input){
                 .first = node->first, .count = node->count,
                 .data  = node->arena == 0 ? NULL : lki_place_data(comm, at) });
@@ -195,8 +173,14 @@ static lk_status check_cover(lk_comm *comm, const lk_request *request,
                           leaves);
 }
 
-lk_status lki_tree_reduce_finish(lk_comm *comm, const lk_request *request)
+static void plan(lk_request *request)
 {
+    request->rounds = 1;
+}
+
+static lk_status act(lk_request *request)
+{
+    lk_comm          *comm   = request->comm;
     const lk_tree_op *tree   = &request->tree;
     lki_tree_input   *inputs = comm->inputs;
     lki_tree_input   *parts  = inputs + (size_t)comm->size * LK_TREE_NODES_MAX;
@@ -216,12 +200,29 @@ lk_status lki_tree_reduce_finish(lk_comm *comm, const lk_request *request)
     return LK_OK;
 }
 
+static const lki_algorithm algorithm = { .publish = tell_nodes, .plan = plan, .act = act };
+
+static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
+{
+    LK_TRY(check_slices(comm, tree));
+    LK_TRY(check_nodes(comm, tree));
+    *r = (lk_request){ .comm = comm, .how = &algorithm, .tree = *tree };
+    r->op.print      = lki_print_make(LKI_OP_TREE_REDUCE, LK_F32, 0, tree->elements);
+    r->op.print.hash = hash_of(tree);
+    return LK_OK;
+}
+
+lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *tree)
+{
+    lk_request r;
+    *out = NULL;
+    LK_TRY(prepare(&r, comm, tree));
+    return lki_request_start(out, &r);
+}
+
 lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *tree)
 {
-    lk_request *request;
-
-    LK_TRY(lk_tree_reduce_start(&request, comm, tree));
-    lk_status st = lk_request_wait(request);
-    lk_request_free(request);
-    return st;
+    lk_request r;
+    LK_TRY(prepare(&r, comm, tree));
+    return lki_request_run(&r);
 }

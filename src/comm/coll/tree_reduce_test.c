@@ -221,7 +221,7 @@ static bool keeps_many_open(lk_comm *comm, void *context)
         double one = 1;
         good = start_piece(comm, &pieces[k], mine + (size_t)k * (WORKERS + 1) * SMALL, k);
         if (k % 40 == 17) /* other collectives in between */
-            good = good && lk_all_reduce(comm, &one, &one, 1, LK_F64) == LK_OK;
+            good = good && lk_all_reduce(comm, &one, &one, 1, LK_F64, LK_SUM) == LK_OK;
     }
     good = good && finish_pieces(comm, pieces);
     for (uint32_t k = 0; k < OPEN && good; k++)

@@ -1,0 +1,321 @@
+/* move.c -- the engine under broadcast, gather, scatter, all-gather and all-to-all.
+ *
+ * An operation is a route: a function that says which bytes of whose buffer go where.  Three
+ * ways; which one is taken depends on sizes and places only:
+ *
+ *   slot     the parcels of a rank fit its slot together: published there, and read from there.
+ *   direct   all that is sent lies in arenas: receivers copy from there, and a round later
+ *            senders may use their buffers again.
+ *   staged   else: chunk after chunk through the staging buffers, where every receiver has a
+ *            share (or all share the whole, if all get the same).
+ *
+ *      staged, one round a chunk (|):   put 0 | take 0, put 1 | take 1, put 2 | take 2 ...
+ *      A rank that puts chunk c + 1 knows that all have taken chunk c - 1, so the third buffer
+ *      is for the next operation, which others may begin while some still take the last chunk.
+ *      The first chunk is put before publishing where the staging buffers are free then; if all
+ *      ranks did so, that saves a round.
+ *
+ * With a header ranks first tell each other, through the staging buffers, what they mean to send
+ * to whom, and compare.
+ *
+ * Cost:    slot: one synchronisation.  Direct: two, and every byte is copied once.  Staged: one
+ *          for each chunk and one more, and every byte is copied twice.
+ * Order:   nothing is computed.
+ * Memory:  the staging buffers, which exist anyway.
+ */
+#include "comm/coll/move.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+/* What a sender tells a receiver in the header. */
+typedef struct {
+    uint64_t at, bytes;
+} notice;
+
+_Static_assert(sizeof(notice) * LKI_RANKS_MAX <= LKI_STAGE_BYTES, "a header fits a stage");
+
+/* ---- Arguments --------------------------------------------------------------------------- */
+
+lk_status lki_total(size_t *total, const char *name, size_t a, size_t b)
+{
+    if (__builtin_mul_overflow(a, b, total) || *total > (size_t)INT64_MAX)
+        return lk_fail(LK_EINVAL, "%s of %zu times %zu bytes: more than memory can hold", name, a,
+                       b);
+    return LK_OK;
+}
+
+lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const size_t *sizes, size_t width,
+                      const char *name)
+{
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        size_t bytes;
+        LK_TRY(lki_total(&bytes, name, sizes[rank], width));
+        if (__builtin_add_overflow(offsets[rank], bytes, &offsets[rank + 1])
+            || offsets[rank + 1] > (size_t)INT64_MAX)
+            return lk_fail(LK_EINVAL, "%s: the parts up to rank %u are more than memory can hold",
+                           name, rank);
+    }
+    return LK_OK;
+}
+
+lk_status lki_check_buffers(const char *name, const void *send, size_t send_bytes,
+                            const void *recv, size_t recv_bytes, bool in_place)
+{
+    uintptr_t a = (uintptr_t)send, b = (uintptr_t)recv;
+
+    if ((send == NULL && send_bytes > 0) || (recv == NULL && recv_bytes > 0))
+        return lk_fail(LK_EINVAL, "%s: %s is NULL, but it should have %zu bytes", name,
+                       send == NULL && send_bytes > 0 ? "send" : "recv",
+                       send == NULL && send_bytes > 0 ? send_bytes : recv_bytes);
+    if (!in_place && send_bytes > 0 && recv_bytes > 0 && a < b + recv_bytes && b < a + send_bytes)
+        return lk_fail(LK_EINVAL, "%s: send (%zu bytes) and recv (%zu bytes) overlap, but not in "
+                       "the way that means in place", name, send_bytes, recv_bytes);
+    return LK_OK;
+}
+
+lk_status lki_check_root(const lk_comm *comm, const char *name, uint32_t root)
+{
+    if (root >= comm->size)
+        return lk_fail(LK_EINVAL, "%s: rank %u in a group of %u", name, root, comm->size);
+    return LK_OK;
+}
+
+/* ---- Telling where ----------------------------------------------------------------------- */
+
+void lki_reach_tell(const lk_request *r, const lki_reach *mine)
+{
+    memcpy(lki_op_payload(r->comm, &r->op, r->comm->rank, sizeof *mine), mine, sizeof *mine);
+}
+
+lki_reach lki_reach_of(const lk_request *r, uint32_t rank)
+{
+    lki_reach reach;
+    memcpy(&reach, lki_op_payload(r->comm, &r->op, rank, sizeof reach), sizeof reach);
+    return reach;
+}
+
+size_t lki_share(const lk_request *r)
+{
+    if (r->route == NULL || r->route->personal)
+        return (size_t)LKI_STAGE_BYTES / r->comm->size / LKI_LINE * LKI_LINE;
+    return LKI_STAGE_BYTES;
+}
+
+/* Bytes of the slot that the largest sender needs; the same on every rank. */
+static size_t slot_bytes(const lk_request *r)
+{
+    return r->route->personal ? r->longest * r->comm->size : r->longest;
+}
+
+void lki_move_init(lk_request *r)
+{
+    bool small = !r->route->header
+                 && r->longest <= (size_t)LKI_BODY_BYTES / (r->route->personal ? r->comm->size : 1);
+    r->how  = &lki_move;
+    r->lane = small ? LKI_LANE_NONE : LKI_LANE_STAGES;
+}
+
+/* ---- Staging ----------------------------------------------------------------------------- */
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0 && to != from)
+        memcpy(to, from, bytes);
+}
+
+/* How many bytes of a parcel are in chunk `chunk`. */
+static size_t in_chunk(size_t bytes, uint64_t chunk, size_t share)
+{
+    size_t at = (size_t)chunk * share;
+    return at < bytes ? lki_min(bytes - at, share) : 0;
+}
+
+/* Where in `from`'s staging buffer receiver `to` finds its share of a chunk. */
+static unsigned char *shelf(const lk_request *r, uint64_t stage, uint32_t from, uint32_t to)
+{
+    unsigned char *at = lki_stage(r->comm, from, stage);
+    return r->route->personal ? at + to * lki_share(r) : at;
+}
+
+static void put(const lk_request *r, uint64_t first, uint64_t chunk)
+{
+    lk_comm *comm  = r->comm;
+    size_t   share = lki_share(r);
+
+    for (uint32_t to = 0; to < comm->size; to++) {
+        lki_parcel p = r->route->parcel(r, comm->rank, to);
+        size_t     n = in_chunk(p.bytes, chunk, share);
+        if (to == comm->rank || n == 0)
+            continue;
+        memcpy(shelf(r, first + chunk, comm->rank, to), r->send + p.from_at + chunk * share, n);
+        if (!r->route->personal)
+            return; /* one copy for all */
+    }
+}
+
+static void take(const lk_request *r, uint64_t first, uint64_t chunk)
+{
+    lk_comm *comm  = r->comm;
+    size_t   share = lki_share(r);
+
+    for (uint32_t i = 1; i < comm->size; i++) {
+        uint32_t   from = (comm->rank + i) % comm->size; /* not all from the same at once */
+        lki_parcel p    = r->route->parcel(r, from, comm->rank);
+        size_t     n    = in_chunk(p.bytes, chunk, share);
+        if (n > 0)
+            memcpy(r->recv + p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
+    }
+}
+
+static void keep_mine(const lk_request *r)
+{
+    lki_parcel p = r->route->parcel(r, r->comm->rank, r->comm->rank);
+    if (p.bytes > 0)
+        copy(r->recv + p.to_at, r->send + p.from_at, p.bytes);
+}
+
+/* ---- The header -------------------------------------------------------------------------- */
+
+static void put_header(const lk_request *r)
+{
+    lk_comm *comm    = r->comm;
+    notice  *notices = lki_stage(comm, comm->rank, comm->chunks);
+
+    for (uint32_t to = 0; to < comm->size; to++) {
+        lki_parcel p = r->route->parcel(r, comm->rank, to);
+        notices[to]  = (notice){ p.from_at, p.bytes };
+    }
+}
+
+/* Learns where my parcels begin; `offsets` has room for that behind what the route uses. */
+static lk_status take_header(lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    for (uint32_t from = 0; from < comm->size; from++) {
+        const notice *told = (const notice *)lki_stage(comm, from, comm->chunks) + comm->rank;
+        lki_parcel    p    = r->route->parcel(r, from, comm->rank);
+        if (told->bytes != p.bytes)
+            return lki_fail_group(comm, comm->world[from], LK_EMISMATCH,
+                                  "all_to_all_v #%llu: rank %u sends %llu bytes to rank %u, which "
+                                  "expects %zu", (unsigned long long)r->op.seq, comm->world[from],
+                                  (unsigned long long)told->bytes, comm->world[comm->rank],
+                                  p.bytes);
+        r->offsets[2 * (comm->size + 1) + from] = (size_t)told->at;
+    }
+    comm->chunks++;
+    return LK_OK;
+}
+
+/* ---- The algorithm ----------------------------------------------------------------------- */
+
+static void publish(lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    if (r->lane == LKI_LANE_NONE) {
+        if (r->send_bytes > 0)
+            memcpy(lki_op_payload(comm, &r->op, comm->rank, slot_bytes(r)), r->send, r->send_bytes);
+        return;
+    }
+    lki_reach mine = { .longest = r->longest };
+    mine.send      = lki_place_of(comm, r->send, r->send_bytes);
+    mine.direct    = r->send_bytes == 0 || (mine.send.arena != 0 && !r->in_place);
+    mine.filled    = r->send_bytes == 0 && !r->route->header;
+    if (!mine.direct && !r->route->header && lki_request_first(r)) {
+        put(r, comm->chunks, 0);
+        mine.filled = true;
+    }
+    r->filled = mine.filled;
+    lki_reach_tell(r, &mine);
+}
+
+/* From here on `longest` and `filled` are those of all ranks. */
+static void plan(lk_request *r)
+{
+    bool direct = true, filled = true;
+
+    r->rounds = 1;
+    if (r->lane == LKI_LANE_NONE)
+        return;
+    for (uint32_t rank = 0; rank < r->comm->size; rank++) {
+        lki_reach reach = lki_reach_of(r, rank);
+        direct          = direct && reach.direct != 0;
+        filled          = filled && reach.filled != 0;
+        r->longest      = lki_max(r->longest, (size_t)reach.longest);
+    }
+    size_t   share  = lki_share(r);
+    uint64_t chunks = (r->longest + share - 1) / share;
+    r->staged       = !direct;
+    r->filled       = !direct && filled;
+    r->rounds       = direct ? 2 : r->filled ? chunks : chunks + 1;
+    if (r->route->header)
+        r->rounds++;
+    else if (direct)
+        r->lane = LKI_LANE_NONE;
+}
+
+static lk_status act_slot(lk_request *r)
+{
+    for (uint32_t from = 0; from < r->comm->size; from++) {
+        lki_parcel           p    = r->route->parcel(r, from, r->comm->rank);
+        const unsigned char *data = lki_op_payload(r->comm, &r->op, from, slot_bytes(r));
+        if (p.bytes > 0)
+            memcpy(r->recv + p.to_at, data + p.from_at, p.bytes);
+    }
+    return LK_OK;
+}
+
+static void act_direct(lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    for (uint32_t i = 1; i < comm->size; i++) {
+        uint32_t   from = (comm->rank + i) % comm->size;
+        lki_parcel p    = r->route->parcel(r, from, comm->rank);
+        if (p.bytes == 0)
+            continue;
+        const unsigned char *data = lki_place_data(comm, lki_reach_of(r, from).send);
+        copy(r->recv + p.to_at, data + p.from_at, p.bytes); /* threads may share the buffer */
+    }
+    keep_mine(r);
+}
+
+static void act_staged(lk_request *r, uint64_t round, bool last)
+{
+    lk_comm *comm = r->comm;
+
+    if (r->filled || round > 0)
+        take(r, comm->chunks, round - !r->filled);
+    if (round == 0)
+        keep_mine(r);
+    if (!last)
+        put(r, comm->chunks, round + r->filled);
+    else
+        comm->chunks += round + r->filled;
+}
+
+static lk_status act(lk_request *r)
+{
+    uint64_t round = r->round;
+    bool     last  = r->round + 1 == r->rounds;
+
+    if (r->lane == LKI_LANE_NONE && r->rounds == 1)
+        return act_slot(r);
+    if (r->route->header && round == 0) {
+        put_header(r);
+        return LK_OK;
+    }
+    if (r->route->header && round == 1)
+        LK_TRY(take_header(r));
+    round -= r->route->header;
+    if (r->staged)
+        act_staged(r, round, last);
+    else if (round == 0)
+        act_direct(r);
+    return LK_OK;
+}
+
+const lki_algorithm lki_move = { .publish = publish, .plan = plan, .act = act };

@@ -1,0 +1,259 @@
+/* reduce_scatter.c -- the reduction of all ranks' vectors, of which each rank gets one part.
+ *
+ * Three ways, none of which can change a bit:
+ *
+ *   slot     whole vectors of up to LKI_BODY_BYTES travel in the slots; everybody sums its part.
+ *   direct   all `send` buffers in arenas: everybody sums its part from them.
+ *   staged   else: chunk after chunk through the staging buffers, in which every rank has a
+ *            share; rounds as in move.c, with a sum in the place of a copy.
+ *
+ * Cost:    slot: one synchronisation.  Direct: two, every element read once by one rank, the
+ *          part written once.  Staged: one a chunk and one more, and one copy in addition.
+ * Order:   ((r0 + r1) + (r2 + r3)) + ..., whatever the size and the way: exact.
+ * Memory:  the staging buffers, which exist anyway, and an offset for every rank if uneven.
+ */
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/coll/reduction.h"
+#include "device/combine.h"
+
+/* Part `rank` of every send buffer, in bytes. */
+static size_t part_at(const lk_request *r, uint32_t rank)
+{
+    return r->offsets != NULL ? r->offsets[rank] : rank * r->longest;
+}
+
+static size_t part_bytes(const lk_request *r, uint32_t rank)
+{
+    return r->offsets != NULL ? r->offsets[rank + 1] - r->offsets[rank] : r->longest;
+}
+
+/* comm->pointers hold where all ranks' elements are. */
+static void sum(const lk_request *r, size_t at, size_t bytes)
+{
+    if (bytes > 0)
+        lki_combine(r->reduce.dtype, r->reduce.op, r->comm->size, r->comm->pointers,
+                    bytes / r->reduce.width, r->recv + at);
+}
+
+static void act_slot(const lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    for (uint32_t from = 0; from < comm->size; from++)
+        comm->pointers[from] = lki_at(lki_op_payload(comm, &r->op, from, r->send_bytes),
+                                      part_at(r, comm->rank));
+    sum(r, 0, part_bytes(r, comm->rank));
+}
+
+static void act_direct(const lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    for (uint32_t from = 0; from < comm->size; from++)
+        comm->pointers[from] = lki_at(lki_place_data(comm, lki_reach_of(r, from).send),
+                                      part_at(r, comm->rank));
+    sum(r, 0, part_bytes(r, comm->rank));
+}
+
+/* ---- staged ------------------------------------------------------------------------------ */
+
+static size_t in_chunk(const lk_request *r, uint32_t rank, uint64_t chunk)
+{
+    size_t share = lki_share(r), at = (size_t)chunk * share, bytes = part_bytes(r, rank);
+    return at < bytes ? lki_min(bytes - at, share) : 0;
+}
+
+static unsigned char *shelf(const lk_request *r, uint64_t chunk, uint32_t from, uint32_t to)
+{
+    unsigned char *at = lki_stage(r->comm, from, r->comm->chunks + chunk);
+    return at + to * lki_share(r);
+}
+
+static void put(const lk_request *r, uint64_t chunk)
+{
+    uint32_t me = r->comm->rank;
+
+    for (uint32_t to = 0; to < r->comm->size; to++) {
+        size_t n = in_chunk(r, to, chunk);
+        if (to != me && n > 0)
+            memcpy(shelf(r, chunk, me, to), r->send + part_at(r, to) + chunk * lki_share(r), n);
+    }
+}
+
+/* My own elements are read where they are; in place, the sum replaces them there. */
+static void take(const lk_request *r, uint64_t chunk)
+{
+    lk_comm *comm = r->comm;
+    size_t   n    = in_chunk(r, comm->rank, chunk), at = (size_t)chunk * lki_share(r);
+
+    if (n == 0)
+        return;
+    for (uint32_t from = 0; from < comm->size; from++)
+        comm->pointers[from] = from == comm->rank ? r->send + part_at(r, from) + at
+                                                  : shelf(r, chunk, from, comm->rank);
+    sum(r, at, n);
+}
+
+static void act_staged(lk_request *r)
+{
+    if (r->filled || r->round > 0)
+        take(r, r->round - !r->filled);
+    if (r->round + 1 < r->rounds)
+        put(r, r->round + r->filled);
+    else
+        r->comm->chunks += r->round + r->filled;
+}
+
+/* ---- The algorithm ----------------------------------------------------------------------- */
+
+static void publish(lk_request *r)
+{
+    lk_comm *comm = r->comm;
+
+    if (r->lane == LKI_LANE_NONE) {
+        if (r->send_bytes > 0)
+            memcpy(lki_op_payload(comm, &r->op, comm->rank, r->send_bytes), r->send,
+                   r->send_bytes);
+        return;
+    }
+    lki_reach mine = { .send = lki_place_of(comm, r->send, r->send_bytes) };
+    mine.direct    = mine.send.arena != 0;
+    if (!mine.direct && lki_request_first(r)) {
+        put(r, 0);
+        mine.filled = true;
+    }
+    lki_reach_tell(r, &mine);
+}
+
+static void plan(lk_request *r)
+{
+    bool   direct = true, filled = true;
+    size_t longest = 0;
+
+    r->rounds = 1;
+    if (r->lane == LKI_LANE_NONE)
+        return;
+    for (uint32_t rank = 0; rank < r->comm->size; rank++) {
+        lki_reach reach = lki_reach_of(r, rank);
+        direct          = direct && reach.direct != 0;
+        filled          = filled && reach.filled != 0;
+        longest         = lki_max(longest, part_bytes(r, rank));
+    }
+    r->staged = !direct;
+    r->filled = filled;
+    r->rounds = direct ? 2 : (longest + lki_share(r) - 1) / lki_share(r) + !filled;
+    if (direct)
+        r->lane = LKI_LANE_NONE;
+}
+
+static lk_status act(lk_request *r)
+{
+    if (r->staged)
+        act_staged(r);
+    else if (r->rounds == 1)
+        act_slot(r);
+    else if (r->round == 0)
+        act_direct(r);
+    return LK_OK;
+}
+
+static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act = act };
+
+/* ---- The calls --------------------------------------------------------------------------- */
+
+/* `longest`, or `offsets` if the parts differ, and `send_bytes` are set. */
+static lk_status prepare(lk_request *r, const char *name)
+{
+    uint32_t me    = r->comm->rank;
+    size_t   bytes = part_bytes(r, me);
+
+    LK_TRY(lki_check_buffers(name, r->send, r->send_bytes, r->recv, bytes,
+                             r->recv == lki_at(r->send, part_at(r, me))));
+    r->how  = &algorithm;
+    r->lane = r->send_bytes <= LKI_BODY_BYTES ? LKI_LANE_NONE : LKI_LANE_STAGES;
+    return LK_OK;
+}
+
+static lk_status prepare_even(lk_request *r, lk_comm *comm, const void *send, void *recv,
+                              size_t count, lk_dtype dtype, lk_reduce_op op)
+{
+    size_t bytes, total;
+
+    LK_TRY(lki_check_reduction(&bytes, "reduce_scatter", send, recv, count, dtype, op));
+    LK_TRY(lki_total(&total, "reduce_scatter", bytes, comm->size));
+    *r = (lk_request){
+        .comm       = comm,
+        .op.print   = lki_print_reduce(LKI_OP_REDUCE_SCATTER, dtype, op, 0, count),
+        .send       = send,
+        .recv       = recv,
+        .longest    = bytes,
+        .send_bytes = total,
+        .reduce     = { .dtype = dtype, .op = op, .width = lk_dtype_bytes(dtype) },
+    };
+    return prepare(r, "reduce_scatter");
+}
+
+static lk_status fill_uneven(lk_request *r, const size_t *counts)
+{
+    lk_comm *comm  = r->comm;
+    size_t   width = r->reduce.width, bytes;
+
+    LK_TRY(lki_offsets(r->offsets, comm, counts, width, "reduce_scatter_v"));
+    r->send_bytes = r->offsets[comm->size];
+    LK_TRY(lki_check_reduction(&bytes, "reduce_scatter_v", r->send, r->recv,
+                               r->send_bytes / width, r->reduce.dtype, r->reduce.op));
+    r->op.print = lki_print_reduce(LKI_OP_REDUCE_SCATTER_V, r->reduce.dtype, r->reduce.op, 0,
+                                   r->send_bytes / width);
+    r->op.print.hash ^= lki_xxh3(counts, comm->size * sizeof *counts);
+    return prepare(r, "reduce_scatter_v");
+}
+
+static lk_status prepare_uneven(lk_request *r, lk_comm *comm, const void *send, void *recv,
+                                const size_t *counts, lk_dtype dtype, lk_reduce_op op)
+{
+    LK_TRY(lki_combine_check(dtype, op));
+    *r = (lk_request){ .comm = comm, .send = send, .recv = recv,
+                       .reduce = { .dtype = dtype, .op = op, .width = lk_dtype_bytes(dtype) } };
+    LK_TRY(LKI_NEW(&r->offsets, (size_t)comm->size + 1, "offsets of parts"));
+    lk_status st = fill_uneven(r, counts);
+    if (st != LK_OK)
+        lki_free(r->offsets);
+    return st;
+}
+
+lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv, size_t count,
+                            lk_dtype dtype, lk_reduce_op op)
+{
+    lk_request r;
+    LK_TRY(prepare_even(&r, comm, send, recv, count, dtype, op));
+    return lki_request_run(&r);
+}
+
+lk_status lk_reduce_scatter_start(lk_request **out, lk_comm *comm, const void *send, void *recv,
+                                  size_t count, lk_dtype dtype, lk_reduce_op op)
+{
+    lk_request r;
+    *out = NULL;
+    LK_TRY(prepare_even(&r, comm, send, recv, count, dtype, op));
+    return lki_request_start(out, &r);
+}
+
+lk_status lk_reduce_scatter_v(lk_comm *comm, const void *send, void *recv, const size_t *counts,
+                              lk_dtype dtype, lk_reduce_op op)
+{
+    lk_request r;
+    LK_TRY(prepare_uneven(&r, comm, send, recv, counts, dtype, op));
+    return lki_request_run(&r);
+}
+
+lk_status lk_reduce_scatter_v_start(lk_request **out, lk_comm *comm, const void *send, void *recv,
+                                    const size_t *counts, lk_dtype dtype, lk_reduce_op op)
+{
+    lk_request r;
+    *out = NULL;
+    LK_TRY(prepare_uneven(&r, comm, send, recv, counts, dtype, op));
+    return lki_request_start(out, &r);
+}
