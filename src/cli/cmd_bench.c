@@ -180,7 +180,7 @@ static lk_status call(const bench *b, uint64_t bytes)
 {
     size_t count = own_count(b, bytes);
     switch (b->op) {
-    case ALL_REDUCE: return lk_all_reduce(b->comm, b->send, b->recv, count, b->dtype);
+    case ALL_REDUCE: return lk_all_reduce(b->comm, b->send, b->recv, count, b->dtype, LK_SUM);
     case ALL_GATHER: return lk_all_gather(b->comm, b->send, b->recv, count * b->width);
     case BROADCAST: return lk_broadcast(b->comm, b->send, count * b->width, 0);
     case BARRIER: break;
@@ -289,7 +289,7 @@ static lk_status bench_size(const bench *b, uint64_t bytes, bool *all_right)
         status = timed_round(b, bytes, i, &b->times[i]);
     if (status == LK_OK) {
         wrong  = verified(b, bytes, rounds - 1) ? 0 : 1;
-        status = lk_all_reduce(b->comm, &wrong, &wrongs, 1, LK_F64);
+        status = lk_all_reduce(b->comm, &wrong, &wrongs, 1, LK_F64, LK_SUM);
     }
     if (status == LK_OK)
         status = merge_times(b, rounds);

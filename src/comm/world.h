@@ -29,7 +29,7 @@ typedef struct {
     bool     deaf;       /* processes: the parent does not report deaths */
     uint32_t victim;     /* processes: who gets `signal` after `after_ms`; NOBODY */
     int      signal;
-    int64_t  after_ms;
+    int64_t  after_ms;   /* since all ranks first called lk_comm_note() */
 } world;
 
 typedef bool (*world_main)(lk_comm *comm, void *context);
@@ -113,6 +113,18 @@ static void world_reap(lki_control *control, world w, const pid_t *pids, uint32_
     }
 }
 
+/* Whether every rank has said where it is: the blow is not for those still on their way. */
+static bool world_under_way(const lki_control *control, world w)
+{
+    lki_rank_view view;
+    for (uint32_t rank = 0; rank < w.size; rank++) {
+        lki_control_view(control, rank, &view);
+        if (!view.noted)
+            return false;
+    }
+    return true;
+}
+
 /* Until no rank lives.  A stopped victim is killed at the end, when only it is left. */
 static uint32_t world_serve(lki_control *control, world w, const pid_t *pids, struct pollfd *fds)
 {
@@ -130,6 +142,8 @@ static uint32_t world_serve(lki_control *control, world w, const pid_t *pids, st
             if (!open)
                 fds[rank].fd = -1;
         }
+        if (!struck && !world_under_way(control, w))
+            began = lki_now_ms();
         if (!struck && lki_now_ms() - began >= w.after_ms) {
             struck = true;
             (void)kill(pids[w.victim], w.signal);
