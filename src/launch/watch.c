@@ -116,12 +116,15 @@ static bool is_stopped(pid_t pid)
     return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
 }
 
-/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it. */
+/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it.  One that
+ * has given up already is not: sanitizers stop a process at its end, to look at its memory. */
 static void look_for_stopped(lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
-        lki_worker *worker = &job->workers[i];
-        if (is_running(worker) && is_stopped(worker->pid)) {
+        lki_worker   *worker = &job->workers[i];
+        lki_rank_view view;
+        lki_control_view(job->control, i, &view);
+        if (view.state != LKI_RANK_FAILED && is_running(worker) && is_stopped(worker->pid)) {
             worker->was_stopped = true;
             send_signal(worker, SIGKILL);
         }
