@@ -60,7 +60,8 @@ LK_API void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase);
  * stopped is no such one: it is missed after the deadline given at opening. */
 LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
 
-/* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error. */
+/* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error.
+ * NULL is allowed: whoever could not join has nobody to tell. */
 LK_API void lk_comm_abort(lk_comm *comm);
 
 /* ---- Groups ------------------------------------------------------------------------------ */

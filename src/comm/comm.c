@@ -297,6 +297,8 @@ void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase)
 
 void lk_comm_abort(lk_comm *comm)
 {
+    if (comm == NULL)
+        return;
     const lk_error *last    = lk_error_last();
     uint32_t        running = LKI_RANK_RUNNING, rank = comm->self->rank;
 
