@@ -108,7 +108,7 @@ static void a_limit_of_size_is_an_error(void **state)
     FAILS(r);
     assert_says(r.err, "File too large; ulimit -f");
     (void)run_shell(&r, *state,
-                    "ulimit -f 1200; " LK_TEST_COMMAND " " MLP
+                    "ulimit -f 3000; " LK_TEST_COMMAND " " MLP
                     "--workers 2 --quiet --steps 100000000 --log log");
     FAILS(r);
     assert_says(r.err, "cannot write the log 'log': File too large");
