@@ -152,14 +152,6 @@ static inline void job_await_word(job *j, const char *word)
     }
 }
 
-static inline void job_await_file(job *j, const char *name)
-{
-    char path[128];
-    (void)snprintf(path, sizeof path, "%s/%s", j->folder, name);
-    for (double since = seconds_now(); access(path, F_OK) != 0;)
-        check_waiting(j, since, name);
-}
-
 /* Reads what the log's pipe holds, up to the line of `step`; whether that has been seen. */
 static inline bool read_log(job *j, unsigned long step)
 {
