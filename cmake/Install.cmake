@@ -6,6 +6,8 @@ include(CMakePackageConfigHelpers)
 set(LK_PRIVATE_LIBS "-ljansson -lz -lnettle -lm -pthread")
 set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
+# The .pc file finds its prefix from where it lies, so that any --prefix works.
+file(RELATIVE_PATH LK_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/lockstep.pc.in ${CMAKE_BINARY_DIR}/lockstep.pc @ONLY)
 configure_package_config_file(cmake/lockstepConfig.cmake.in ${CMAKE_BINARY_DIR}/lockstepConfig.cmake
   INSTALL_DESTINATION ${LK_PACKAGE_DIR} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)

@@ -24,6 +24,9 @@ typedef struct {
     double            weight_decay; /* 0 */
 } lk_optimizer;
 
+/* The same with every default written out. */
+LK_API lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer);
+
 /* LK_EINVAL, with the field's name, for values that make no sense. */
 LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 

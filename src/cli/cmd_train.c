@@ -283,10 +283,13 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
-static void print_weights(const train_options *options, lk_status status)
+/* What rank 0 says when it is over: the hash, or where an interrupted run stands. */
+static void print_end(const train_options *options, lk_status status)
 {
     if (status == LK_OK)
         printf("weights %s\n", options->result.weights);
+    else if (status == LK_ESTOPPED)
+        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
 }
 
 static int run_worker(train_options *options)
@@ -304,7 +307,7 @@ static int run_worker(train_options *options)
     else
         status = work(comm, options);
     if (lk_comm_rank(comm) == 0)
-        print_weights(options, status);
+        print_end(options, status);
     (void)fflush(stdout);
     lk_comm_free(comm);
     return exit_code(status);
@@ -321,7 +324,7 @@ static int run_threads(train_options *options)
 
     lk_status status = lk_launch_threads(options->config.workers, options->config.timeout_ms, work,
                                          options);
-    print_weights(options, status);
+    print_end(options, status);
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
 }
 
@@ -333,9 +336,9 @@ static int start(train_options *options, char **argv)
         return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
-    return options->worker_mode == MODE_THREADS ? run_threads(options)
-                                                : lki_start_workers(argv, options->config.workers,
-                                                                    options->config.timeout_ms);
+    return options->worker_mode == MODE_THREADS
+               ? run_threads(options)
+               : lki_start_workers(argv, options->config.workers, options->config.timeout_ms);
 }
 
 static int train_main(int argc, char **argv)

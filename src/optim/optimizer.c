@@ -22,6 +22,17 @@ static lk_status check_range(const char *field, double value, double low, double
     return LK_OK;
 }
 
+lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
+{
+    lk_optimizer full = *optimizer;
+    if (full.kind == LK_ADAMW) {
+        full.beta1 = or_default(full.beta1, 0.9);
+        full.beta2 = or_default(full.beta2, 0.999);
+        full.eps   = or_default(full.eps, 1e-8);
+    }
+    return full;
+}
+
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
@@ -73,12 +84,13 @@ static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_upda
 static void update_adamw(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
                          const float *g, float *p, float *const *state)
 {
-    double         beta1 = or_default(o->beta1, 0.9), beta2 = or_default(o->beta2, 0.999);
+    lk_optimizer   full  = lk_optimizer_resolve(o);
+    double         beta1 = full.beta1, beta2 = full.beta2;
     lki_adamw_step step = {
         .lr               = u->lr,
         .beta1            = beta1,
         .beta2            = beta2,
-        .eps              = or_default(o->eps, 1e-8),
+        .eps              = full.eps,
         .weight_decay     = u->no_decay ? 0.0 : o->weight_decay,
         .correction1      = 1.0 - lki_powi(beta1, u->step + 1),
         .correction2_sqrt = sqrt(1.0 - lki_powi(beta2, u->step + 1)),

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "train/session.h"
@@ -89,6 +90,10 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
         return lk_fail(LK_EINVAL, "--epochs %g is not a sensible number of epochs", c->epochs);
     if (c->steps == 0 && c->epochs > 0)
         c->steps = (uint64_t)(c->epochs * (double)per_epoch + 0.5);
+    if (c->steps == 0 && c->epochs > 0)
+        return lk_fail(LK_EINVAL,
+                       "--epochs %g is less than one step; an epoch of these data has %llu steps",
+                       c->epochs, (unsigned long long)per_epoch);
     if (c->steps == 0)
         return lk_fail(LK_EINVAL,
                        "how long to train is missing: give --steps or --epochs (an epoch of "
@@ -119,7 +124,26 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
                        "--init and --resume contradict each other: a checkpoint has weights");
     if (c->init != NULL)
         LK_TRY(lki_init_check(c->init, model));
-    return lki_checkpoint_check(c);
+    LK_TRY(lki_checkpoint_check(c));
+    return lki_resume_check(c, data);
+}
+
+/* Parameters, the optimizer's state and one gradient a worker, before anything is laid out: a
+ * mistyped width should not eat the machine first. */
+static lk_status check_memory(const lk_train_config *c, const lk_model *model)
+{
+    double values  = (double)lk_model_param_elements(model);
+    double copies  = 1 + lk_optimizer_state_count(&c->optimizer) + c->workers;
+    double needed  = values * copies * (double)sizeof(float);
+    double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (needed <= machine)
+        return LK_OK;
+    return lk_fail(
+        LK_ENOMEM,
+        "%s with these options has %.0f parameters: parameters, optimizer state and "
+        "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
+        "smaller or use fewer workers",
+        c->model, values, c->workers, needed / 0x1p30, machine / 0x1p30);
 }
 
 static lk_status check_data(lk_train_config *c, const lk_dataset *dataset)
@@ -131,9 +155,19 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset)
     LK_TRY(check_length(c, data));
     LK_TRY(lk_schedule_check(&c->schedule));
     LK_TRY(lk_model_build(&model, c->model, &options));
-    lk_status status = check_files(c, data, model);
+    lk_status status = check_memory(c, model);
+    if (status == LK_OK)
+        status = check_files(c, data, model);
     lk_model_free(model);
     return status;
+}
+
+static lk_status check_model_name(const char *name)
+{
+    for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
+        if (strcmp(name, lk_model_builtin(i)) == 0)
+            return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, resnet and mlp", name);
 }
 
 lk_status lk_train_check(lk_train_config *c)
@@ -143,6 +177,7 @@ lk_status lk_train_check(lk_train_config *c)
 
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
+    LK_TRY(check_model_name(c->model));
     if (c->data == NULL)
         return lk_fail(LK_EINVAL, "--data is missing: for example --data text:FILE");
     if (!(c->validation >= 0 && c->validation < 1))
@@ -157,6 +192,7 @@ lk_status lk_train_check(lk_train_config *c)
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
+    c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */
     LK_TRY(lk_exec_open(&exec, 1, c->isa));
     lk_exec_free(exec);
 

@@ -63,11 +63,16 @@ static void put_optimizer(json_t *object, const lk_train_config *config)
 
     (void)json_object_set_new(object, "optimizer",
                               json_string(o->kind == LK_SGD ? "sgd" : "adamw"));
-    put_real(object, "momentum", o->momentum);
-    (void)json_object_set_new(object, "nesterov", json_boolean(o->nesterov));
-    put_real(object, "beta1", o->beta1);
-    put_real(object, "beta2", o->beta2);
-    put_real(object, "eps", o->eps);
+    if (o->kind == LK_SGD) {
+        put_real(object, "momentum", o->momentum);
+        (void)json_object_set_new(object, "nesterov", json_boolean(o->nesterov));
+    } else {
+        json_t *betas = json_array();
+        (void)json_array_append_new(betas, json_real(o->beta1));
+        (void)json_array_append_new(betas, json_real(o->beta2));
+        (void)json_object_set_new(object, "betas", betas);
+        put_real(object, "eps", o->eps);
+    }
     put_real(object, "weight-decay", o->weight_decay);
     put_real(object, "clip-norm", config->clip_norm);
     (void)json_object_set_new(object, "schedule", json_string(schedules[s->kind]));
@@ -105,6 +110,21 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     return object;
 }
 
+/* How people know a value: by its option, unless it has none. */
+static const char *known_as(const char *key, char text[64])
+{
+    static const char *const from_data[] = { "classes", "tokens", "input" };
+    if (strcmp(key, "model") == 0)
+        return "the model";
+    for (size_t i = 0; i < sizeof from_data / sizeof from_data[0]; i++)
+        if (strcmp(key, from_data[i]) == 0) {
+            (void)snprintf(text, 64, "'%s' of the data", key);
+            return text;
+        }
+    (void)snprintf(text, 64, "--%s", key);
+    return text;
+}
+
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
     const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
@@ -115,13 +135,14 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
         json_t *other = json_object_get(stored, key);
         if (other != NULL && json_equal(other, value))
             continue;
+        char      name[64];
         char     *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
         char     *now    = json_dumps(value, as_people_write);
         lk_status status = lk_fail(
             LK_EINVAL,
-            "--%s is %s, but the checkpoint was made with %s; resume with the same "
+            "%s is %s, but the checkpoint was made with %s; resume with the same "
             "value, or start a new run in another directory",
-            key, now ? now : "?", was ? was : "none");
+            known_as(key, name), now ? now : "?", was ? was : "none");
         free(was);
         free(now);
         return status;
@@ -133,12 +154,12 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
 {
     char       text[512], hex[65];
     lki_sha256 hash;
-    int        length =
-        snprintf(text, sizeof text,
-                 "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
-                 "global-batch %u data %s",
-                 KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers,
-                 config->micro_batch, config->global_batch, data->content_hash);
+    int        length = snprintf(
+               text, sizeof text,
+               "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
+                      "global-batch %u data %s",
+               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers, config->micro_batch,
+               config->global_batch, data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,12 +18,13 @@
 #include "train/session.h"
 
 enum { BAR = 24, PLAIN_LINES = 20 };
+#define REDRAW_SECONDS 0.05
 
 struct lki_report_file {
     const lk_train_config *config;
     FILE                  *log; /* NULL: none was asked for */
     bool                   terminal, bar_shown;
-    double                 begun;
+    double                 begun, shown; /* shown: when the bar was drawn last */
     uint64_t               start;
 };
 
@@ -103,16 +105,31 @@ void lki_journal_free(lki_journal *journal)
     lki_free(journal);
 }
 
+static void say(lki_journal *journal, const char *format, va_list args)
+{
+    clear_bar(journal);
+    (void)vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
+void lki_journal_note(lki_journal *journal, const char *format, ...)
+{
+    va_list args;
+    if (journal == NULL)
+        return;
+    va_start(args, format);
+    say(journal, format, args);
+    va_end(args);
+}
+
 void lki_journal_say(lki_journal *journal, const char *format, ...)
 {
     va_list args;
     if (journal == NULL || journal->config->quiet)
         return;
-    clear_bar(journal);
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    say(journal, format, args);
     va_end(args);
-    fputc('\n', stderr);
 }
 
 static lk_status log_checked(const lki_journal *journal, int written)
@@ -123,17 +140,30 @@ static lk_status log_checked(const lki_journal *journal, int written)
     return LK_OK;
 }
 
+static size_t terminal_columns(void)
+{
+    struct winsize size;
+    bool           known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return known ? size.ws_col : 80;
+}
+
+/* Cut to the terminal's width, or the carriage return would not reach the line's beginning. */
 static void show_bar(lki_journal *journal, const lki_step_record *r, double rate, double left)
 {
-    char   bar[BAR + 1];
-    size_t full = (size_t)(r->step * BAR / journal->config->steps);
+    char   bar[BAR + 1], line[256];
+    size_t full    = (size_t)(r->step * BAR / journal->config->steps);
+    size_t columns = lki_min(terminal_columns() - 1, sizeof line - 1);
     memset(bar, '.', BAR);
     memset(bar, '#', full);
     bar[BAR] = '\0';
-    fprintf(stderr, "\r\033[K[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left", bar,
-            (unsigned long long)r->step, (unsigned long long)journal->config->steps, r->loss, rate,
-            r->tokens ? "tokens" : "samples", (int)(left / 60), (int)fmod(left, 60));
+    (void)snprintf(line, sizeof line, "[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left",
+                   bar, (unsigned long long)r->step, (unsigned long long)journal->config->steps,
+                   r->loss, rate, r->tokens ? "tokens" : "samples", (int)(left / 60),
+                   (int)fmod(left, 60));
+    line[columns] = '\0';
+    fprintf(stderr, "\r\033[K%s", line);
     journal->bar_shown = true;
+    journal->shown     = lki_seconds();
 }
 
 static void show(lki_journal *journal, const lki_step_record *r)
@@ -147,8 +177,10 @@ static void show(lki_journal *journal, const lki_step_record *r)
 
     if (journal->config->quiet)
         return;
-    if (journal->terminal)
+    if (journal->terminal && (r->step == steps || lki_seconds() - journal->shown > REDRAW_SECONDS))
         show_bar(journal, r, rate, left);
+    else if (journal->terminal)
+        return;
     else if (done == 1 || r->step % every == 0 || r->step == steps)
         fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.0f %s/s  %.0f s left\n",
                 (unsigned long long)r->step, (unsigned long long)steps, r->loss, r->lr, rate,

@@ -252,8 +252,8 @@ static lk_status open_sampler(sampler *s)
 
 lk_status lk_sample(const lk_sample_options *options)
 {
-    sampler   s      = { .options = options };
-    uint64_t  mode   = lki_float_mode();
+    sampler  s    = { .options = options };
+    uint64_t mode = lki_float_mode();
     lki_float_mode_set(LKI_FLOAT_STANDARD);
     lk_status status = open_sampler(&s);
     if (status == LK_OK)

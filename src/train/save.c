@@ -1,35 +1,22 @@
-/* save.c -- where a run starts from, and what it leaves.
+/* save.c -- the checkpoints that a run leaves.
  *
  * The model's values lie in shared memory once, so rank 0 alone writes them, whole tensors, while
- * the others wait; every rank reads what it starts from, and lk_parallel_load() compares.
+ * the others wait.
  */
-#include <errno.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "train/session.h"
 
-#define MODEL_FILE "model.safetensors"
-#define OPTIMIZER_FILE "optimizer.safetensors"
-#define STATE_FILE "state.safetensors"
-
-enum {
-    OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32,
-    WRITING_TIMEOUT_MS = 3600 *
-                         1000, /* the others wait while rank 0 writes; a death still wakes them */
-};
-
-/* ---- Writing ----------------------------------------------------------------------------- */
+/* The others wait while rank 0 writes; a death still wakes them. */
+enum { WRITING_TIMEOUT_MS = 3600 * 1000 };
 
 typedef struct {
     lk_tensor *tensors;
-    char (*names)[OPTIMIZER_NAME_MAX];
+    char (*names)[LKI_OPTIMIZER_NAME_MAX];
     lk_checkpoint_file files[3];
     size_t             file_count;
 } sheet;
@@ -45,7 +32,7 @@ static void optimizer_tensors(const lki_session *session, sheet *s, lk_tensor *a
                                  lk_parallel_value(session->parallel, p, w + 1) };
         }
     if (i > 0)
-        s->files[s->file_count++] = (lk_checkpoint_file){ OPTIMIZER_FILE, at, i };
+        s->files[s->file_count++] = (lk_checkpoint_file){ LKI_OPTIMIZER_FILE, at, i };
 }
 
 static lk_status sheet_fill(const lki_session *session, sheet *s)
@@ -59,7 +46,7 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
     for (uint32_t p = 0; p < session->param_count; p++)
         at[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
                              lk_parallel_param(session->parallel, p) };
-    s->files[s->file_count++] = (lk_checkpoint_file){ MODEL_FILE, at, session->param_count };
+    s->files[s->file_count++] = (lk_checkpoint_file){ LKI_MODEL_FILE, at, session->param_count };
     optimizer_tensors(session, s, at + session->param_count);
     at += (size_t)session->param_count * (1 + slots);
     for (uint32_t i = 0; i < session->state_count; i++)
@@ -68,7 +55,8 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
                              { 1, { session->states[i].count } },
                              lk_parallel_state_data(session->parallel, i) };
     if (session->state_count > 0)
-        s->files[s->file_count++] = (lk_checkpoint_file){ STATE_FILE, at, session->state_count };
+        s->files[s->file_count++] = (lk_checkpoint_file){ LKI_STATE_FILE, at,
+                                                          session->state_count };
     return LK_OK;
 }
 
@@ -130,273 +118,4 @@ lk_status lki_save(lki_session *session, uint64_t step)
     status = lk_barrier(session->comm);
     lk_comm_set_timeout(session->comm, 0);
     return status;
-}
-
-/* ---- Resuming ---------------------------------------------------------------------------- */
-
-/* And brings its name to the disk.  A parent that is not there is more likely a slip. */
-static lk_status make_directory(const char *path)
-{
-    char parent[LKI_PATH_BYTES];
-    if (mkdir(path, 0777) != 0)
-        return errno == EEXIST ? LK_OK
-                               : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
-                                         path, strerror(errno));
-    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
-        return lk_fail(LK_EINVAL, "--checkpoint has a path of %zu bytes", strlen(path));
-    return lki_directory_sync(dirname(parent));
-}
-
-lk_status lki_checkpoint_check(const lk_train_config *config)
-{
-    bool exists = false;
-    if (config->checkpoint == NULL) {
-        if (config->resume)
-            return lk_fail(LK_EINVAL,
-                           "--resume needs --checkpoint DIR, the directory to resume from");
-        return LK_OK;
-    }
-    LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
-    if (exists && !config->resume)
-        return lk_fail(LK_EINVAL,
-                       "'%s' already has checkpoints; continue that run with --resume, or "
-                       "give another --checkpoint directory",
-                       config->checkpoint);
-    if (!exists && config->resume_required)
-        return lk_fail(LK_EINVAL,
-                       "there is no checkpoint in '%s' to resume from; leave --resume out "
-                       "to start a new run (or use --resume=auto)",
-                       config->checkpoint);
-    LK_TRY(make_directory(config->checkpoint));
-    if (access(config->checkpoint, W_OK | X_OK) != 0)
-        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
-                       config->checkpoint, strerror(errno));
-    return LK_OK;
-}
-
-static lk_status check_compatible(lki_session *session, const lk_checkpoint_info *info)
-{
-    json_error_t error;
-    json_t      *stored = json_loads(info->config, 0, &error);
-    json_t      *mine   = lki_config_json(session->config, lk_dataset_describe(session->dataset));
-    lk_status    status = LK_OK;
-    if (stored == NULL || mine == NULL)
-        status = lk_fail(LK_EFORMAT, "the checkpoint's configuration is not readable: %s",
-                         error.text);
-    else
-        status = lki_config_compare(stored, mine);
-    const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
-    (void)snprintf(session->loss_chain, sizeof session->loss_chain, "%s", chain ? chain : "");
-    json_decref(stored);
-    json_decref(mine);
-    LK_TRY(status);
-    if (strcmp(info->exactness_id, session->exactness_id) != 0)
-        lki_journal_say(session->journal,
-                        "note: the checkpoint has exactness id %s, this run %s: the data or the "
-                        "kernels have changed, so bits may differ from here on",
-                        info->exactness_id, session->exactness_id);
-    return LK_OK;
-}
-
-static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoint, uint32_t p,
-                            float *values)
-{
-    const lk_param *param = &session->params[p];
-    size_t          count = lk_shape_count(param->shape);
-    char            name[OPTIMIZER_NAME_MAX];
-
-    LK_TRY(lk_checkpoint_read(checkpoint, MODEL_FILE, param->name, param->shape, 0, count, values));
-    LK_TRY(lk_parallel_load(session->parallel, p, 0, values));
-    for (uint32_t w = 0; w < lk_optimizer_state_count(&session->config->optimizer); w++) {
-        (void)snprintf(name, sizeof name, "%s.%s", param->name,
-                       lk_optimizer_state_name(&session->config->optimizer, w));
-        LK_TRY(
-            lk_checkpoint_read(checkpoint, OPTIMIZER_FILE, name, param->shape, 0, count, values));
-        LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
-    }
-    return LK_OK;
-}
-
-static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
-{
-    size_t widest = 1;
-    float *values = NULL;
-    for (uint32_t p = 0; p < session->param_count; p++)
-        widest = lki_max(widest, lk_shape_count(session->params[p].shape));
-    for (uint32_t i = 0; i < session->state_count; i++)
-        widest = lki_max(widest, session->states[i].count);
-    LK_TRY(LKI_NEW(&values, widest, "checkpoint values"));
-
-    lk_status status = LK_OK;
-    for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++)
-        status = load_param(session, checkpoint, p, values);
-    for (uint32_t i = 0; status == LK_OK && i < session->state_count; i++) {
-        const lk_state *state = &session->states[i];
-        lk_shape        shape = { 1, { state->count } };
-        status = lk_checkpoint_read(checkpoint, STATE_FILE, state->name, shape, 0, state->count,
-                                    values);
-        if (status == LK_OK)
-            status = lk_parallel_load_state(session->parallel, i, values);
-    }
-    lki_free(values);
-    return status;
-}
-
-static lk_status resume(lki_session *session)
-{
-    const lk_train_config *config      = session->config;
-    lk_checkpoint         *checkpoint  = NULL;
-    char                   notes[2048] = "";
-
-    if (config->resume_step >= 0)
-        LK_TRY(lk_checkpoint_open_step(&checkpoint, config->checkpoint,
-                                       (uint64_t)config->resume_step));
-    else
-        LK_TRY(lk_checkpoint_open(&checkpoint, config->checkpoint, notes, sizeof notes));
-    if (notes[0] != '\0') /* whole lines */
-        lki_journal_say(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
-    const lk_checkpoint_info *info   = lk_checkpoint_describe(checkpoint);
-    lk_status                 status = check_compatible(session, info);
-    if (status == LK_OK && info->step > config->steps)
-        status = lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past --steps %llu",
-                         (unsigned long long)info->step, (unsigned long long)config->steps);
-    if (status == LK_OK)
-        status = load_all(session, checkpoint);
-    if (status == LK_OK) {
-        session->start = info->step;
-        lki_journal_say(session->journal, "resuming from %s", lk_checkpoint_path(checkpoint));
-    }
-    lk_checkpoint_free(checkpoint);
-    return status;
-}
-
-/* ---- Starting from a file ---------------------------------------------------------------- */
-
-/* Files from elsewhere may put "transformer." before GPT-2's names. */
-static const lk_tensor *find_param(const lk_safetensors *file, const char *name)
-{
-    char             prefixed[LK_NAME_MAX + 16];
-    const lk_tensor *tensor = lk_safetensors_find(file, name);
-    if (tensor != NULL)
-        return tensor;
-    (void)snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
-    return lk_safetensors_find(file, prefixed);
-}
-
-/* Position embeddings may be longer than the context: the first rows are taken. */
-static bool shape_fits(const lk_param *param, lk_shape shape)
-{
-    bool fits = shape.rank == param->shape.rank;
-    for (uint32_t d = 0; fits && d < shape.rank; d++)
-        if (d == 0 && strcmp(param->name, "wpe.weight") == 0)
-            fits = shape.dims[d] >= param->shape.dims[d];
-        else
-            fits = shape.dims[d] == param->shape.dims[d];
-    return fits;
-}
-
-static void describe_shape(lk_shape shape, char *text, size_t bytes)
-{
-    size_t at = 0;
-    text[0]   = '\0';
-    for (uint32_t d = 0; d < shape.rank && at < bytes; d++)
-        at += (size_t)snprintf(text + at, bytes - at, "%s%llu", d ? " x " : "",
-                               (unsigned long long)shape.dims[d]);
-}
-
-static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, const char *path,
-                             const lk_param *param)
-{
-    char theirs[96], ours[96];
-    *out = find_param(file, param->name);
-    if (*out == NULL)
-        return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
-                       param->name);
-    if (!shape_fits(param, (*out)->shape)) {
-        describe_shape((*out)->shape, theirs, sizeof theirs);
-        describe_shape(param->shape, ours, sizeof ours);
-        return lk_fail(LK_EFORMAT,
-                       "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
-                       "options as the file was made",
-                       path, param->name, theirs, ours);
-    }
-    if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
-        return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
-                       path, param->name, lk_dtype_name((*out)->dtype));
-    return LK_OK;
-}
-
-lk_status lki_init_check(const char *path, const lk_model *model)
-{
-    uint32_t         count;
-    const lk_param  *params = lk_model_params(model, &count);
-    const lk_tensor *tensor;
-    lk_safetensors  *file   = NULL;
-    lk_status        status = lk_safetensors_open(&file, path);
-    for (uint32_t p = 0; status == LK_OK && p < count; p++)
-        status = init_tensor(&tensor, file, path, &params[p]);
-    lk_safetensors_free(file);
-    return status;
-}
-
-static float half_to_float(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
-             mantissa = half & 1023;
-    float value;
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void to_floats(const lk_tensor *tensor, size_t count, float *out)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)tensor->data + 2 * i, sizeof half);
-        uint32_t bits = (uint32_t)half << 16;
-        if (tensor->dtype == LK_F16)
-            out[i] = half_to_float(half);
-        else
-            memcpy(out + i, &bits, sizeof bits);
-    }
-}
-
-static lk_status load_init(lki_session *session)
-{
-    const char      *path = session->config->init;
-    const lk_tensor *tensor;
-    lk_safetensors  *file   = NULL;
-    lk_status        status = lk_safetensors_open(&file, path);
-    for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
-        size_t count  = lk_shape_count(session->params[p].shape);
-        float *values = NULL;
-        status        = LKI_NEW(&values, count, "initial values");
-        if (status == LK_OK)
-            status = init_tensor(&tensor, file, path, &session->params[p]);
-        if (status == LK_OK) {
-            if (tensor->dtype == LK_F32)
-                memcpy(values, tensor->data, count * sizeof *values);
-            else
-                to_floats(tensor, count, values);
-            status = lk_parallel_load(session->parallel, p, 0, values);
-        }
-        lki_free(values);
-    }
-    lk_safetensors_free(file);
-    return status;
-}
-
-lk_status lki_start_values(lki_session *session)
-{
-    bool exists = false;
-    if (session->config->resume)
-        LK_TRY(lk_checkpoint_exists(session->config->checkpoint, &exists));
-    if (exists)
-        return resume(session);
-    return session->config->init == NULL ? LK_OK : load_init(session);
 }

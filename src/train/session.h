@@ -11,6 +11,12 @@
 #include "lockstep/parallel.h"
 #include "lockstep/train.h"
 
+#define LKI_MODEL_FILE "model.safetensors"
+#define LKI_OPTIMIZER_FILE "optimizer.safetensors"
+#define LKI_STATE_FILE "state.safetensors"
+
+enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
+
 typedef struct lki_report_file lki_journal;
 
 typedef struct {
@@ -49,7 +55,10 @@ LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mi
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
 
 /* Model options as config and data set say. */
-lk_model_options   lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
+lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
+
+/* Writes the defaults into what was left 0, so that checkpoints record what was used. */
+void               lki_resolve_optimizer(lk_optimizer *optimizer);
 lk_dataset_options lki_dataset_options(const lk_train_config *config);
 
 /* Appends a step's loss to the chain. */
@@ -60,10 +69,14 @@ void lki_loss_bits(double loss, char hex[17]);
 LK_NODISCARD lk_status lki_weights_hash(const lki_session *session, char hex[65]);
 LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65]);
 
-/* ---- Checkpoints and starting values (save.c) -------------------------------------------- */
+/* ---- Checkpoints (save.c) and starting values (start.c)
+ * -------------------------------------------- */
 
 /* Refuses a directory that already has checkpoints unless resuming. */
 LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
+
+/* LK_EINVAL names the first option that contradicts the checkpoint to resume from. */
+LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data);
 
 /* Loads --init, or the checkpoint to resume from, and sets session->start. */
 LK_NODISCARD lk_status lki_start_values(lki_session *session);
@@ -98,7 +111,9 @@ LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t ste
                                               double accuracy);
 LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);
 
-/* A line on stderr between progress lines. printf-like. */
+/* A line on stderr between progress lines, printf-like: notes always, the rest unless quiet. */
+void lki_journal_note(lki_journal *journal, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void lki_journal_say(lki_journal *journal, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -47,7 +47,7 @@ static void each_mistake_has_its_error(void **state)
         const char *arguments, *message;
     } cases[] = {
         { "tarin", "there is no command tarin; did you mean train?" },
-        { "bench", "there is no command bench" },
+        { "plan", "there is no command plan" },
         { "train", "MODEL is missing" },
         { "train mlp gpt", "unexpected argument gpt" },
         { "train mlp --global-batch 8 --lr 1", "--data is missing" },

@@ -49,8 +49,8 @@ static void contradictions_are_named(void **state)
     run_command(&r, *state,
                 "train gpt --data synthetic:tokens=4000,vocab=31 --global-batch 8 --micro-batch 2 "
                 "--lr 0.05 " ON_CK);
-    assert_int_equal(r.status, 1);
-    assert_says(r.err, "--model is \"gpt\", but the checkpoint was made with \"mlp\"");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "the model is \"gpt\", but the checkpoint was made with \"mlp\"");
     run_command(&r, *state, "inspect ck"); /* none of them touched it */
     assert_int_equal(r.status, 0);
     forget(*state);

@@ -1,0 +1,351 @@
+/* start.c -- what a run starts from: initial values, a checkpoint, or a file from elsewhere.
+ *
+ * Every rank reads the same files, and lk_parallel_load() compares what they read.
+ */
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+#include "train/session.h"
+
+/* ---- Resuming ---------------------------------------------------------------------------- */
+
+/* And brings its name to the disk.  A parent that is not there is more likely a slip. */
+static lk_status make_directory(const char *path)
+{
+    char parent[LKI_PATH_BYTES];
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? LK_OK
+                               : lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s",
+                                         path, strerror(errno));
+    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+        return lk_fail(LK_EINVAL, "--checkpoint has a path of %zu bytes", strlen(path));
+    return lki_directory_sync(dirname(parent));
+}
+
+lk_status lki_checkpoint_check(const lk_train_config *config)
+{
+    bool exists = false;
+    if (config->checkpoint == NULL) {
+        if (config->resume)
+            return lk_fail(LK_EINVAL,
+                           "--resume needs --checkpoint DIR, the directory to resume from");
+        return LK_OK;
+    }
+    LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
+    if (exists && !config->resume)
+        return lk_fail(LK_EINVAL,
+                       "'%s' already has checkpoints; continue that run with --resume, or "
+                       "give another --checkpoint directory",
+                       config->checkpoint);
+    if (!exists && config->resume_required)
+        return lk_fail(LK_EINVAL,
+                       "there is no checkpoint in '%s' to resume from; leave --resume out "
+                       "to start a new run (or use --resume=auto)",
+                       config->checkpoint);
+    LK_TRY(make_directory(config->checkpoint));
+    if (access(config->checkpoint, W_OK | X_OK) != 0)
+        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
+                       config->checkpoint, strerror(errno));
+    return LK_OK;
+}
+
+/* Whether this run goes on with that one; leaves its loss chain. */
+static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
+                                  const lk_checkpoint_info *info, char loss_chain[65])
+{
+    json_error_t error;
+    json_t      *stored = json_loads(info->config, 0, &error);
+    json_t      *mine   = lki_config_json(config, data);
+    lk_status    status = LK_OK;
+    if (stored == NULL || mine == NULL)
+        status = lk_fail(LK_EFORMAT, "the checkpoint's configuration is not readable: %s",
+                         error.text);
+    else
+        status = lki_config_compare(stored, mine);
+    const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
+    (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
+    json_decref(stored);
+    json_decref(mine);
+    LK_TRY(status);
+    if (info->step > config->steps)
+        return lk_fail(LK_EINVAL, "the checkpoint is at step %llu, past --steps %llu",
+                       (unsigned long long)info->step, (unsigned long long)config->steps);
+    return LK_OK;
+}
+
+lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data)
+{
+    bool           exists     = false;
+    lk_checkpoint *checkpoint = NULL;
+    char           chain[65], path[4096];
+
+    if (config->resume)
+        LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
+    if (!exists)
+        return LK_OK;
+    (void)snprintf(path, sizeof path, "%s", config->checkpoint);
+    if (config->resume_step >= 0)
+        (void)snprintf(path, sizeof path, "%s/step-%08lld", config->checkpoint,
+                       (long long)config->resume_step);
+    LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
+    lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain);
+    lk_checkpoint_free(checkpoint);
+    return status;
+}
+
+static void note_exactness(lki_session *session, const lk_checkpoint_info *info)
+{
+    if (strcmp(info->exactness_id, session->exactness_id) != 0)
+        lki_journal_note(session->journal,
+                         "note: the checkpoint has exactness id %s, this run %s: the data or the "
+                         "kernels have changed, so bits may differ from here on",
+                         info->exactness_id, session->exactness_id);
+}
+
+static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoint, uint32_t p,
+                            float *values)
+{
+    const lk_param *param = &session->params[p];
+    size_t          count = lk_shape_count(param->shape);
+    char            name[LKI_OPTIMIZER_NAME_MAX];
+
+    LK_TRY(lk_checkpoint_read(checkpoint, LKI_MODEL_FILE, param->name, param->shape, 0, count,
+                              values));
+    LK_TRY(lk_parallel_load(session->parallel, p, 0, values));
+    for (uint32_t w = 0; w < lk_optimizer_state_count(&session->config->optimizer); w++) {
+        (void)snprintf(name, sizeof name, "%s.%s", param->name,
+                       lk_optimizer_state_name(&session->config->optimizer, w));
+        LK_TRY(lk_checkpoint_read(checkpoint, LKI_OPTIMIZER_FILE, name, param->shape, 0, count,
+                                  values));
+        LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
+    }
+    return LK_OK;
+}
+
+static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
+{
+    size_t widest = 1;
+    float *values = NULL;
+    for (uint32_t p = 0; p < session->param_count; p++)
+        widest = lki_max(widest, lk_shape_count(session->params[p].shape));
+    for (uint32_t i = 0; i < session->state_count; i++)
+        widest = lki_max(widest, session->states[i].count);
+    LK_TRY(LKI_NEW(&values, widest, "checkpoint values"));
+
+    lk_status status = LK_OK;
+    for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++)
+        status = load_param(session, checkpoint, p, values);
+    for (uint32_t i = 0; status == LK_OK && i < session->state_count; i++) {
+        const lk_state *state = &session->states[i];
+        lk_shape        shape = { 1, { state->count } };
+        status = lk_checkpoint_read(checkpoint, LKI_STATE_FILE, state->name, shape, 0, state->count,
+                                    values);
+        if (status == LK_OK)
+            status = lk_parallel_load_state(session->parallel, i, values);
+    }
+    lki_free(values);
+    return status;
+}
+
+static lk_status resume(lki_session *session)
+{
+    const lk_train_config *config      = session->config;
+    lk_checkpoint         *checkpoint  = NULL;
+    char                   notes[2048] = "";
+
+    if (config->resume_step >= 0)
+        LK_TRY(lk_checkpoint_open_step(&checkpoint, config->checkpoint,
+                                       (uint64_t)config->resume_step));
+    else
+        LK_TRY(lk_checkpoint_open(&checkpoint, config->checkpoint, notes, sizeof notes));
+    if (notes[0] != '\0') /* whole lines */
+        lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
+    const lk_checkpoint_info *info = lk_checkpoint_describe(checkpoint);
+    lk_status status = check_compatible(config, lk_dataset_describe(session->dataset), info,
+                                        session->loss_chain);
+    if (status == LK_OK) {
+        note_exactness(session, info);
+        status = load_all(session, checkpoint);
+    }
+    if (status == LK_OK) {
+        session->start = info->step;
+        lki_journal_say(session->journal, "resuming from %s", lk_checkpoint_path(checkpoint));
+    }
+    lk_checkpoint_free(checkpoint);
+    return status;
+}
+
+/* ---- Starting from a file ---------------------------------------------------------------- */
+
+/* Files from elsewhere may put "transformer." before GPT-2's names. */
+static const lk_tensor *find_param(const lk_safetensors *file, const char *name)
+{
+    char             prefixed[LK_NAME_MAX + 16];
+    const lk_tensor *tensor = lk_safetensors_find(file, name);
+    if (tensor != NULL)
+        return tensor;
+    (void)snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
+    return lk_safetensors_find(file, prefixed);
+}
+
+/* Position embeddings may be longer than the context: the first rows are taken. */
+static bool shape_fits(const lk_param *param, lk_shape shape)
+{
+    bool fits = shape.rank == param->shape.rank;
+    for (uint32_t d = 0; fits && d < shape.rank; d++)
+        if (d == 0 && strcmp(param->name, "wpe.weight") == 0)
+            fits = shape.dims[d] >= param->shape.dims[d];
+        else
+            fits = shape.dims[d] == param->shape.dims[d];
+    return fits;
+}
+
+static void describe_shape(lk_shape shape, char *text, size_t bytes)
+{
+    size_t at = 0;
+    text[0]   = '\0';
+    for (uint32_t d = 0; d < shape.rank && at < bytes; d++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%llu", d ? " x " : "",
+                               (unsigned long long)shape.dims[d]);
+}
+
+static lk_status init_tensor(const lk_tensor **out, const lk_safetensors *file, const char *path,
+                             const lk_param *param)
+{
+    char theirs[96], ours[96];
+    *out = find_param(file, param->name);
+    if (*out == NULL)
+        return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
+                       param->name);
+    if (!shape_fits(param, (*out)->shape)) {
+        describe_shape((*out)->shape, theirs, sizeof theirs);
+        describe_shape(param->shape, ours, sizeof ours);
+        return lk_fail(LK_EFORMAT,
+                       "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
+                       "options as the file was made",
+                       path, param->name, theirs, ours);
+    }
+    if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
+        return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
+                       path, param->name, lk_dtype_name((*out)->dtype));
+    return LK_OK;
+}
+
+/* Buffers that GPT-2 files carry, and a head that is tied anyway. */
+static bool may_be_left(const char *name, const lk_safetensors *file, const lk_tensor *tensor)
+{
+    const char      *tail = strrchr(name, '.');
+    const lk_tensor *wte  = find_param(file, "wte.weight");
+    if (strcmp(name, "lm_head.weight") == 0)
+        return wte != NULL && wte->dtype == tensor->dtype &&
+               lk_shape_count(wte->shape) == lk_shape_count(tensor->shape) &&
+               memcmp(wte->data, tensor->data,
+                      lk_shape_count(wte->shape) * lk_dtype_bytes(wte->dtype)) == 0;
+    bool bias = tail != NULL && strcmp(tail, ".bias") == 0 && tail - name >= 5 &&
+                strncmp(tail - 5, ".attn", 5) == 0;
+    return bias || strstr(name, ".attn.masked_bias") != NULL;
+}
+
+/* A file with more in it than the model has is another model's. */
+static lk_status check_nothing_left(const lk_safetensors *file, const char *path,
+                                    const lk_param *params, uint32_t count)
+{
+    for (size_t i = 0; i < lk_safetensors_count(file); i++) {
+        const lk_tensor *tensor = lk_safetensors_at(file, i);
+        const char      *name   = tensor->name;
+        bool             used   = false;
+        if (strncmp(name, "transformer.", 12) == 0)
+            name += 12;
+        for (uint32_t p = 0; p < count && !used; p++)
+            used = strcmp(name, params[p].name) == 0;
+        if (!used && !may_be_left(name, file, tensor))
+            return lk_fail(LK_EFORMAT,
+                           "'%s' has a tensor '%s' for which this model has no place: it is "
+                           "another model's; set the model's options as the file was made",
+                           path, tensor->name);
+    }
+    return LK_OK;
+}
+
+lk_status lki_init_check(const char *path, const lk_model *model)
+{
+    uint32_t         count;
+    const lk_param  *params = lk_model_params(model, &count);
+    const lk_tensor *tensor;
+    lk_safetensors  *file   = NULL;
+    lk_status        status = lk_safetensors_open(&file, path);
+    for (uint32_t p = 0; status == LK_OK && p < count; p++)
+        status = init_tensor(&tensor, file, path, &params[p]);
+    if (status == LK_OK)
+        status = check_nothing_left(file, path, params, count);
+    lk_safetensors_free(file);
+    return status;
+}
+
+static float half_to_float(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half >> 15) << 31, exponent = half >> 10 & 31,
+             mantissa = half & 1023;
+    float value;
+    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact */
+        value = (float)mantissa * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | mantissa << 13;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void to_floats(const lk_tensor *tensor, size_t count, float *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, (const char *)tensor->data + 2 * i, sizeof half);
+        uint32_t bits = (uint32_t)half << 16;
+        if (tensor->dtype == LK_F16)
+            out[i] = half_to_float(half);
+        else
+            memcpy(out + i, &bits, sizeof bits);
+    }
+}
+
+static lk_status load_init(lki_session *session)
+{
+    const char      *path = session->config->init;
+    const lk_tensor *tensor;
+    lk_safetensors  *file   = NULL;
+    lk_status        status = lk_safetensors_open(&file, path);
+    for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
+        size_t count  = lk_shape_count(session->params[p].shape);
+        float *values = NULL;
+        status        = LKI_NEW(&values, count, "initial values");
+        if (status == LK_OK)
+            status = init_tensor(&tensor, file, path, &session->params[p]);
+        if (status == LK_OK) {
+            if (tensor->dtype == LK_F32)
+                memcpy(values, tensor->data, count * sizeof *values);
+            else
+                to_floats(tensor, count, values);
+            status = lk_parallel_load(session->parallel, p, 0, values);
+        }
+        lki_free(values);
+    }
+    lk_safetensors_free(file);
+    return status;
+}
+
+lk_status lki_start_values(lki_session *session)
+{
+    bool exists = false;
+    if (session->config->resume)
+        LK_TRY(lk_checkpoint_exists(session->config->checkpoint, &exists));
+    if (exists)
+        return resume(session);
+    return session->config->init == NULL ? LK_OK : load_init(session);
+}
