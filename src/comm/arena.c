@@ -163,8 +163,9 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
                          || message.index != comm->arena_count)) {
             (void)close(*fd);
             return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu "
-                           "bytes), got that of %s (number %u, %llu bytes)", name, comm->arena_count,
-                           bytes, message.name, message.index, (unsigned long long)message.bytes);
+                           "bytes), got that of %s (number %u, %llu bytes)", name,
+                           comm->arena_count, bytes, message.name, message.index,
+                           (unsigned long long)message.bytes);
         }
         if (!open)
             return lk_fail(LK_EPEER, "arena %s: the launcher is gone", name);

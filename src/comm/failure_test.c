@@ -68,6 +68,70 @@ static lk_status do_tree_reduce(room *r)
     return lk_tree_reduce(r->comm, &op);
 }
 
+static lk_status do_reduce(room *r)
+{
+    return lk_reduce(r->comm, r->heap, r->heap, LARGE, LK_BF16, LK_MAX, 0);
+}
+
+static lk_status do_reduce_scatter(room *r)
+{
+    return lk_reduce_scatter(r->comm, r->shared, r->heap, LARGE / SIZE, LK_F32, LK_AVG);
+}
+
+static lk_status do_reduce_scatter_v(room *r)
+{
+    const size_t counts[SIZE] = { LARGE / 2, 0, LARGE / 4 };
+    return lk_reduce_scatter_v(r->comm, r->heap, r->heap + LARGE, counts, LK_F32, LK_SUM);
+}
+
+static lk_status do_all_gather_v(room *r)
+{
+    const size_t bytes[SIZE] = { LARGE, 7, LARGE / 2 };
+    return lk_all_gather_v(r->comm, r->shared, r->heap, bytes);
+}
+
+static lk_status do_gather(room *r)
+{
+    return lk_gather(r->comm, r->heap, r->heap + LARGE, LARGE, 0);
+}
+
+static lk_status do_scatter(room *r)
+{
+    return lk_scatter(r->comm, r->heap, r->heap + LARGE, LARGE, 0);
+}
+
+static lk_status do_all_to_all(room *r)
+{
+    return lk_all_to_all(r->comm, r->heap, r->heap, LARGE);
+}
+
+static lk_status do_all_to_all_v(room *r)
+{
+    const size_t bytes[SIZE] = { LARGE, LARGE, LARGE };
+    return lk_all_to_all_v(r->comm, r->heap, bytes, r->heap + LARGE, bytes);
+}
+
+static lk_status do_split(room *r)
+{
+    lk_comm  *half;
+    lk_status st = lk_comm_split(&half, r->comm, lk_comm_rank(r->comm) == 0, 0);
+    lk_comm_free(half);
+    return st;
+}
+
+/* Ranks 0 and 2 hear from 1 and answer: nobody else is in it. */
+static lk_status do_message(room *r)
+{
+    uint32_t rank = lk_comm_rank(r->comm);
+    for (uint32_t peer = 0; peer < SIZE; peer += 2) {
+        if (rank == VICTIM)
+            LK_TRY(lk_send(r->comm, r->heap, LARGE, peer));
+        if (rank == peer)
+            LK_TRY(lk_recv(r->comm, r->heap, LARGE, VICTIM));
+    }
+    return LK_OK;
+}
+
 static lk_status do_arena(room *r)
 {
     lk_arena *arena;
@@ -88,9 +152,20 @@ static const operation operations[] = {
     { "all_reduce", do_all_reduce_staged },
     { "all_reduce", do_all_reduce_direct },
     { "tree_reduce", do_tree_reduce },
+    { "reduce", do_reduce },
+    { "reduce_scatter", do_reduce_scatter },
+    { "reduce_scatter_v", do_reduce_scatter_v },
+    { "all_gather_v", do_all_gather_v },
+    { "gather", do_gather },
+    { "scatter", do_scatter },
+    { "all_to_all", do_all_to_all },
+    { "all_to_all_v", do_all_to_all_v },
+    { "recv", do_message },
+    { "split", do_split },
     { "creating an arena", do_arena },
 };
-enum { OPERATIONS = sizeof operations / sizeof operations[0] };
+/* The last two take memory each time, so they are not run without end. */
+enum { OPERATIONS = sizeof operations / sizeof operations[0], ENDLESS = OPERATIONS - 2 };
 
 static bool room_open(room *r, lk_comm *comm)
 {
@@ -182,7 +257,7 @@ static void death_is_told(void **state)
 static void death_at_any_moment_is_told(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < OPERATIONS - 1; i++) { /* an endless row of arenas would fill memory */
+    for (size_t i = 0; i < ENDLESS; i++) {
         story s = { .op = &operations[i], .expect = LK_EPEER,
                     .words = { "rank 1 (pid", i % 2 == 0 ? "is gone" : "SIGKILL", NULL } };
         world w = { .size = SIZE, .timeout_ms = 20000, .deaf = i % 2 == 0, .victim = VICTIM,
@@ -196,7 +271,7 @@ static void death_at_any_moment_is_told(void **state)
 static void a_stopped_rank_is_told(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < OPERATIONS - 1; i += 4) {
+    for (size_t i = 0; i < ENDLESS; i += 4) {
         story s = { .op = &operations[i], .expect = LK_ETIMEOUT,
                     .words = { "rank 1 (pid", "stopped, last in", "at step 12 in backward" } };
         world w = { .size = SIZE, .timeout_ms = 1500, .victim = VICTIM, .signal = SIGSTOP,
@@ -224,7 +299,7 @@ static void a_rank_that_does_not_come_is_told(void **state)
         story s = { .expect = LK_ETIMEOUT,
                     .words = { "waited", threads ? "a thread of this process" : "alive",
                                "last in barrier #0, at step 3 in data" } };
-        world w = { .size = SIZE, .threads = threads == 1, .timeout_ms = 200, .victim = NOBODY };
+        world w = { .size = SIZE, .threads = threads == 1, .timeout_ms = 800, .victim = NOBODY };
         assert_int_equal(world_run(w, stays_away, &s), (1u << SIZE) - 1);
     }
 }
@@ -264,23 +339,166 @@ static bool strays(lk_comm *comm, void *context)
     return good;
 }
 
+/* Messages are between two ranks and are compared as such; the two ways of all_reduce agree. */
+static bool comparable(size_t i, size_t k)
+{
+    bool reduces = strcmp(operations[i].name, "all_reduce") == 0
+                   && strcmp(operations[k].name, "all_reduce") == 0;
+    bool small   = operations[i].run == do_all_reduce_small
+                 || operations[k].run == do_all_reduce_small;
+    return i != k && operations[i].run != do_message && operations[k].run != do_message
+           && (!reduces || small);
+}
+
 static void mismatched_operations_are_told(void **state)
 {
+    static const size_t steps[] = { 1, 2, 5, 7, 9, 11 };
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++)
-        for (size_t k = 0; k < OPERATIONS; k++) {
-            char  theirs[64];
-            story s = { .op = &operations[i], .other = &operations[k], .expect = LK_EMISMATCH,
-                        .words = { theirs, operations[i].name, operations[k].name } };
-            world w = { .size = SIZE, .threads = (i + k) % 2 == 0, .timeout_ms = 20000,
-                        .victim = NOBODY };
+        for (size_t n = 0; n < sizeof steps / sizeof steps[0]; n++) {
+            size_t k = (i + steps[n]) % OPERATIONS;
+            char   theirs[64];
+            story  s = { .op = &operations[i], .other = &operations[k], .expect = LK_EMISMATCH,
+                         .words = { theirs, operations[i].name, operations[k].name } };
+            world  w = { .size = SIZE, .threads = (i + n) % 2 == 0, .timeout_ms = 20000,
+                         .victim = NOBODY };
             snprintf(theirs, sizeof theirs, "rank 1 is in %s #", operations[k].name);
-            bool same = operations[i].run == do_all_reduce_staged
-                        && operations[k].run == do_all_reduce_direct; /* agree on everything */
-            same = same || (operations[k].run == do_all_reduce_staged
-                            && operations[i].run == do_all_reduce_direct);
-            if (i != k && !same)
+            if (comparable(i, k))
                 assert_int_equal(world_run(w, strays, &s), (1u << SIZE) - 1);
+        }
+}
+
+/* ---- One argument that differs ----------------------------------------------------------- */
+
+enum { DTYPE, KIND, FACTOR, COUNT, ROOT, COUNTS, FLOW, MESSAGE, RANKS, ARGUMENTS };
+
+/* What all ranks call, and rank 1 with another argument. */
+static lk_status call_with(room *r, int argument, bool other)
+{
+    const size_t   equal[SIZE] = { 8, 8, 8 }, shifted[SIZE] = { 16, 8, 0 };
+    const size_t   more[SIZE] = { 16, 8, 8 };
+    const uint32_t ranks[2] = { 0, 2 }, others[2] = { 2, 0 };
+    uint32_t       rank = lk_comm_rank(r->comm);
+    float         *a = r->heap, *b = r->heap + LARGE;
+    lk_comm       *child;
+
+    switch (argument) {
+    case DTYPE: return lk_all_reduce(r->comm, a, b, 100, other ? LK_I32 : LK_F32, LK_SUM);
+    case KIND: return lk_reduce(r->comm, a, b, 100, LK_F64, other ? LK_MIN : LK_MAX, 0);
+    case FACTOR:
+        return lk_all_reduce(r->comm, a, b, 1, LK_F32, lk_premul_sum(other ? 0.5 : 0.25));
+    case COUNT: return lk_reduce_scatter(r->comm, a, b, other ? 41 : 40, LK_F16, LK_AVG);
+    case ROOT: return lk_gather(r->comm, a, b, 16, other ? 1 : 2);
+    case COUNTS: return lk_all_gather_v(r->comm, a, b, other ? shifted : equal);
+    case FLOW: return lk_all_to_all_v(r->comm, a, other ? more : equal, b, equal);
+    case MESSAGE:
+        return rank == 0       ? lk_send(r->comm, a, 12, 1)
+               : rank == VICTIM ? lk_recv(r->comm, a, 13, 0) : lk_barrier(r->comm);
+    default: return lk_comm_subset(&child, r->comm, other ? others : ranks, 2);
+    }
+}
+
+static const char *const both_sides[ARGUMENTS][2] = {
+    [DTYPE]   = { "(F32 sum, 100 elements)", "(I32 sum, 100 elements)" },
+    [KIND]    = { "(F64 max, 100 elements to rank 0)", "(F64 min, 100 elements to rank 0)" },
+    [FACTOR]  = { "(F32 premul_sum, 1 elements); rank ", "factors differ" },
+    [COUNT]   = { "(F16 avg, 40 elements)", "(F16 avg, 41 elements)" },
+    [ROOT]    = { "(16 bytes to rank 2)", "(16 bytes to rank 1)" },
+    [COUNTS]  = { "rank 1 is in all_gather_v", "counts" },
+    [FLOW]    = { "rank 1 sends 16 bytes to rank 0", "which expects 8" },
+    [MESSAGE] = { "rank 0 is in send #0 (12 bytes to rank 1)",
+                  "rank 1 is in recv #0 (13 bytes from rank 0)" },
+    [RANKS]   = { "is in split", "differ" },
+};
+
+static bool differs(lk_comm *comm, void *context)
+{
+    const int *argument = context;
+    room       r;
+
+    if (!room_open(&r, comm))
+        return false;
+    int64_t   began = lki_now_ms();
+    lk_status st    = call_with(&r, *argument, lk_comm_rank(comm) == VICTIM);
+    if (st == LK_OK && *argument >= FLOW) /* whom it does not concern may be told later */
+        st = lk_barrier(comm);
+    story s    = { .expect = LK_EMISMATCH,
+                   .words = { both_sides[*argument][0], both_sides[*argument][1] } };
+    bool  good = fails_as_told(comm, &s, st, began);
+    free(r.heap);
+    return good;
+}
+
+static void arguments_that_differ_are_told(void **state)
+{
+    (void)state;
+    for (int argument = 0; argument < ARGUMENTS; argument++)
+        for (int threads = 0; threads < 2; threads++) {
+            world w = { .size = SIZE, .threads = threads == 1, .timeout_ms = 20000,
+                        .victim = NOBODY };
+            assert_int_equal(world_run(w, differs, &argument), (1u << SIZE) - 1);
+        }
+}
+
+/* A request that the others need and that is dropped. */
+static bool drops_a_request(lk_comm *comm, void *context)
+{
+    lk_request *request;
+    room        r;
+    (void)context;
+    if (!room_open(&r, comm))
+        return false;
+    lk_status st = lk_all_reduce_start(&request, comm, r.heap, r.heap, LARGE, LK_F32, LK_SUM);
+    if (lk_comm_rank(comm) == VICTIM) {
+        lk_request_free(request);
+        request = NULL;
+        st      = lk_barrier(comm);
+    } else if (st == LK_OK) { /* else the others were faster */
+        st = lk_request_wait(request);
+    }
+    story s    = { .expect = LK_EPEER, .words = { "rank 1 freed its request of all_reduce #" } };
+    bool  good = fails_as_told(comm, &s, st, lki_now_ms());
+    lk_request_free(request);
+    free(r.heap);
+    return good;
+}
+
+static void a_dropped_request_is_told(void **state)
+{
+    (void)state;
+    for (int threads = 0; threads < 2; threads++)
+        assert_true(world_all(SIZE, threads == 1, drops_a_request, NULL));
+}
+
+/* Rank 1 dies; ranks 0 and 2 are in a group with it, or in one without. */
+static bool dies_in_a_group(lk_comm *comm, void *context)
+{
+    const story *s = context;
+    bool         with = s->words[2] != NULL;
+    lk_comm     *group;
+
+    CHECK(lk_comm_split(&group, comm, with ? 3 : lk_comm_rank(comm) == VICTIM, 0) == LK_OK);
+    if (lk_comm_rank(comm) == VICTIM)
+        (void)raise(SIGKILL);
+    int64_t   began = lki_now_ms();
+    lk_status st    = LK_OK;
+    while (st == LK_OK && lki_now_ms() - began < 15000)
+        st = lk_barrier(group);
+    bool good = fails_as_told(comm, s, st, began);
+    lk_comm_free(group);
+    return good;
+}
+
+static void death_in_a_group_is_told(void **state)
+{
+    (void)state;
+    for (int with = 0; with < 2; with++)
+        for (int deaf = 0; deaf < 1 + with; deaf++) {
+            story s = { .expect = LK_EPEER,
+                        .words = { "rank 1 (pid", deaf ? "is gone" : "was killed by SIGKILL",
+                                   with ? "before its first step" : NULL } };
+            world w = { .size = SIZE, .timeout_ms = 20000, .deaf = deaf == 1, .victim = NOBODY };
+            assert_int_equal(world_run(w, dies_in_a_group, &s), survivors);
         }
 }
 
@@ -348,6 +566,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_come_is_told),
         cmocka_unit_test(a_rank_that_leaves_is_told),
         cmocka_unit_test(mismatched_operations_are_told),
+        cmocka_unit_test(arguments_that_differ_are_told),
+        cmocka_unit_test(a_dropped_request_is_told),
+        cmocka_unit_test(death_in_a_group_is_told),
         cmocka_unit_test(giving_up_is_told),
         cmocka_unit_test(requests_fail_with_their_group),
     };

@@ -40,8 +40,8 @@ static lk_request *first_in_lane(const lk_request *request)
 {
     lk_request *r = request->comm->self->requests;
 
-    while (r != NULL && r != request
-           && (r->complete || r->comm != request->comm || r->lane != request->lane))
+    while (r != NULL && r != request &&
+           (r->complete || r->comm != request->comm || r->lane != request->lane))
         r = r->next;
     return r;
 }
@@ -208,7 +208,7 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
     lk_request *copy;
     bool        moved = false;
 
-    *out = NULL;
+    *out         = NULL;
     lk_status st = LKI_NEW(&copy, 1, "request");
     if (st == LK_OK) {
         *copy = *request;
@@ -293,28 +293,38 @@ lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms)
     }
     char text[LKI_OPERATION_BYTES];
     lki_print_text(text, sizeof text, request->op.print, request->op.seq, request->comm->group);
-    return lk_fail(LK_ETIMEOUT, "%s is not complete after %u ms; it goes on, and can be waited for "
-                   "again", text, timeout_ms);
+    return lk_fail(LK_ETIMEOUT,
+                   "%s is not complete after %u ms; it goes on, and can be waited for "
+                   "again",
+                   text, timeout_ms);
+}
+
+/* Where the others do not need this rank any more they are not disturbed. */
+static void give_up(lk_request *request)
+{
+    lk_comm *comm = request->comm;
+    char     text[LKI_OPERATION_BYTES];
+
+    if (!request->met && request->lane == LKI_LANE_NONE) {
+        request->rounds = 1;
+        complete_collective(request);
+        lki_ring(comm);
+        return;
+    }
+    lki_print_text(text, sizeof text, request->op.print, request->op.seq, comm->group);
+    (void)(lki_fail_group(comm, comm->self->rank, LK_EPEER,
+                          "rank %u freed its request of %s before it was complete",
+                          comm->self->rank, text) == LK_OK);
 }
 
 void lk_request_free(lk_request *request)
 {
     if (request == NULL)
         return;
-    lk_comm *comm = request->comm;
-    if (comm != NULL) {
+    if (request->comm != NULL) {
         remove_from_list(request);
-        if (!request->complete && !request->met && request->lane == LKI_LANE_NONE) { /* nobody needs me for it */
-            request->rounds = 1;
-            complete_collective(request);
-            lki_ring(comm);
-        } else if (!request->complete) {
-            char text[LKI_OPERATION_BYTES];
-            lki_print_text(text, sizeof text, request->op.print, request->op.seq, comm->group);
-            (void)(lki_fail_group(comm, comm->self->rank, LK_EPEER,
-                                  "rank %u freed its request of %s before it was complete",
-                                  comm->self->rank, text) == LK_OK);
-        }
+        if (!request->complete)
+            give_up(request);
     }
     lki_free(request->offsets);
     lki_free(request);

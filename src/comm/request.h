@@ -20,9 +20,9 @@
 typedef enum { LKI_LANE_NONE, LKI_LANE_STAGES, LKI_LANE_MAIL } lki_lane;
 
 typedef struct {
-    void (*publish)(lk_request *request);   /* NULL: there is nothing to tell */
-    void (*plan)(lk_request *request);      /* all have: sets `rounds`, leaves the lane if it can */
-    lk_status (*act)(lk_request *request);  /* round number request->round */
+    void (*publish)(lk_request *request);  /* NULL: there is nothing to tell */
+    void (*plan)(lk_request *request);     /* all have: sets `rounds`, leaves the lane if it can */
+    lk_status (*act)(lk_request *request); /* round number request->round */
     lk_status (*move)(lk_request *request, bool *moved); /* NULL: a collective */
 } lki_algorithm;
 
@@ -49,15 +49,15 @@ struct lk_request {
 
     const unsigned char *send;
     unsigned char       *recv;
-    size_t               bytes;      /* of one part; see coll/move.h */
+    size_t               bytes; /* of one part; see coll/move.h */
     size_t               send_bytes, recv_bytes, longest;
-    size_t              *offsets;    /* owned: of parts that differ in size */
+    size_t              *offsets; /* owned: of parts that differ in size */
     uint32_t             root;
-    bool                 in_place;   /* nobody may read what I send but by staging */
-    bool                 staged;     /* decided by `plan` */
+    bool                 in_place; /* nobody may read what I send but by staging */
+    bool                 staged;   /* decided by `plan` */
     const lki_route     *route;
     lki_reduction        reduce;
-    lk_tree_op           tree;       /* its arrays are the caller's */
+    lk_tree_op           tree; /* its arrays are the caller's */
 };
 
 /* Publishes, waits and completes; frees what the request owns. */

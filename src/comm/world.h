@@ -158,7 +158,7 @@ static uint32_t world_serve(lki_control *control, world w, const pid_t *pids, st
 static uint32_t world_run_processes(world w, world_main main, void *context)
 {
     lki_control  *control;
-    pid_t         pids[WORLD_MAX];
+    pid_t         pids[WORLD_MAX + 1]; /* NOBODY has none */
     struct pollfd fds[WORLD_MAX];
 
     if (lki_control_create(&control, w.size) != LK_OK)

@@ -75,7 +75,7 @@ static void every_type_and_kind(void **state)
 
 static void midpoints(const plain_tables *t, bool bf16)
 {
-    int infinite = bf16 ? 0x7f80 : 0x7c00;
+    int infinite              = bf16 ? 0x7f80 : 0x7c00;
     uint16_t (*narrow)(float) = bf16 ? lki_bf16_narrow : lki_f16_narrow;
 
     for (int h = 0; h < infinite; h++) {

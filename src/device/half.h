@@ -40,17 +40,17 @@ static inline uint16_t lki_bf16_narrow(float x)
 static inline float lki_f16_widen(uint16_t h)
 {
     uint32_t magnitude = h & 0x7fffu, sign = (h & 0x8000u) << 16;
-    uint32_t normal    = (magnitude << 13) + (112u << 23);
-    uint32_t special   = magnitude << 13 | 0x7f800000;
-    uint32_t tiny      = lki_f32_bits((float)(int32_t)magnitude * 0x1p-24f);
-    uint32_t bits      = magnitude < 0x400 ? tiny : magnitude < 0x7c00 ? normal : special;
+    uint32_t normal  = (magnitude << 13) + (112u << 23);
+    uint32_t special = magnitude << 13 | 0x7f800000;
+    uint32_t tiny    = lki_f32_bits((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t bits    = magnitude < 0x400 ? tiny : magnitude < 0x7c00 ? normal : special;
     return lki_f32_from_bits(sign | bits);
 }
 
 /* Below 2^-14 the sum with 0.5, whose last place is 2^-24, does the rounding. */
 static inline uint16_t lki_f16_narrow(float x)
 {
-    uint32_t bits      = lki_f32_bits(x), sign = bits >> 16 & 0x8000;
+    uint32_t bits = lki_f32_bits(x), sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7fffffff;
     uint32_t normal    = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     uint32_t tiny      = lki_f32_bits(lki_f32_from_bits(magnitude) + 0.5f) - 0x3f000000;

@@ -23,10 +23,12 @@ static inline void plain_init(plain_tables *t)
 {
     for (int h = 0; h < 0x8000; h++) {
         int e16 = h >> 10, m16 = h & 0x3ff, e8 = h >> 7, m8 = h & 0x7f;
-        t->value[0][h] = e16 == 31 ? (double)(m16 == 0 ? INFINITY : NAN)
-                         : e16 == 0 ? ldexp(m16, -24) : ldexp(1024 + m16, e16 - 25);
+        t->value[0][h] = e16 == 31  ? (double)(m16 == 0 ? INFINITY : NAN)
+                         : e16 == 0 ? ldexp(m16, -24)
+                                    : ldexp(1024 + m16, e16 - 25);
         t->value[1][h] = e8 == 255 ? (double)(m8 == 0 ? INFINITY : NAN)
-                         : e8 == 0 ? ldexp(m8, -133) : ldexp(128 + m8, e8 - 134);
+                         : e8 == 0 ? ldexp(m8, -133)
+                                   : ldexp(128 + m8, e8 - 134);
     }
 }
 
@@ -55,7 +57,8 @@ static inline uint16_t plain_narrow(const plain_tables *t, bool bf16, float x)
         else
             high = middle;
     }
-    double above = high == infinite ? beyond : value[high], half = value[low] + (above - value[low]) / 2;
+    double above = high == infinite ? beyond : value[high],
+           half  = value[low] + (above - value[low]) / 2;
     if (magnitude > half || (magnitude == half && low % 2 == 1))
         low = high;
     return (uint16_t)(sign | low);
@@ -149,7 +152,8 @@ static inline plain_value plain_join(lk_dtype d, lk_reduce_kind kind, plain_valu
         v.f64 = plain_quiet_f64(v.f64);
     } else if (plain_is_float(d)) {
         v.f32 = pick      ? (float)plain_pick(max, (double)a.f32, (double)b.f32)
-                : product ? a.f32 * b.f32 : a.f32 + b.f32;
+                : product ? a.f32 * b.f32
+                          : a.f32 + b.f32;
         v.f32 = plain_quiet_f32(v.f32);
     } else if (pick) {
         bool less = plain_is_signed(d) ? (int64_t)a.word < (int64_t)b.word : a.word < b.word;
@@ -174,8 +178,8 @@ static inline plain_value plain_tree(const plain_tables *t, lk_dtype d, lk_reduc
 }
 
 /* The element i of the reduction of from[0 .. leaves), into out[0 .. width). */
-static inline void plain_reduce(const plain_tables *t, lk_dtype d, lk_reduce_op op,
-                                uint32_t leaves, const void *const *from, size_t i, void *out)
+static inline void plain_reduce(const plain_tables *t, lk_dtype d, lk_reduce_op op, uint32_t leaves,
+                                const void *const *from, size_t i, void *out)
 {
     plain_value v   = plain_tree(t, d, op, 0, leaves, from, i);
     bool        avg = op.kind == LK_REDUCE_AVG;
@@ -209,8 +213,8 @@ static inline void plain_fill(lk_dtype d, void *data, size_t count, uint64_t see
         unsigned top  = d == LK_F64 ? 52 : d == LK_F32 ? 23 : d == LK_F16 ? 10 : 7; /* mantissa */
         uint64_t ones = d == LK_F64 ? 2047 : d == LK_F16 ? 31 : 255, sign = ones + 1;
         if (plain_is_float(d) && x % 8 != 0) /* near 1, so that sums round */
-            bits = (bits & ((UINT64_C(1) << top) - 1)) | (ones / 2 - 2 + (bits >> 60) % 5) << top
-                   | (bits >> 63) * (sign << top);
+            bits = (bits & ((UINT64_C(1) << top) - 1)) | (ones / 2 - 2 + (bits >> 60) % 5) << top |
+                   (bits >> 63) * (sign << top);
         else if (plain_is_float(d) && x % 16 == 0)
             bits = (ones << top) * (x >> 8 & 1) | (sign << top) * (x >> 9 & 1) | (x >> 10 & 1);
         memcpy((char *)data + i * width, &bits, width);

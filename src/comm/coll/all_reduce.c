@@ -32,7 +32,8 @@
 
 #include <string.h>
 
-enum { BLOCK_BYTES = 8192 }; /* of a slice: what was summed is still in the first cache when copied */
+/* Of a slice: what was summed is still in the first cache when it is copied. */
+enum { BLOCK_BYTES = 8192 };
 
 /* ---- Parts ------------------------------------------------------------------------------- */
 
@@ -103,9 +104,9 @@ static void slice_of(const lk_request *r, size_t count, uint32_t rank, size_t *f
 
 static void act_slot(lk_request *r)
 {
-    lk_comm       *comm  = r->comm;
-    const void   **from  = comm->pointers;
-    unsigned char  result[LKI_BODY_BYTES];
+    lk_comm      *comm = r->comm;
+    const void  **from = comm->pointers;
+    unsigned char result[LKI_BODY_BYTES];
 
     if (r->bytes == 0 || !receives(r, comm->rank))
         return;
@@ -124,11 +125,11 @@ static void act_slot(lk_request *r)
 /* Writes the block at `at` of the receivers' vectors; where I am none, the first of them. */
 static void direct_block(lk_request *r, size_t at, size_t count, void *const *recv)
 {
-    lk_comm             *comm   = r->comm;
-    const void         **blocks = comm->pointers, **send = blocks + comm->size;
-    size_t               offset = at * r->reduce.width, bytes = count * r->reduce.width;
-    uint32_t             mine = receives(r, comm->rank) ? comm->rank : r->root;
-    unsigned char       *out  = (unsigned char *)recv[mine] + offset;
+    lk_comm       *comm   = r->comm;
+    const void   **blocks = comm->pointers, **send = blocks + comm->size;
+    size_t         offset = at * r->reduce.width, bytes = count * r->reduce.width;
+    uint32_t       mine = receives(r, comm->rank) ? comm->rank : r->root;
+    unsigned char *out  = (unsigned char *)recv[mine] + offset;
 
     for (uint32_t rank = 0; rank < comm->size; rank++)
         blocks[rank] = (const unsigned char *)send[rank] + offset;
@@ -183,8 +184,7 @@ static void stage_sum(const lk_request *r, uint64_t chunk)
         return;
     for (uint32_t rank = 0; rank < comm->size; rank++)
         from[rank] = (unsigned char *)lki_stage(comm, rank, comm->chunks + chunk) + first * width;
-    sum(r, from,
-        (unsigned char *)lki_stage(comm, comm->rank, comm->chunks + chunk) + first * width,
+    sum(r, from, (unsigned char *)lki_stage(comm, comm->rank, comm->chunks + chunk) + first * width,
         end - first);
 }
 
@@ -299,8 +299,7 @@ lk_status lki_check_reduction(size_t *bytes, const char *name, const void *send,
     LK_TRY(lki_total(bytes, name, count, width));
     if (count > 0 && ((uintptr_t)send % width != 0 || (uintptr_t)recv % width != 0))
         return lk_fail(LK_EINVAL, "%s: %s is not aligned to the %zu bytes of %s", name,
-                       (uintptr_t)send % width != 0 ? "send" : "recv", width,
-                       lk_dtype_name(dtype));
+                       (uintptr_t)send % width != 0 ? "send" : "recv", width, lk_dtype_name(dtype));
     return LK_OK;
 }
 

@@ -48,19 +48,22 @@ static size_t run_length(const lk_reduce_part *parts, size_t count)
 {
     size_t length = 0, bytes = 0;
 
-    while (length < count && parts[length].dtype == parts[0].dtype
-           && bytes_of(&parts[length]) <= PART_BYTES
-           && bytes + bytes_of(&parts[length]) <= RUN_BYTES)
+    while (length < count && parts[length].dtype == parts[0].dtype &&
+           bytes_of(&parts[length]) <= PART_BYTES && bytes + bytes_of(&parts[length]) <= RUN_BYTES)
         bytes += bytes_of(&parts[length++]);
     return lki_max(length, 1);
 }
 
 static lk_status run(lk_comm *comm, const lk_reduce_part *parts, size_t length, lk_reduce_op op)
 {
-    lk_dtype   dtype = parts[0].dtype;
-    lk_request r     = { .comm = comm, .root = LKI_ALL_RANKS,
-                         .reduce = { .dtype = dtype, .op = op, .width = lk_dtype_bytes(dtype),
-                                     .parts = parts, .part_count = length } };
+    lk_dtype   dtype    = parts[0].dtype;
+    lk_request r        = { .comm   = comm,
+                            .root   = LKI_ALL_RANKS,
+                            .reduce = { .dtype      = dtype,
+                                        .op         = op,
+                                        .width      = lk_dtype_bytes(dtype),
+                                        .parts      = parts,
+                                        .part_count = length } };
     uint64_t   words[2] = { length, 0 };
 
     for (size_t k = 0; k < length; k++) {
@@ -81,8 +84,8 @@ lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts, size_t 
     for (size_t k = 0; k < part_count;) {
         size_t length = run_length(parts + k, part_count - k);
         if (length == 1)
-            LK_TRY(lk_all_reduce(comm, parts[k].send, parts[k].recv, parts[k].count,
-                                 parts[k].dtype, op));
+            LK_TRY(lk_all_reduce(comm, parts[k].send, parts[k].recv, parts[k].count, parts[k].dtype,
+                                 op));
         else
             LK_TRY(run(comm, parts + k, length, op));
         k += length;

@@ -64,8 +64,10 @@ static lk_status fill_uneven(lk_request *r, const size_t *send_bytes, const size
         r->longest = lki_max(r->longest, send_bytes[rank]);
     }
     if (send_bytes[me] != recv_bytes[me])
-        return lk_fail(LK_EINVAL, "all_to_all_v: rank %u sends %zu bytes to itself, but expects "
-                       "%zu", me, send_bytes[me], recv_bytes[me]);
+        return lk_fail(LK_EINVAL,
+                       "all_to_all_v: rank %u sends %zu bytes to itself, but expects "
+                       "%zu",
+                       me, send_bytes[me], recv_bytes[me]);
     r->in_place = r->send == r->recv && r->send != NULL;
     LK_TRY(lki_check_buffers("all_to_all_v", r->send, send[size], r->recv, recv[size],
                              r->in_place && same));
@@ -77,7 +79,10 @@ static lk_status fill_uneven(lk_request *r, const size_t *send_bytes, const size
 static lk_status prepare_uneven(lk_request *r, lk_comm *comm, const void *send,
                                 const size_t *send_bytes, void *recv, const size_t *recv_bytes)
 {
-    *r = (lk_request){ .comm = comm, .send = send, .recv = recv, .route = &uneven_route,
+    *r = (lk_request){ .comm     = comm,
+                       .send     = send,
+                       .recv     = recv,
+                       .route    = &uneven_route,
                        .op.print = lki_print_make(LKI_OP_ALL_TO_ALL_V, LK_U8, 0, 0) };
     LK_TRY(LKI_NEW(&r->offsets, 3 * ((size_t)comm->size + 1), "offsets of parts"));
     lk_status st = fill_uneven(r, send_bytes, recv_bytes);

@@ -32,7 +32,8 @@ lk_status lk_barrier(lk_comm *comm)
 
 lk_status lk_barrier_start(lk_request **out, lk_comm *comm)
 {
-    lk_request r = { .comm = comm, .how = &meeting,
+    lk_request r = { .comm     = comm,
+                     .how      = &meeting,
                      .op.print = lki_print_make(LKI_OP_BARRIER, LK_U8, 0, 0) };
     return lki_request_start(out, &r);
 }

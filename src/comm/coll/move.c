@@ -52,16 +52,16 @@ lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const size_t *sizes,
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         size_t bytes;
         LK_TRY(lki_total(&bytes, name, sizes[rank], width));
-        if (__builtin_add_overflow(offsets[rank], bytes, &offsets[rank + 1])
-            || offsets[rank + 1] > (size_t)INT64_MAX)
+        if (__builtin_add_overflow(offsets[rank], bytes, &offsets[rank + 1]) ||
+            offsets[rank + 1] > (size_t)INT64_MAX)
             return lk_fail(LK_EINVAL, "%s: the parts up to rank %u are more than memory can hold",
                            name, rank);
     }
     return LK_OK;
 }
 
-lk_status lki_check_buffers(const char *name, const void *send, size_t send_bytes,
-                            const void *recv, size_t recv_bytes, bool in_place)
+lk_status lki_check_buffers(const char *name, const void *send, size_t send_bytes, const void *recv,
+                            size_t recv_bytes, bool in_place)
 {
     uintptr_t a = (uintptr_t)send, b = (uintptr_t)recv;
 
@@ -70,8 +70,10 @@ lk_status lki_check_buffers(const char *name, const void *send, size_t send_byte
                        send == NULL && send_bytes > 0 ? "send" : "recv",
                        send == NULL && send_bytes > 0 ? send_bytes : recv_bytes);
     if (!in_place && send_bytes > 0 && recv_bytes > 0 && a < b + recv_bytes && b < a + send_bytes)
-        return lk_fail(LK_EINVAL, "%s: send (%zu bytes) and recv (%zu bytes) overlap, but not in "
-                       "the way that means in place", name, send_bytes, recv_bytes);
+        return lk_fail(LK_EINVAL,
+                       "%s: send (%zu bytes) and recv (%zu bytes) overlap, but not in "
+                       "the way that means in place",
+                       name, send_bytes, recv_bytes);
     return LK_OK;
 }
 
@@ -111,8 +113,8 @@ static size_t slot_bytes(const lk_request *r)
 
 void lki_move_init(lk_request *r)
 {
-    bool small = !r->route->header
-                 && r->longest <= (size_t)LKI_BODY_BYTES / (r->route->personal ? r->comm->size : 1);
+    bool small = !r->route->header &&
+                 r->longest <= (size_t)LKI_BODY_BYTES / (r->route->personal ? r->comm->size : 1);
     r->how  = &lki_move;
     r->lane = small ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
@@ -200,7 +202,8 @@ static lk_status take_header(lk_request *r)
         if (told->bytes != p.bytes)
             return lki_fail_group(comm, comm->world[from], LK_EMISMATCH,
                                   "all_to_all_v #%llu: rank %u sends %llu bytes to rank %u, which "
-                                  "expects %zu", (unsigned long long)r->op.seq, comm->world[from],
+                                  "expects %zu",
+                                  (unsigned long long)r->op.seq, comm->world[from],
                                   (unsigned long long)told->bytes, comm->world[comm->rank],
                                   p.bytes);
         r->offsets[2 * (comm->size + 1) + from] = (size_t)told->at;

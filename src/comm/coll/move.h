@@ -7,7 +7,7 @@
 /* The algorithm of a request with a route.  The request's send, send_bytes, recv, longest (bytes
  * of the largest parcel) and in_place are set; lki_move_init() chooses the way. */
 extern const lki_algorithm lki_move;
-void lki_move_init(lk_request *request);
+void                       lki_move_init(lk_request *request);
 
 /* What a rank tells of its buffers, in the slot. */
 typedef struct {

@@ -87,7 +87,7 @@ static void put(const lk_request *r, uint64_t chunk)
 static void take(const lk_request *r, uint64_t chunk)
 {
     lk_comm *comm = r->comm;
-    size_t   n    = in_chunk(r, comm->rank, chunk), at = (size_t)chunk * lki_share(r);
+    size_t   n = in_chunk(r, comm->rank, chunk), at = (size_t)chunk * lki_share(r);
 
     if (n == 0)
         return;
@@ -115,8 +115,7 @@ static void publish(lk_request *r)
 
     if (r->lane == LKI_LANE_NONE) {
         if (r->send_bytes > 0)
-            memcpy(lki_op_payload(comm, &r->op, comm->rank, r->send_bytes), r->send,
-                   r->send_bytes);
+            memcpy(lki_op_payload(comm, &r->op, comm->rank, r->send_bytes), r->send, r->send_bytes);
         return;
     }
     lki_reach mine = { .send = lki_place_of(comm, r->send, r->send_bytes) };
@@ -203,8 +202,8 @@ static lk_status fill_uneven(lk_request *r, const size_t *counts)
 
     LK_TRY(lki_offsets(r->offsets, comm, counts, width, "reduce_scatter_v"));
     r->send_bytes = r->offsets[comm->size];
-    LK_TRY(lki_check_reduction(&bytes, "reduce_scatter_v", r->send, r->recv,
-                               r->send_bytes / width, r->reduce.dtype, r->reduce.op));
+    LK_TRY(lki_check_reduction(&bytes, "reduce_scatter_v", r->send, r->recv, r->send_bytes / width,
+                               r->reduce.dtype, r->reduce.op));
     r->op.print = lki_print_reduce(LKI_OP_REDUCE_SCATTER_V, r->reduce.dtype, r->reduce.op, 0,
                                    r->send_bytes / width);
     r->op.print.hash ^= lki_xxh3(counts, comm->size * sizeof *counts);
@@ -215,7 +214,9 @@ static lk_status prepare_uneven(lk_request *r, lk_comm *comm, const void *send, 
                                 const size_t *counts, lk_dtype dtype, lk_reduce_op op)
 {
     LK_TRY(lki_combine_check(dtype, op));
-    *r = (lk_request){ .comm = comm, .send = send, .recv = recv,
+    *r = (lk_request){ .comm   = comm,
+                       .send   = send,
+                       .recv   = recv,
                        .reduce = { .dtype = dtype, .op = op, .width = lk_dtype_bytes(dtype) } };
     LK_TRY(LKI_NEW(&r->offsets, (size_t)comm->size + 1, "offsets of parts"));
     lk_status st = fill_uneven(r, counts);

@@ -4,7 +4,7 @@
 
 #include "comm/coll/move.h"
 
-enum { LKI_ALL_RANKS = UINT32_MAX }; /* as `root`: the result goes everywhere */
+#define LKI_ALL_RANKS UINT32_MAX /* as `root`: the result goes everywhere */
 
 /* Chooses the way for a request whose send, recv, reduce, root and op.print are set. */
 void lki_all_reduce_init(lk_request *request);

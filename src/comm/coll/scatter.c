@@ -22,8 +22,8 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const void *send, void *r
     LK_TRY(lki_check_root(comm, "scatter", root));
     LK_TRY(lki_total(&total, "scatter", comm->size, bytes));
     total = comm->rank == root ? total : 0;
-    LK_TRY(lki_check_buffers("scatter", send, total, recv, bytes,
-                             recv == lki_at(send, root * bytes)));
+    LK_TRY(
+        lki_check_buffers("scatter", send, total, recv, bytes, recv == lki_at(send, root * bytes)));
     *r = (lk_request){
         .comm       = comm,
         .op.print   = lki_print_make(LKI_OP_SCATTER, LK_U8, root, bytes),

@@ -124,10 +124,10 @@ static lk_status check_message(lk_request *r, const lki_mail *mail)
         return LK_OK;
     return lki_fail_group(comm, comm->world[r->root], LK_EMISMATCH,
                           "rank %u is in send #%llu (%llu bytes to rank %u); rank %u is in recv "
-                          "#%llu (%zu bytes from rank %u)", comm->world[r->root],
-                          (unsigned long long)r->op.seq, (unsigned long long)sent, comm->rank,
-                          comm->world[comm->rank], (unsigned long long)r->op.seq, r->bytes,
-                          r->root);
+                          "#%llu (%zu bytes from rank %u)",
+                          comm->world[r->root], (unsigned long long)r->op.seq,
+                          (unsigned long long)sent, comm->rank, comm->world[comm->rank],
+                          (unsigned long long)r->op.seq, r->bytes, r->root);
 }
 
 static lk_status move_receive(lk_request *r, bool *moved)
@@ -148,8 +148,8 @@ static lk_status move_receive(lk_request *r, bool *moved)
         LK_TRY(check_message(r, mail));
         r->rounds = pieces_in(r, mail->place);
     }
-    if (mail->place.arena != 0 && r->bytes > 0)
-        memmove(r->recv, lki_place_data(comm, mail->place), r->bytes); /* a rank may send to itself */
+    if (mail->place.arena != 0 && r->bytes > 0) /* a rank may send to itself: memmove */
+        memmove(r->recv, lki_place_data(comm, mail->place), r->bytes);
     else if (r->bytes > 0)
         memcpy(r->recv + r->round * lki_piece_bytes(comm->size),
                piece_at(comm, r->root, comm->rank, flow->taken), bytes_in(r, r->round));
@@ -170,8 +170,8 @@ static lk_status prepare(lk_request *r, lk_comm *comm, bool send, const void *fr
                          size_t bytes, uint32_t peer)
 {
     LK_TRY(lki_check_root(comm, send ? "send" : "recv", peer));
-    LK_TRY(lki_check_buffers(send ? "send" : "recv", from, send ? bytes : 0, into,
-                             send ? 0 : bytes, false));
+    LK_TRY(lki_check_buffers(send ? "send" : "recv", from, send ? bytes : 0, into, send ? 0 : bytes,
+                             false));
     *r = (lk_request){
         .comm     = comm,
         .how      = send ? &sending : &receiving,

@@ -32,9 +32,13 @@ static const lki_route route = { .parcel = parcel };
 /* `hash`: what ranks must agree on beyond that they split. */
 static lk_status tell(lk_comm *comm, choice mine, uint64_t hash, choice *all)
 {
-    lk_request r = { .comm = comm, .op.print = lki_print_make(LKI_OP_SPLIT, LK_U8, 0, 0),
-                     .send = (const unsigned char *)&mine, .recv = (unsigned char *)all,
-                     .send_bytes = sizeof mine, .longest = sizeof mine, .route = &route };
+    lk_request r    = { .comm       = comm,
+                        .op.print   = lki_print_make(LKI_OP_SPLIT, LK_U8, 0, 0),
+                        .send       = (const unsigned char *)&mine,
+                        .recv       = (unsigned char *)all,
+                        .send_bytes = sizeof mine,
+                        .longest    = sizeof mine,
+                        .route      = &route };
     r.op.print.hash = hash;
     lki_move_init(&r);
     return lki_request_run(&r);
@@ -96,11 +100,11 @@ static void describe(lk_comm *child, lk_comm *parent, const uint32_t *members, u
         child->world[i] = parent->world[members[i]];
         lowest          = child->world[i] < lowest ? child->world[i] : lowest;
     }
-    child->parent     = parent;
-    child->level      = parent->level + 1;
-    child->key        = lki_xxh3(words, sizeof words);
-    child->group      = (uint64_t)child->size << 32 | lowest;
-    child->timeout_ms = parent->timeout_ms;
+    child->parent            = parent;
+    child->level             = parent->level + 1;
+    child->key               = lki_xxh3(words, sizeof words);
+    child->group             = (uint64_t)child->size << 32 | lowest;
+    child->timeout_ms        = parent->timeout_ms;
     child->opened_timeout_ms = parent->opened_timeout_ms;
     parent->users++;
 }

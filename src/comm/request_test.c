@@ -1,0 +1,96 @@
+/* request_test.c -- operations that are open at the same time, and waits that end early.
+ *
+ * Goal:   requests of several communicators, staged and direct, complete in any order with the
+ *         right results; the end of a wait of its own length harms nothing.
+ * Method: every rank finishes its requests in another order.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/world.h"
+
+enum { OPEN = 12, EACH = 20000 };
+
+/* Staged and direct, of two groups, finished in another order on every rank. */
+static bool interleaves(lk_comm *comm, void *context)
+{
+    uint32_t    me = lk_comm_rank(comm), size = lk_comm_size(comm), twin = 0;
+    float      *heap = calloc((size_t)OPEN * EACH, sizeof *heap), message = (float)me, got = -1;
+    lk_request *requests[OPEN], *last;
+    lk_arena   *arena;
+    lk_comm    *half;
+
+    (void)context;
+    CHECK(heap != NULL);
+    CHECK(lk_comm_arena(&arena, comm, "open", sizeof *heap * OPEN * EACH * size) == LK_OK);
+    CHECK(lk_comm_split(&half, comm, me % 2, 0) == LK_OK);
+    float *shared = (float *)lk_arena_data(arena) + (size_t)OPEN * EACH * me;
+    for (uint32_t k = 0; k < OPEN; k++) {
+        float *at = (k % 3 == 0 ? shared : heap) + (size_t)k * EACH;
+        for (size_t i = 0; i < EACH; i++)
+            at[i] = (float)(me + k);
+        CHECK(lk_all_reduce_start(&requests[k], k % 4 == 1 ? half : comm, at, at, EACH, LK_F32,
+                                  LK_MAX) == LK_OK);
+    }
+    CHECK(lk_send_start(&last, comm, &message, sizeof message, (me + 1) % size) == LK_OK);
+    CHECK(lk_recv(comm, &got, sizeof got, (me + size - 1) % size) == LK_OK);
+    CHECK(got == (float)((me + size - 1) % size));
+    for (uint32_t k = 0; k < OPEN; k++, twin += 5 + 2 * (me % 2)) {
+        float *at      = (twin % OPEN % 3 == 0 ? shared : heap) + (size_t)(twin % OPEN) * EACH;
+        bool   of_half = twin % OPEN % 4 == 1;
+        CHECK(lk_request_wait(requests[twin % OPEN]) == LK_OK);
+        uint32_t most = of_half ? size - 1 - ((size - 1) % 2 != me % 2) : size - 1;
+        for (size_t i = 0; i < EACH; i++)
+            CHECK(at[i] == (float)(most + twin % OPEN));
+    }
+    for (uint32_t k = 0; k < OPEN; k++)
+        lk_request_free(requests[k]);
+    CHECK(lk_request_wait(last) == LK_OK && lk_barrier(comm) == LK_OK);
+    lk_request_free(last);
+    lk_comm_free(half);
+    free(heap);
+    return true;
+}
+
+/* A wait of its own length ends without harm. */
+static bool waits_briefly(lk_comm *comm, void *context)
+{
+    uint32_t    me = lk_comm_rank(comm), value = me;
+    lk_request *request;
+
+    (void)context;
+    if (me == 0) {
+        CHECK(lk_recv_start(&request, comm, &value, sizeof value, 1) == LK_OK);
+        CHECK(lk_request_wait_for(request, 5) == LK_ETIMEOUT);
+        CHECK(strstr(lk_error_last()->message, "recv #0 (4 bytes from rank 1)") != NULL);
+    }
+    CHECK(lk_barrier(comm) == LK_OK);
+    if (me == 1)
+        CHECK(lk_send(comm, &value, sizeof value, 0) == LK_OK);
+    if (me == 0) {
+        CHECK(lk_request_wait_for(request, 20000) == LK_OK && value == 1);
+        lk_request_free(request);
+    }
+    return true;
+}
+
+static void many_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t size = 2; size <= 6; size += 2)
+        for (int threads = 0; threads < 2; threads++) {
+            assert_true(world_all(size, threads == 1, interleaves, NULL));
+            assert_true(world_all(size, threads == 1, waits_briefly, NULL));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
