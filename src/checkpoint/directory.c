@@ -122,7 +122,7 @@ lk_status lki_directory_make(const char *path)
     char *slash = NULL;
     if (path[0] == '\0' || strlen(path) >= sizeof copy)
         return lk_fail(LK_EINVAL, "a directory's path of %zu bytes", strlen(path));
-    strcpy(copy, path);
+    memcpy(copy, path, strlen(path) + 1);
     for (char *at = copy + 1; *at != '\0'; at++) {
         if (*at != '/' || at[-1] == '/')
             continue;

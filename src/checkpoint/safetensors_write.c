@@ -52,10 +52,11 @@ static json_t *header_of(const lk_tensor *tensors, size_t count)
         uint64_t elements, bytes;
         bool     fits = lki_shape_size(tensors[i].shape, tensors[i].dtype, &elements, &bytes);
         LK_ASSERT(fits);
-        json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", lk_dtype_name(tensors[i].dtype),
-                                  "shape", lki_shape_dump(tensors[i].shape), "data_offsets",
-                                  (json_int_t)at, (json_int_t)(at + bytes));
-        at += bytes;
+        uint64_t end   = at + bytes;
+        json_t  *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", lk_dtype_name(tensors[i].dtype),
+                                   "shape", lki_shape_dump(tensors[i].shape), "data_offsets",
+                                   (json_int_t)at, (json_int_t)end);
+        at = end;
         if (json_object_set_new(root, tensors[i].name, entry) != 0) {
             json_decref(root);
             root = NULL;

@@ -103,7 +103,9 @@ static const lki_choice ops[] = {
     { "broadcast", BROADCAST, NULL },   { "barrier", BARRIER, NULL },
     { NULL, 0, NULL },
 };
-static const lki_choice dtypes[] = { { "fp32", LK_F32, NULL }, { "fp64", LK_F64, NULL }, { NULL, 0, NULL } };
+static const lki_choice dtypes[] = {
+    { "fp32", LK_F32, NULL }, { "fp64", LK_F64, NULL }, { NULL, 0, NULL },
+};
 
 static const lki_option table[] = {
     LKI_POSITIONAL("OP", AT(op_name), true, "all_reduce, all_gather, broadcast or barrier"),
@@ -111,8 +113,10 @@ static const lki_option table[] = {
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M", .help = "sizes of a rank's data (of all ranks' for all_gather); K, M and G "
                                  "may follow; a range doubles" },
-    LKI_CHOICE(LKI_OPTION_NAME, "dtype", "NAME", AT(dtype), dtypes, "fp32", "what all_reduce sums"),
-    LKI_U32("iterations", "N", AT(iterations), 1, 1 << 20, "15 to 400, by size", "timed rounds of each size"),
+    LKI_CHOICE(LKI_OPTION_NAME, "dtype", "NAME", AT(dtype), dtypes, "fp32",
+               "what all_reduce sums"),
+    LKI_U32("iterations", "N", AT(iterations), 1, 1 << 20, "15 to 400, by size",
+            "timed rounds of each size"),
     LKI_FLAG("foreign", AT(foreign), "buffers in ordinary memory, not in an arena"),
     LKI_FLAG("json", AT(json), "one JSON object a size"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS", .offset = AT(timeout_ms),

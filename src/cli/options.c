@@ -51,19 +51,19 @@ static size_t distance(const char *a, const char *b)
 
 const char *lki_suggest(const char *word, const char *const *names, size_t count)
 {
-    const char *best   = NULL;
-    size_t      length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
+    size_t best   = count; /* none */
+    size_t length = strlen(word), limit = length < 4 ? 1 : length < 8 ? 2 : 3;
     for (size_t i = 0; i < count; i++) {
         size_t d = distance(word, names[i]);
         if (d <= limit) {
-            best  = names[i];
+            best  = i;
             limit = d == 0 ? 0 : d - 1;
         }
     }
-    for (size_t i = 0; i < count && best == NULL && length >= 3; i++)
+    for (size_t i = 0; i < count && best == count && length >= 3; i++)
         if (strncmp(word, names[i], length) == 0 || strncmp(word, names[i], strlen(names[i])) == 0)
-            best = names[i];
-    return best;
+            best = i;
+    return best < count ? names[best] : NULL;
 }
 
 /* ---- Looking options up ------------------------------------------------------------------ */

@@ -102,8 +102,8 @@ static bool read_scaled(const lki_option *option, const char *text, double scale
 static bool read_list(const lki_option *option, const char *text, unsigned char *target,
                       lki_message *error)
 {
-    uint64_t values[64];
-    uint32_t count = 0;
+    uint64_t values[64] = { 0 };
+    uint32_t count      = 0;
 
     for (const char *at = text;; at++) {
         size_t length = strcspn(at, ",");

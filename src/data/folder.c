@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,10 +23,7 @@ lk_status lki_path_join(char **out, const char *folder, const char *name)
     char  *path = NULL;
     *out = NULL;
     LK_TRY(LKI_NEW(&path, head + tail + 2, "path"));
-    memcpy(path, folder, head);
-    if (slash)
-        path[head++] = '/';
-    memcpy(path + head, name, tail);
+    (void)snprintf(path, head + tail + 2, "%s%s%s", folder, slash ? "/" : "", name);
     *out = path;
     return LK_OK;
 }

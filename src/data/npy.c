@@ -54,6 +54,7 @@ static uint64_t integer_at(const lki_npy *array, size_t index)
 {
     size_t   width = lk_dtype_bytes(array->dtype);
     uint64_t value = 0;
+    LK_ASSERT(width > 0 && width <= sizeof value);
     for (size_t i = width; i-- > 0;)
         value = value << 8 | array->values[index * width + i];
     bool is_signed = array->dtype == LK_I8 || array->dtype == LK_I16 || array->dtype == LK_I32;

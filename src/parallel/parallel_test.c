@@ -90,8 +90,9 @@ static void add_gradients(lk_parallel *p, const world *w, uint32_t step, lk_para
         const float *value = lk_parallel_param(p, param_of[t]);
         float       *grad  = lk_parallel_grad(p, t);
         for (size_t i = 0; i < count; i++)
+            /* a corrupt run leaves the values alone: reading them would race with the culprit */
             grad[i] += noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
-                       (w->mischief == CORRUPT ? 0 : 0.01f * value[i]); /* no race with the culprit */
+                       (w->mischief == CORRUPT ? 0 : 0.01f * value[i]);
         if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
             grad[5] = (float)strtod("nan", NULL);
         if (w->announce) {

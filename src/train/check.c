@@ -42,6 +42,7 @@ static lk_status check_batch(lk_train_config *c)
         for (uint32_t v = 1; v <= VIRTUAL_WORKERS_DEFAULT_MAX && v <= pieces; v++)
             if (pieces % v == 0)
                 c->virtual_workers = v;
+    LK_ASSERT(c->virtual_workers > 0); /* one divides every number of pieces */
     if (pieces % c->virtual_workers != 0)
         return lk_fail(LK_EINVAL,
                        "--global-batch %u is not --virtual-workers %u x --micro-batch %u x a "

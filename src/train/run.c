@@ -227,7 +227,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     lk_step_result         result;
     lk_batch               batch;
     lk_pass                chain;
-    double                 begun = lki_seconds(), mark = begun;
+    double                 begun = lki_seconds();
 
     *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
@@ -235,17 +235,17 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     fetch_values(s);
     while (lk_parallel_next(s->parallel, &turn)) {
         lk_comm_note(s->comm, step + 1, "forward and backward"); /* as the log counts */
-        mark = lki_seconds();
+        double asked = lki_seconds();
         LK_TRY(lk_loader_next(s->loader, &batch));
         LK_ASSERT(batch.step == step && batch.virtual_worker == turn.virtual_worker &&
                   batch.micro_index == turn.micro_index);
         double loaded = lki_seconds();
         run_turn(s, &batch, &chain);
-        record->data_seconds += loaded - mark;
+        record->data_seconds += loaded - asked;
         record->compute_seconds += lki_seconds() - loaded;
     }
     lk_comm_note(s->comm, step + 1, "reducing gradients");
-    mark = lki_seconds();
+    double mark = lki_seconds();
     LK_TRY(lk_parallel_finish(s->parallel, record->lr, &result));
     double       end  = lki_seconds();
     lk_step_span span = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last,
