@@ -43,3 +43,22 @@ add_test(NAME house.install
   COMMAND ${PROJECT_SOURCE_DIR}/tests/install/run ${PROJECT_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 set_tests_properties(house.floors house.headers house.install PROPERTIES
   LABELS house SKIP_RETURN_CODE 77 TIMEOUT 300)
+
+# Bits frozen in a file, so that no compiler and no change of ours alters them unnoticed.  Under an
+# emulator one worker computes as a thread: processes are what the emulator does not do well.
+set(golden ${PROJECT_SOURCE_DIR}/tests/exactness/golden ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_command>)
+if(CMAKE_CROSSCOMPILING)
+  list(APPEND golden --workers 1 --worker-mode threads --isa portable)
+else()
+  list(APPEND golden --workers 2)
+endif()
+add_test(NAME exactness.golden COMMAND ${golden})
+set_tests_properties(exactness.golden PROPERTIES LABELS golden TIMEOUT 600
+  ENVIRONMENT "LK_EMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}")
+
+# Against PyTorch, where some python3 has it; once is enough.
+if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CROSSCOMPILING AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+  add_test(NAME parity.pytorch
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/parity/run $<TARGET_FILE:lockstep_command>)
+  set_tests_properties(parity.pytorch PROPERTIES LABELS parity SKIP_RETURN_CODE 77 TIMEOUT 300)
+endif()
