@@ -169,7 +169,8 @@ static lk_status prepare(writer *w)
     LK_TRY(lki_directory_join(w->scratch, w->dir, temporary));
     if (mkdir(w->scratch, 0777) != 0)
         return lk_fail(LK_EIO, "cannot make the directory '%s': %s", w->scratch, strerror(errno));
-    memcpy(w->temporary, w->scratch, sizeof w->temporary); /* set: from here on there is something to remove */
+    /* set: from here on there is something to remove */
+    memcpy(w->temporary, w->scratch, sizeof w->temporary);
     w->lock = open(w->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (w->lock < 0)
         return lk_fail(LK_EIO, "cannot open the directory '%s': %s", w->temporary, strerror(errno));

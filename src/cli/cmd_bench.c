@@ -111,8 +111,9 @@ static const lki_option table[] = {
     LKI_POSITIONAL("OP", AT(op_name), true, "all_reduce, all_gather, broadcast or barrier"),
     LKI_U32("workers", "N", AT(workers), 1, 4096, "2", "worker processes"),
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
-      .preset = "4:16M", .help = "sizes of a rank's data (of all ranks' for all_gather); K, M and G "
-                                 "may follow; a range doubles" },
+      .preset = "4:16M",
+      .help = "sizes of a rank's data (of all ranks' for all_gather); K, M and G may follow; "
+              "a range doubles" },
     LKI_CHOICE(LKI_OPTION_NAME, "dtype", "NAME", AT(dtype), dtypes, "fp32",
                "what all_reduce sums"),
     LKI_U32("iterations", "N", AT(iterations), 1, 1 << 20, "15 to 400, by size",
