@@ -7,7 +7,7 @@
  * element by element.
  *
  * algbw is bytes / time.  busbw is algbw times what each rank must move at least, per byte
- * (2(N-1)/N for all_reduce, (N-1)/N for all_gather, 1 for broadcast), so that it can be
+ * (2(N-1)/N for all_reduce, (N-1)/N where each rank has a part, 1 for the rest), so that it can be
  * compared with what the memory can do, whatever N.
  */
 #include <math.h>
@@ -31,7 +31,15 @@ enum {
     ROUNDS_BYTES = 1 << 28, /* moved in all, about */
 };
 
-typedef enum { ALL_REDUCE, ALL_GATHER, BROADCAST, BARRIER } bench_op;
+typedef enum {
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BROADCAST,
+    BARRIER,
+} bench_op;
 
 typedef struct {
     const char *op_name;
@@ -99,23 +107,25 @@ static bool read_sizes(const char *text, void *target, lki_message *error)
 
 /* clang-format off */
 static const lki_choice ops[] = {
-    { "all_reduce", ALL_REDUCE, NULL }, { "all_gather", ALL_GATHER, NULL },
-    { "broadcast", BROADCAST, NULL },   { "barrier", BARRIER, NULL },
-    { NULL, 0, NULL },
+    { "all_reduce", ALL_REDUCE, NULL }, { "reduce", REDUCE, NULL },
+    { "reduce_scatter", REDUCE_SCATTER, NULL }, { "all_gather", ALL_GATHER, NULL },
+    { "all_to_all", ALL_TO_ALL, NULL }, { "broadcast", BROADCAST, NULL },
+    { "barrier", BARRIER, NULL }, { NULL, 0, NULL },
 };
 static const lki_choice dtypes[] = {
     { "fp32", LK_F32, NULL }, { "fp64", LK_F64, NULL }, { NULL, 0, NULL },
 };
 
 static const lki_option table[] = {
-    LKI_POSITIONAL("OP", AT(op_name), true, "all_reduce, all_gather, broadcast or barrier"),
+    LKI_POSITIONAL("OP", AT(op_name), true,
+                   "all_reduce, reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier"),
     LKI_U32("workers", "N", AT(workers), 1, 4096, "2", "worker processes"),
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M",
-      .help = "sizes of a rank's data (of all ranks' for all_gather); K, M and G may follow; "
+      .help = "sizes of a rank's data, or of all parts together; K, M and G may follow; "
               "a range doubles" },
     LKI_CHOICE(LKI_OPTION_NAME, "dtype", "NAME", AT(dtype), dtypes, "fp32",
-               "what all_reduce sums"),
+               "what is summed"),
     LKI_U32("iterations", "N", AT(iterations), 1, 1 << 20, "15 to 400, by size",
             "timed rounds of each size"),
     LKI_FLAG("foreign", AT(foreign), "buffers in ordinary memory, not in an arena"),
@@ -167,51 +177,77 @@ static double load(const bench *b, const char *at, size_t element)
                               : ((const double *)(const void *)at)[element];
 }
 
-/* Elements that this rank puts in. */
-static size_t own_count(const bench *b, uint64_t bytes)
+/* Whether the bytes of a size are those of all ranks' parts together. */
+static bool in_parts(const bench *b)
 {
-    size_t count = bytes / b->width;
-    return b->op == ALL_GATHER ? (count / b->ranks > 0 ? count / b->ranks : 1) : count;
+    return b->op == ALL_GATHER || b->op == REDUCE_SCATTER || b->op == ALL_TO_ALL;
+}
+
+/* Elements of a rank's part, or of all where there are no parts. */
+static size_t part_count(const bench *b, uint64_t bytes)
+{
+    size_t count = bytes / b->width, part = count / b->ranks;
+    return !in_parts(b) ? count : part > 0 ? part : 1;
+}
+
+/* Elements that this rank puts in, and gets. */
+static size_t in_count(const bench *b, uint64_t bytes)
+{
+    bool all = b->op == REDUCE_SCATTER || b->op == ALL_TO_ALL;
+    return part_count(b, bytes) * (all ? b->ranks : 1);
+}
+
+static size_t out_count(const bench *b, uint64_t bytes)
+{
+    bool all  = b->op == ALL_GATHER || b->op == ALL_TO_ALL;
+    bool none = b->op == BARRIER || (b->op == REDUCE && b->rank != 0);
+    return none ? 0 : part_count(b, bytes) * (all ? b->ranks : 1);
 }
 
 /* Input i of round k is that of element i + k: one long row holds the inputs of all rounds. */
 static void write_input(const bench *b, uint64_t bytes, uint32_t round)
 {
     if (b->op != BARRIER)
-        memcpy(b->send, b->row + round % PERIOD * b->width, own_count(b, bytes) * b->width);
+        memcpy(b->send, b->row + round % PERIOD * b->width, in_count(b, bytes) * b->width);
 }
 
 static lk_status call(const bench *b, uint64_t bytes)
 {
-    size_t count = own_count(b, bytes);
+    size_t   count = part_count(b, bytes), wide = count * b->width;
+    lk_comm *comm = b->comm;
     switch (b->op) {
-    case ALL_REDUCE: return lk_all_reduce(b->comm, b->send, b->recv, count, b->dtype, LK_SUM);
-    case ALL_GATHER: return lk_all_gather(b->comm, b->send, b->recv, count * b->width);
-    case BROADCAST: return lk_broadcast(b->comm, b->send, count * b->width, 0);
+    case ALL_REDUCE: return lk_all_reduce(comm, b->send, b->recv, count, b->dtype, LK_SUM);
+    case REDUCE: return lk_reduce(comm, b->send, b->recv, count, b->dtype, LK_SUM, 0);
+    case REDUCE_SCATTER: return lk_reduce_scatter(comm, b->send, b->recv, count, b->dtype, LK_SUM);
+    case ALL_GATHER: return lk_all_gather(comm, b->send, b->recv, wide);
+    case ALL_TO_ALL: return lk_all_to_all(comm, b->send, b->recv, wide);
+    case BROADCAST: return lk_broadcast(comm, b->send, wide, 0);
     case BARRIER: break;
     }
-    return lk_barrier(b->comm);
+    return lk_barrier(comm);
 }
 
-static bool element_right(const bench *b, uint64_t bytes, size_t i, uint32_t round)
+/* What element i of this rank's result must be. */
+static uint32_t expected(const bench *b, size_t count, size_t i, uint32_t round)
 {
-    size_t   count = own_count(b, bytes);
-    uint32_t sum   = 0;
+    uint32_t from = (uint32_t)(i / count), sum = 0;
     if (b->op == BROADCAST)
-        return load(b, b->send, i) == (double)input(0, i, round);
+        return input(0, i, round);
     if (b->op == ALL_GATHER)
-        return load(b, b->recv, i) == (double)input((uint32_t)(i / count), i % count, round);
+        return input(from, i % count, round);
+    if (b->op == ALL_TO_ALL)
+        return input(from, b->rank * count + i % count, round);
     for (uint32_t r = 0; r < b->ranks; r++)
-        sum += input(r, i, round);
-    return load(b, b->recv, i) == (double)sum;
+        sum += input(r, b->op == REDUCE_SCATTER ? b->rank * count + i : i, round);
+    return sum;
 }
 
 static bool verified(const bench *b, uint64_t bytes, uint32_t round)
 {
-    size_t count = b->op == BARRIER ? 0
-                                    : own_count(b, bytes) * (b->op == ALL_GATHER ? b->ranks : 1);
-    for (size_t i = 0; i < count; i++)
-        if (!element_right(b, bytes, i, round))
+    const char *result = b->op == BROADCAST ? b->send : b->recv;
+    size_t      count  = part_count(b, bytes);
+    for (size_t i = 0; i < out_count(b, bytes); i++)
+        if (load(b, result, i) != (double)expected(b, count, i, round))
             return false;
     return true;
 }
@@ -254,7 +290,10 @@ static double bus_factor(const bench *b)
     double n = b->ranks;
     switch (b->op) {
     case ALL_REDUCE: return 2 * (n - 1) / n;
+    case REDUCE_SCATTER:
+    case ALL_TO_ALL:
     case ALL_GATHER: return (n - 1) / n;
+    case REDUCE:
     case BROADCAST:
     case BARRIER: break;
     }
@@ -394,10 +433,11 @@ static int bench_main(int argc, char **argv)
     if (done >= 0)
         return done;
     if (!find_op(options.op_name, &op))
-        return lki_usage_error(&lki_command_bench,
-                               "there is no benchmark %s; there are all_reduce, "
-                               "all_gather, broadcast and barrier",
-                               options.op_name);
+        return lki_usage_error(
+            &lki_command_bench,
+            "there is no benchmark %s; there are all_reduce, reduce, reduce_scatter, "
+            "all_gather, all_to_all, broadcast and barrier",
+            options.op_name);
     if (op == BARRIER)
         options.size_count = 1;
     else if (options.size_count == 0)

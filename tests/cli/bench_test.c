@@ -13,6 +13,9 @@ static void every_operation_is_verified(void **state)
         "bench all_reduce --workers 2 --bytes 4,1K,100K --iterations 5 --json --foreign --dtype "
         "fp64",
         "bench all_gather --workers 3 --bytes 4,1K,100K --iterations 5 --json",
+        "bench reduce --workers 3 --bytes 4,1K,100K --iterations 5 --json",
+        "bench reduce_scatter --workers 3 --bytes 4,1K,100K --iterations 5 --json --foreign",
+        "bench all_to_all --workers 3 --bytes 4,1K,100K --iterations 5 --json",
         "bench broadcast --workers 3 --bytes 4,1K,100K --iterations 5 --json",
         "bench barrier --workers 3 --iterations 5 --json",
     };
