@@ -9,6 +9,8 @@
  * and to how the compiler arranged the operands, and would else differ between the vector part of
  * a loop and its rest, so between two cuts of the same work.
  *
+ * The loops are compiled for several instruction sets, which changes nothing but their speed.
+ *
  * Cost:  elements are taken in blocks that stay in the first-level cache, as in reduce.c: every
  *        input is read once and the output written once.
  * Order: elementwise, hence the same bits for every cut of the elements and of the work.
@@ -20,189 +22,12 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "device/half.h"
+#include "device/combine_loops.h"
 #include "device/reduce.h"
 
 enum { BLOCK_BYTES = 4096 }; /* of accumulators; each level of the tree holds one */
 
-typedef void (*combine_loop)(size_t n, const void *left, const void *right, void *out);
-typedef void (*load_loop)(size_t n, const void *from, double factor, void *to);
-typedef void (*store_loop)(size_t n, const void *from, double factor, void *to);
-
-/* ---- Integers ---------------------------------------------------------------------------- */
-
-/* Arithmetic in 64 unsigned bits and a cut give what the type's own bits would, wrapping. */
-#define INTEGER_LOOPS(name, type)                                                                \
-    static void name##_sum(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = (type)((uint64_t)a[i] + (uint64_t)b[i]);                                      \
-    }                                                                                            \
-    static void name##_product(size_t n, const void *left, const void *right, void *out)         \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = (type)((uint64_t)a[i] * (uint64_t)b[i]);                                      \
-    }                                                                                            \
-    static void name##_min(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = a[i] < b[i] ? a[i] : b[i];                                                    \
-    }                                                                                            \
-    static void name##_max(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = a[i] > b[i] ? a[i] : b[i];                                                    \
-    }                                                                                            \
-    static void name##_scaled(size_t n, const void *from, double factor, void *to)               \
-    {                                                                                            \
-        const type *a = from;                                                                    \
-        type       *o = to;                                                                      \
-        uint64_t    f = (uint64_t)(int64_t)factor;                                               \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = (type)((uint64_t)a[i] * f);                                                   \
-    }
-
-INTEGER_LOOPS(i8, int8_t)
-INTEGER_LOOPS(u8, uint8_t)
-INTEGER_LOOPS(i16, int16_t)
-INTEGER_LOOPS(u16, uint16_t)
-INTEGER_LOOPS(i32, int32_t)
-INTEGER_LOOPS(u32, uint32_t)
-INTEGER_LOOPS(i64, int64_t)
-INTEGER_LOOPS(u64, uint64_t)
-
-/* ---- Floats ------------------------------------------------------------------------------ */
-
-static inline double f64_from_bits(uint64_t bits)
-{
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint64_t f64_bits(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-/* Equal operands differ at most in the sign of zero: the sign bit decides, set for the minimum
- * (or) and clear for the maximum (and). */
-#define FLOAT_LOOPS(name, type, bits_of, from_bits, quiet)                                       \
-    static inline type name##_clean(type x)                                                      \
-    {                                                                                            \
-        return x == x ? x : from_bits(quiet);                                                    \
-    }                                                                                            \
-    static void name##_sum(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = name##_clean(a[i] + b[i]);                                                    \
-    }                                                                                            \
-    static void name##_product(size_t n, const void *left, const void *right, void *out)         \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = name##_clean(a[i] * b[i]);                                                    \
-    }                                                                                            \
-    static void name##_min(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++) {                                                         \
-            type x = a[i], y = b[i];                                                             \
-            type zero = from_bits(bits_of(x) | bits_of(y));                                      \
-            type rest = x == y ? zero : from_bits(quiet);                                        \
-            o[i] = x < y ? x : y < x ? y : rest;                                                 \
-        }                                                                                        \
-    }                                                                                            \
-    static void name##_max(size_t n, const void *left, const void *right, void *out)             \
-    {                                                                                            \
-        const type *a = left, *b = right;                                                        \
-        type       *o = out;                                                                     \
-        for (size_t i = 0; i < n; i++) {                                                         \
-            type x = a[i], y = b[i];                                                             \
-            type zero = from_bits(bits_of(x) & bits_of(y));                                      \
-            type rest = x == y ? zero : from_bits(quiet);                                        \
-            o[i] = x > y ? x : y > x ? y : rest;                                                 \
-        }                                                                                        \
-    }                                                                                            \
-    static void name##_scaled(size_t n, const void *from, double factor, void *to)               \
-    {                                                                                            \
-        const type *a = from;                                                                    \
-        type       *o = to, f = (type)factor;                                                    \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = name##_clean(a[i] * f);                                                       \
-    }
-
-FLOAT_LOOPS(f32, float, lki_f32_bits, lki_f32_from_bits, 0x7fc00000)
-FLOAT_LOOPS(f64, double, f64_bits, f64_from_bits, UINT64_C(0x7ff8000000000000))
-
-#define HALF_LOOPS(name)                                                                         \
-    static void name##_widen(size_t n, const void *from, double factor, void *to)                \
-    {                                                                                            \
-        const uint16_t *a = from;                                                                \
-        float          *o = to;                                                                  \
-        (void)factor;                                                                            \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = lki_##name##_widen(a[i]);                                                     \
-    }                                                                                            \
-    static void name##_widen_scaled(size_t n, const void *from, double factor, void *to)         \
-    {                                                                                            \
-        const uint16_t *a = from;                                                                \
-        float          *o = to, f = (float)factor;                                               \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = f32_clean(lki_##name##_widen(a[i]) * f);                                      \
-    }                                                                                            \
-    static void name##_narrow(size_t n, const void *from, double factor, void *to)               \
-    {                                                                                            \
-        const float *a = from;                                                                   \
-        uint16_t    *o = to;                                                                     \
-        float        f = (float)factor;                                                          \
-        for (size_t i = 0; i < n; i++)                                                           \
-            o[i] = lki_##name##_narrow(a[i] * f);                                                \
-    }
-
-HALF_LOOPS(f16)
-HALF_LOOPS(bf16)
-
-/* ---- The table --------------------------------------------------------------------------- */
-
-typedef struct {
-    size_t       width, accumulator; /* bytes */
-    bool         integer;
-    combine_loop combine[4];         /* sum, product, min, max */
-    load_loop    load, load_scaled;
-    store_loop   store, store_scaled;
-} type_loops;
-
-#define PLAIN_ROW(code, name, type, is_integer)                                                  \
-    [code] = { sizeof(type), sizeof(type), is_integer,                                           \
-               { name##_sum, name##_product, name##_min, name##_max },                           \
-               NULL, name##_scaled, NULL, name##_scaled }
-#define HALF_ROW(code, name)                                                                     \
-    [code] = { 2, sizeof(float), false, { f32_sum, f32_product, f32_min, f32_max },              \
-               name##_widen, name##_widen_scaled, name##_narrow, name##_narrow }
-
-static const type_loops types[] = {
-    PLAIN_ROW(LK_F32, f32, float, false),    HALF_ROW(LK_F16, f16),
-    HALF_ROW(LK_BF16, bf16),                 PLAIN_ROW(LK_F64, f64, double, false),
-    PLAIN_ROW(LK_I8, i8, int8_t, true),      PLAIN_ROW(LK_U8, u8, uint8_t, true),
-    PLAIN_ROW(LK_I16, i16, int16_t, true),   PLAIN_ROW(LK_U16, u16, uint16_t, true),
-    PLAIN_ROW(LK_I32, i32, int32_t, true),   PLAIN_ROW(LK_U32, u32, uint32_t, true),
-    PLAIN_ROW(LK_I64, i64, int64_t, true),   PLAIN_ROW(LK_U64, u64, uint64_t, true),
-};
+/* ---- Names and checks -------------------------------------------------------------------- */
 
 static const char *const kind_names[] = {
 #define KIND_NAME(name, code, text) [code] = text,
@@ -226,10 +51,11 @@ lk_status lki_combine_check(lk_dtype dtype, lk_reduce_op op)
         return lk_fail(LK_EINVAL, "%d is no data type", (int)dtype);
     if ((unsigned)op.kind > LK_REDUCE_PREMUL_SUM)
         return lk_fail(LK_EINVAL, "%d is no reduction", (int)op.kind);
-    if (op.kind == LK_REDUCE_AVG && types[dtype].integer)
+    if (op.kind == LK_REDUCE_AVG && lki_combine_portable[dtype].integer)
         return lk_fail(LK_EINVAL, "avg of %s: integers have no exact one; take the sum and divide",
                        lk_dtype_name(dtype));
-    if (op.kind == LK_REDUCE_PREMUL_SUM && types[dtype].integer && !is_integral(op.factor))
+    if (op.kind == LK_REDUCE_PREMUL_SUM && lki_combine_portable[dtype].integer
+        && !is_integral(op.factor))
         return lk_fail(LK_EINVAL, "premul_sum of %s by %g: integers need an integral factor of at "
                        "most 2^53", lk_dtype_name(dtype), op.factor);
     return LK_OK;
@@ -238,10 +64,9 @@ lk_status lki_combine_check(lk_dtype dtype, lk_reduce_op op)
 /* ---- Along the tree ---------------------------------------------------------------------- */
 
 typedef struct {
-    const type_loops  *type;
-    combine_loop       combine;
-    load_loop          load;  /* NULL: elements are accumulators */
-    store_loop         store; /* NULL: accumulators are elements */
+    const lki_type_loops *type;
+    lki_combine_loop      combine;
+    lki_convert_loop      load, store;
     double             load_factor, store_factor;
     const void *const *from;
     size_t             at, n; /* this block */
@@ -291,12 +116,30 @@ static void evaluate_root(const evaluation *e, uint32_t leaves, void *out)
         e->store(e->n, left, e->store_factor, out);
 }
 
+const lki_type_loops *lki_combine_best(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return lki_combine_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        return lki_combine_avx2;
+#endif
+    return lki_combine_portable;
+}
+
 void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
                  size_t count, void *out)
 {
-    const type_loops *type   = &types[dtype];
-    bool              premul = op.kind == LK_REDUCE_PREMUL_SUM, avg = op.kind == LK_REDUCE_AVG;
-    size_t            block  = BLOCK_BYTES / type->accumulator;
+    lki_combine_by(lki_combine_best(), dtype, op, leaves, from, count, out);
+}
+
+void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
+                    const void *const *from, size_t count, void *out)
+{
+    const lki_type_loops *type   = &table[dtype];
+    bool                  premul = op.kind == LK_REDUCE_PREMUL_SUM, avg = op.kind == LK_REDUCE_AVG;
+    size_t                block  = BLOCK_BYTES / type->accumulator;
     LK_ASSERT(leaves > 0 && type->width > 0 && (unsigned)op.kind <= LK_REDUCE_PREMUL_SUM);
 
     evaluation e = {

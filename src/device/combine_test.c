@@ -14,14 +14,16 @@
 
 #include <cmocka.h>
 
+#include "device/combine_loops.h"
 #include "device/half.h"
 #include "device/plain.h"
 
 enum { LEAVES_MAX = 9, COUNT_MAX = 4100 };
 
 typedef struct {
-    plain_tables tables;
-    double       data[LEAVES_MAX][COUNT_MAX], out[COUNT_MAX]; /* room for any type */
+    const lki_type_loops *loops;
+    plain_tables          tables;
+    double                data[LEAVES_MAX][COUNT_MAX], out[COUNT_MAX]; /* room for any type */
 } bench;
 
 static const lk_reduce_op ops[] = {
@@ -50,7 +52,7 @@ static void check_one(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, si
         plain_reduce(&b->tables, d, op, leaves, from, i, want + i * width);
     void *out = in_place ? (void *)b->data[leaves / 2] : (void *)b->out;
     assert_int_equal(lki_combine_check(d, op), LK_OK);
-    lki_combine(d, op, leaves, from, count, out);
+    lki_combine_by(b->loops, d, op, leaves, from, count, out);
     for (size_t i = 0; i < count; i++)
         if (memcmp((char *)out + i * width, want + i * width, width) != 0)
             fail_msg("%s %s of %u, element %zu of %zu", lk_dtype_name(d), lki_reduce_name(op.kind),
@@ -58,10 +60,9 @@ static void check_one(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, si
     free(want);
 }
 
-static void every_type_and_kind(void **state)
+static void every_type_and_kind(bench *b)
 {
     static const size_t counts[] = { 0, 1, 2, 7, 64, 1000, COUNT_MAX };
-    bench              *b        = *state;
 
     for (size_t d = 0; d < PLAIN_DTYPES; d++)
         for (size_t k = 0; k < OPS; k++)
@@ -69,6 +70,32 @@ static void every_type_and_kind(void **state)
                 for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
                     if (possible(plain_dtypes[d], ops[k]) && (c < 6 || leaves % 3 == 0))
                         check_one(b, plain_dtypes[d], ops[k], leaves, counts[c], (leaves + c) % 2);
+}
+
+static void by_portable_loops(void **state)
+{
+    bench *b = *state;
+    b->loops = lki_combine_portable;
+    every_type_and_kind(b);
+}
+
+static void by_narrower_loops(void **state)
+{
+#if defined(__x86_64__)
+    bench *b = *state;
+    b->loops = lki_combine_avx2;
+    if (__builtin_cpu_supports("avx2"))
+        every_type_and_kind(b);
+#else
+    (void)state;
+#endif
+}
+
+static void by_the_best_loops(void **state)
+{
+    bench *b = *state;
+    b->loops = lki_combine_best();
+    every_type_and_kind(b);
 }
 
 /* ---- Conversions ------------------------------------------------------------------------- */
@@ -188,7 +215,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversions_are_exact), cmocka_unit_test(halves_are_rounded_once),
         cmocka_unit_test(nan_and_zero),          cmocka_unit_test(refusals),
-        cmocka_unit_test(every_type_and_kind),
+        cmocka_unit_test(by_portable_loops),     cmocka_unit_test(by_narrower_loops),
+        cmocka_unit_test(by_the_best_loops),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

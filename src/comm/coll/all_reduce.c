@@ -303,13 +303,16 @@ lk_status lki_check_reduction(size_t *bytes, const char *name, const void *send,
     return LK_OK;
 }
 
-static lk_status prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, size_t count,
-                         lk_dtype dtype, lk_reduce_op op)
+static lk_status check(size_t *bytes, const void *send, const void *recv, size_t count,
+                       lk_dtype dtype, lk_reduce_op op)
 {
-    size_t bytes;
+    LK_TRY(lki_check_reduction(bytes, "all_reduce", send, recv, count, dtype, op));
+    return lki_check_buffers("all_reduce", send, *bytes, recv, *bytes, send == recv);
+}
 
-    LK_TRY(lki_check_reduction(&bytes, "all_reduce", send, recv, count, dtype, op));
-    LK_TRY(lki_check_buffers("all_reduce", send, bytes, recv, bytes, send == recv));
+static void prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, size_t count,
+                    lk_dtype dtype, lk_reduce_op op)
+{
     *r = (lk_request){
         .comm     = comm,
         .op.print = lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count),
@@ -319,6 +322,25 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const void *send, void *r
         .reduce   = { .dtype = dtype, .op = op, .count = count, .width = lk_dtype_bytes(dtype) },
     };
     lki_all_reduce_init(r);
+}
+
+/* What act_slot() does, without a request around it: that would take as long as the rest. */
+static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype,
+                         lk_reduce_op op)
+{
+    size_t bytes = count * lk_dtype_bytes(dtype);
+    lki_op slot;
+
+    LK_TRY(lki_op_open(&slot, comm, lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count)));
+    if (bytes > 0)
+        memcpy(lki_op_payload(comm, &slot, comm->rank, bytes), send, bytes);
+    lki_op_publish(comm, &slot);
+    LK_TRY(lki_op_meet(comm, &slot));
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        comm->pointers[rank] = lki_op_payload(comm, &slot, rank, bytes);
+    lki_combine(dtype, op, comm->size, comm->pointers, count, recv);
+    lki_op_close(comm, &slot);
+    lki_ring(comm);
     return LK_OK;
 }
 
@@ -326,7 +348,12 @@ lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t coun
                         lk_reduce_op op)
 {
     lk_request r;
-    LK_TRY(prepare(&r, comm, send, recv, count, dtype, op));
+    size_t     bytes;
+
+    LK_TRY(check(&bytes, send, recv, count, dtype, op));
+    if (bytes <= LKI_BODY_BYTES)
+        return at_once(comm, send, recv, count, dtype, op);
+    prepare(&r, comm, send, recv, count, dtype, op);
     return lki_request_run(&r);
 }
 
@@ -334,7 +361,10 @@ lk_status lk_all_reduce_start(lk_request **out, lk_comm *comm, const void *send,
                               size_t count, lk_dtype dtype, lk_reduce_op op)
 {
     lk_request r;
+    size_t     bytes;
+
     *out = NULL;
-    LK_TRY(prepare(&r, comm, send, recv, count, dtype, op));
+    LK_TRY(check(&bytes, send, recv, count, dtype, op));
+    prepare(&r, comm, send, recv, count, dtype, op);
     return lki_request_start(out, &r);
 }

@@ -1,0 +1,33 @@
+/* device/combine_loops.h -- the loops that reductions of each type are made of: see combine.c. */
+#ifndef LKI_DEVICE_COMBINE_LOOPS_H
+#define LKI_DEVICE_COMBINE_LOOPS_H
+
+#include "lockstep/base.h"
+
+typedef void (*lki_combine_loop)(size_t n, const void *left, const void *right, void *out);
+
+/* Elements to accumulators, and back; `factor` is multiplied with. */
+typedef void (*lki_convert_loop)(size_t n, const void *from, double factor, void *to);
+
+typedef struct {
+    size_t           width, accumulator; /* bytes */
+    bool             integer;
+    lki_combine_loop combine[4];         /* sum, product, min, max */
+    lki_convert_loop load, load_scaled;  /* load is NULL where elements are accumulators ... */
+    lki_convert_loop store, store_scaled; /* ... and store, where they need no change */
+} lki_type_loops;
+
+/* By lk_dtype. */
+extern const lki_type_loops lki_combine_portable[LK_U64 + 1];
+#if defined(__x86_64__)
+extern const lki_type_loops lki_combine_avx2[LK_U64 + 1], lki_combine_avx512[LK_U64 + 1];
+#endif
+
+/* The fastest that this processor has. */
+const lki_type_loops *lki_combine_best(void);
+
+/* lki_combine() by given loops. */
+void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
+                    const void *const *from, size_t count, void *out);
+
+#endif
