@@ -105,7 +105,8 @@ void lki_journal_free(lki_journal *journal)
     lki_free(journal);
 }
 
-static void say(lki_journal *journal, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void say(lki_journal *journal, const char *format,
+                                                      va_list args)
 {
     clear_bar(journal);
     (void)vfprintf(stderr, format, args);
