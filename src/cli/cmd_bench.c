@@ -118,7 +118,8 @@ static const lki_choice dtypes[] = {
 
 static const lki_option table[] = {
     LKI_POSITIONAL("OP", AT(op_name), true,
-                   "all_reduce, reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier"),
+                   "all_reduce, reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
+                   "barrier"),
     LKI_U32("workers", "N", AT(workers), 1, 4096, "2", "worker processes"),
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M",
