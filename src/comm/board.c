@@ -30,9 +30,9 @@ static size_t records_bytes(uint32_t size)
     return lki_round_up(sizeof(lki_board) + ((size_t)size + 1) * sizeof(lki_rank), 4096);
 }
 
-size_t lki_board_bytes(uint32_t size)
+size_t lki_board_bytes(lki_roster roster)
 {
-    return records_bytes(size) + (size_t)size * lki_seat_bytes(size);
+    return records_bytes(roster.world) + roster.count * lki_seat_bytes(roster.count);
 }
 
 void *lki_board_seats(lki_board *board)
@@ -40,19 +40,23 @@ void *lki_board_seats(lki_board *board)
     return (unsigned char *)board + records_bytes(board->size);
 }
 
-void lki_board_init(lki_board *board, uint32_t size)
+void lki_board_init(lki_board *board, lki_roster roster)
 {
     board->magic      = board_magic;
-    board->bytes      = lki_board_bytes(size);
-    board->size       = size;
+    board->bytes      = lki_board_bytes(roster);
+    board->size       = roster.world;
+    board->first      = roster.first;
+    board->seated     = roster.count;
     board->rank_bytes = sizeof(lki_rank) + sizeof(lki_seat);
 }
 
 bool lki_board_valid(const lki_board *board, size_t bytes)
 {
-    return bytes >= sizeof *board && board->magic == board_magic && board->bytes == bytes
-           && board->rank_bytes == sizeof(lki_rank) + sizeof(lki_seat) && board->size >= 1
-           && board->size <= LKI_RANKS_MAX && bytes == lki_board_bytes(board->size);
+    if (bytes < sizeof *board || board->magic != board_magic || board->bytes != bytes
+        || board->rank_bytes != sizeof(lki_rank) + sizeof(lki_seat))
+        return false;
+    lki_roster roster = { board->size, board->first, board->seated };
+    return lki_roster_valid(roster) && bytes == lki_board_bytes(roster);
 }
 
 void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk)

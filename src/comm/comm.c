@@ -92,7 +92,7 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     comm->seat_bytes = lki_seat_bytes(size);
     comm->seat       = lki_seat_of(comm, rank);
     comm->timeout_ms = comm->opened_timeout_ms = TIMEOUT_MS;
-    comm->spins      = self->size <= cores() ? SPINS : 0;
+    comm->spins      = self->seated <= cores() ? SPINS : 0;
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
     if (st == LK_OK)
         st = LKI_NEW(&comm->pointers, (size_t)size * 2, "buffers of all ranks");
@@ -114,19 +114,20 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
 static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
                            const lk_comm_options *options)
 {
-    uint32_t  size = group->board->size;
-    lki_self *self;
+    lki_board *board = group->board;
+    lki_self  *self;
 
     *out = NULL;
     LK_TRY(LKI_NEW(&self, 1, "rank"));
-    *self = (lki_self){ .group = group, .rank = rank, .size = size, .socket = -1 };
-    lk_status st = lki_comm_new(out, self, rank, size, lki_board_seats(group->board));
+    *self = (lki_self){ .group = group, .rank = rank, .seated = board->seated, .socket = -1 };
+    lk_status st = lki_comm_new(out, self, rank - board->first, board->seated,
+                                lki_board_seats(board));
     if (st != LK_OK) {
         lki_free(self);
         return st;
     }
-    for (uint32_t i = 0; i < size; i++)
-        (*out)->world[i] = i;
+    for (uint32_t i = 0; i < board->seated; i++)
+        (*out)->world[i] = board->first + i;
     if (options != NULL && options->timeout_ms != 0)
         (*out)->timeout_ms = (*out)->opened_timeout_ms = options->timeout_ms;
     return LK_OK;
@@ -183,8 +184,8 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
     if (size < 1 || size > LKI_RANKS_MAX)
         return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
                        LKI_RANKS_MAX);
-    LK_TRY(group_open(&group, -1, lki_board_bytes(size), true));
-    lki_board_init(group->board, size);
+    LK_TRY(group_open(&group, -1, lki_board_bytes(lki_roster_alone(size)), true));
+    lki_board_init(group->board, lki_roster_alone(size));
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
         st = first_new(&out[made], group, made, options);
@@ -205,7 +206,8 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
 static const lki_seat *first_seat(lki_board *board, uint32_t rank)
 {
     const unsigned char *seats = lki_board_seats(board);
-    return (const lki_seat *)(const void *)(seats + rank * lki_seat_bytes(board->size));
+    return (const lki_seat *)(const void *)(seats + (rank - board->first)
+                                                        * lki_seat_bytes(board->seated));
 }
 
 static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank)
@@ -214,8 +216,9 @@ static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank
     if (!lki_board_valid(board, bytes))
         return lk_fail(LK_EFORMAT, "the control memory was not made by this version of lockstep: "
                        "launcher and program must use the same one");
-    if (rank >= board->size)
-        return lk_fail(LK_EINVAL, "rank %u in a group of %u", rank, board->size);
+    if (rank < board->first || rank - board->first >= board->seated)
+        return lk_fail(LK_EINVAL, "rank %u on a host with ranks %u to %u", rank, board->first,
+                       board->first + board->seated - 1);
     if (atomic_load(&first_seat(group->board, rank)->joined) != 0)
         return lk_fail(LK_EINVAL, "rank %u has joined already: a process joins once", rank);
     return LK_OK;

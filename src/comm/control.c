@@ -24,8 +24,8 @@ static const uint64_t message_magic = UINT64_C(0x6c6b2d6172656e61); /* "lk-arena
 struct lki_control {
     lki_board *board;
     int        fd;
-    uint32_t   size;
-    int       *sockets;
+    lki_roster roster;
+    int       *sockets; /* of the ranks of this host */
     int       *arenas;
     size_t     arena_count, arena_capacity;
 };
@@ -104,45 +104,53 @@ lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd
                    "arena; is another program writing to this descriptor?", got);
 }
 
+static int *socket_of(const lki_control *control, uint32_t rank)
+{
+    LK_ASSERT(rank - control->roster.first < control->roster.count);
+    return &control->sockets[rank - control->roster.first];
+}
+
 /* ---- Life -------------------------------------------------------------------------------- */
 
 static lk_status board_create(lki_control *control)
 {
-    size_t bytes = lki_board_bytes(control->size);
+    size_t bytes = lki_board_bytes(control->roster);
 
     control->fd = memfd_create("lockstep-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (control->fd < 0)
         return lk_fail(LK_EIO, "cannot create the control memory: %s", strerror(errno));
     int error = posix_fallocate(control->fd, 0, (off_t)bytes);
     if (error != 0)
-        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s%s", control->size,
+        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s%s",
+                       control->roster.world,
                        bytes, strerror(error), lki_memory_hint(error));
     (void)fcntl(control->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
     if (memory == MAP_FAILED)
-        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s", control->size, bytes,
-                       strerror(errno));
+        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s",
+                       control->roster.world, bytes, strerror(errno));
     control->board = memory;
-    lki_board_init(control->board, control->size);
+    lki_board_init(control->board, control->roster);
     return LK_OK;
 }
 
-lk_status lki_control_create(lki_control **out, uint32_t size)
+lk_status lki_control_create(lki_control **out, lki_roster roster)
 {
     lki_control *control;
 
     *out = NULL;
-    if (size < 1 || size > LKI_RANKS_MAX)
-        return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
+    if (!lki_roster_valid(roster))
+        return lk_fail(LK_EINVAL, "a group of %u ranks, %u of them here from rank %u on: from 1 to "
+                       "%d are possible", roster.world, roster.count, roster.first,
                        LKI_RANKS_MAX);
     LK_TRY(LKI_NEW(&control, 1, "control of a group"));
-    control->fd   = -1;
-    control->size = size;
-    lk_status st  = LKI_NEW(&control->sockets, size, "sockets to the workers");
+    control->fd     = -1;
+    control->roster = roster;
+    lk_status st    = LKI_NEW(&control->sockets, roster.count, "sockets to the workers");
     if (st != LK_OK)
         goto fail;
-    for (uint32_t rank = 0; rank < size; rank++)
-        control->sockets[rank] = -1;
+    for (uint32_t i = 0; i < roster.count; i++)
+        control->sockets[i] = -1;
     st = board_create(control);
     if (st != LK_OK)
         goto fail;
@@ -160,11 +168,11 @@ void lki_control_free(lki_control *control)
         return;
     for (size_t i = 0; i < control->arena_count; i++)
         (void)close(control->arenas[i]);
-    for (uint32_t rank = 0; control->sockets != NULL && rank < control->size; rank++)
-        if (control->sockets[rank] >= 0)
-            (void)close(control->sockets[rank]);
+    for (uint32_t i = 0; control->sockets != NULL && i < control->roster.count; i++)
+        if (control->sockets[i] >= 0)
+            (void)close(control->sockets[i]);
     if (control->board != NULL)
-        (void)munmap(control->board, lki_board_bytes(control->size));
+        (void)munmap(control->board, lki_board_bytes(control->roster));
     if (control->fd >= 0)
         (void)close(control->fd);
     lki_free(control->arenas);
@@ -182,18 +190,18 @@ lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_en
 {
     int ends[2];
 
-    LK_ASSERT(rank < control->size && control->sockets[rank] < 0);
+    LK_ASSERT(*socket_of(control, rank) < 0);
     *worker_end = *launcher_end = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
         return lk_fail(LK_EIO, "a socket for rank %u: %s", rank, strerror(errno));
-    control->sockets[rank] = *launcher_end = ends[0];
-    *worker_end                            = ends[1];
+    *socket_of(control, rank) = *launcher_end = ends[0];
+    *worker_end                               = ends[1];
     return LK_OK;
 }
 
 void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
 {
-    LK_ASSERT(rank < control->size);
+    LK_ASSERT(rank < control->roster.world);
     atomic_store(&control->board->ranks[rank].pid, pid);
 }
 
@@ -203,22 +211,24 @@ void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
 static void pass_on(const lki_control *control, uint32_t from, const lki_arena_message *message,
                     int fd)
 {
-    for (uint32_t rank = 0; rank < control->size; rank++)
-        if (rank != from && control->sockets[rank] >= 0
+    lki_roster here = control->roster;
+
+    for (uint32_t rank = here.first; rank < here.first + here.count; rank++)
+        if (rank != from && *socket_of(control, rank) >= 0
             && (message->members[rank / 64] >> rank % 64 & 1) != 0)
-            (void)(lki_descriptor_send(control->sockets[rank], message, fd) == LK_OK);
+            (void)(lki_descriptor_send(*socket_of(control, rank), message, fd) == LK_OK);
 }
 
 lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
 {
     lki_arena_message message;
-    int               fd;
+    int               fd, *socket = socket_of(control, rank);
 
-    LK_ASSERT(rank < control->size && control->sockets[rank] >= 0);
-    LK_TRY(lki_descriptor_receive(control->sockets[rank], &message, &fd, open));
+    LK_ASSERT(*socket >= 0);
+    LK_TRY(lki_descriptor_receive(*socket, &message, &fd, open));
     if (!*open) {
-        (void)close(control->sockets[rank]);
-        control->sockets[rank] = -1;
+        (void)close(*socket);
+        *socket = -1;
     }
     if (fd < 0)
         return LK_OK;
@@ -252,7 +262,7 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
     lki_rank  *record = &board->ranks[rank];
     char       how[64], message[480];
 
-    LK_ASSERT(rank < control->size);
+    LK_ASSERT(rank < control->roster.world);
     atomic_store(&record->exit_code, exit_code);
     atomic_store(&record->signal, signal);
     if (signal == 0 && exit_code == 0) {
@@ -268,7 +278,7 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
                         view.place);
     if (view.status != LK_OK)
         snprintf(message + used, sizeof message - (size_t)used, ": %.240s", view.message);
-    lki_board_condemn(board, control->size, rank, LK_EPEER, LK_EPEER, message);
+    lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
     return true;
 }
 
@@ -279,7 +289,7 @@ void lki_control_request_stop(lki_control *control)
 
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out)
 {
-    LK_ASSERT(rank < control->size);
+    LK_ASSERT(rank < control->roster.world);
     lki_board_view(control->board, rank, out);
 }
 

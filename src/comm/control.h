@@ -48,7 +48,24 @@ typedef struct {
 
 /* ---- For the launcher -------------------------------------------------------------------- */
 
-LK_NODISCARD lk_status lki_control_create(lki_control **out, uint32_t size);
+/* Which ranks of a job are on this host: `count` of them from `first` on, of `world` in all. */
+typedef struct {
+    uint32_t world, first, count;
+} lki_roster;
+
+static inline lki_roster lki_roster_alone(uint32_t ranks) /* this host has them all */
+{
+    return (lki_roster){ .world = ranks, .first = 0, .count = ranks };
+}
+
+static inline bool lki_roster_valid(lki_roster r)
+{
+    return r.world >= 1 && r.world <= LKI_RANKS_MAX && r.count >= 1 && r.count <= r.world
+           && r.first <= r.world - r.count;
+}
+
+/* LK_EINVAL for a roster that cannot be.  Everywhere below `rank` is that in the job. */
+LK_NODISCARD lk_status lki_control_create(lki_control **out, lki_roster roster);
 void lki_control_free(lki_control *control);
 
 /* The descriptor for the workers.  Close-on-exec: the launcher clears that in the child. */

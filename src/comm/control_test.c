@@ -95,7 +95,7 @@ static void the_view_is_what_the_rank_said(void **state)
     lk_error      error;
 
     (void)state;
-    assert_int_equal(lki_control_create(&control, 1), LK_OK);
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(1)), LK_OK);
     lki_control_view(control, 0, &view);
     assert_int_equal(view.state, LKI_RANK_ABSENT);
     assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 0, -1, NULL), LK_OK);
@@ -135,7 +135,7 @@ static void the_first_failure_stays(void **state)
     lk_error      error;
 
     (void)state;
-    assert_int_equal(lki_control_create(&control, SIZE), LK_OK);
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(SIZE)), LK_OK);
     lki_control_started(control, 2, 77);
     assert_false(lki_control_ended(control, 0, 0, 0));
     assert_false(lki_control_failed(control, &rank, &error));
@@ -160,8 +160,8 @@ static void strangers_are_refused(void **state)
     bool         open;
 
     (void)state;
-    assert_int_equal(lki_control_create(&control, 0), LK_EINVAL);
-    assert_int_equal(lki_control_create(&control, SIZE), LK_OK);
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(0)), LK_EINVAL);
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(SIZE)), LK_OK);
     assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), SIZE, -1, NULL), LK_EINVAL);
     assert_int_equal(lki_control_socket(control, 0, &worker, &launcher), LK_OK);
     assert_int_equal(lki_control_serve(control, 0, &open), LK_OK); /* nothing has come */
@@ -190,7 +190,7 @@ static void joining_alone_times_out(void **state)
     lk_comm        *comm;
 
     (void)state;
-    assert_int_equal(lki_control_create(&control, 2), LK_OK);
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(2)), LK_OK);
     assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 0, -1, &options),
                      LK_ETIMEOUT);
     assert_non_null(strstr(lk_error_last()->message, "rank 1 (pid 0, never joined"));

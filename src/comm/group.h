@@ -11,7 +11,9 @@
  *
  * A rank has one record, the same for all groups it belongs to (where it is, what ended it, the
  * word that it sleeps on), and in each group a seat with everything that operations need.  The
- * seats of the first group lie behind the records, those of a later one in an arena.
+ * seats of the first group lie behind the records, those of a later one in an arena.  A job on
+ * several hosts has such memory on each of them: records of all ranks, seats of those that are
+ * there.
  *
  * Every word that somebody waits for is an ascending 64-bit counter in a rank's seat, so one
  * function, lki_await(), does all the waiting.
@@ -134,7 +136,8 @@ typedef struct {
 
 typedef struct {
     uint64_t magic, bytes;
-    uint32_t size, rank_bytes; /* of a record and a seat */
+    uint32_t size, rank_bytes; /* of the job; of a record and a seat */
+    uint32_t first, seated;    /* the ranks that are on this host */
 
     alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
     _Atomic uint32_t stop;
@@ -148,9 +151,9 @@ typedef struct {
 size_t lki_seat_bytes(uint32_t size);
 size_t lki_piece_bytes(uint32_t size);
 
-/* Bytes of the control memory for `size` ranks: board, records, seats. */
-size_t lki_board_bytes(uint32_t size);
-void   lki_board_init(lki_board *board, uint32_t size); /* of zeroed memory */
+/* Bytes of the control memory: board, records, seats. */
+size_t lki_board_bytes(lki_roster roster);
+void   lki_board_init(lki_board *board, lki_roster roster); /* of zeroed memory */
 bool   lki_board_valid(const lki_board *board, size_t bytes);
 void  *lki_board_seats(lki_board *board);
 
@@ -174,9 +177,10 @@ typedef struct {
 /* What the communicators of one rank share. */
 typedef struct {
     lki_group  *group;
-    uint32_t    rank, size; /* in the first communicator */
+    uint32_t    rank;       /* in the job: the record */
+    uint32_t    seated;     /* ranks of the job on this host */
     int         socket;     /* to the launcher; -1 without one */
-    int        *pidfds;     /* of all ranks; NULL among threads */
+    int        *pidfds;     /* of the ranks of this host; NULL among threads */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
 } lki_self;
@@ -206,7 +210,7 @@ struct lk_comm {
     uint64_t         key;         /* tells it from the other groups of its ranks */
     uint64_t         group;       /* for lki_print_text() */
     uint32_t         rank, size;
-    uint32_t        *world;       /* of every rank: its rank in the first communicator */
+    uint32_t        *world;       /* of every rank: its rank in the job */
     uint32_t         timeout_ms, opened_timeout_ms;
     uint32_t         spins;       /* polls before yielding; 0 where ranks outnumber cores */
     uint64_t         seq;         /* of the next operation */

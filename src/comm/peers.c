@@ -34,10 +34,10 @@ lk_status lki_peers_open(lk_comm *comm)
         if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)
             continue; /* it joined, had nothing to do, and went in order before we looked */
         if (errno == ESRCH)
-            return lki_fail_peer_gone(comm, rank);
+            return lki_fail_peer_gone(comm, comm->world[rank]);
         if (errno == EMFILE || errno == ENFILE)
             return lk_fail(LK_ENOMEM, "no file descriptor left to watch rank %u (pid %d): raise "
-                           "the limit (ulimit -n)", rank, pid);
+                           "the limit (ulimit -n)", comm->world[rank], pid);
         return LK_OK; /* the kernel has no pidfds: the launcher still watches */
     }
     return LK_OK;
@@ -47,9 +47,9 @@ void lki_peers_close(lki_self *self)
 {
     if (self->pidfds == NULL)
         return;
-    for (uint32_t rank = 0; rank < self->size; rank++)
-        if (self->pidfds[rank] >= 0)
-            (void)close(self->pidfds[rank]);
+    for (uint32_t i = 0; i < self->seated; i++)
+        if (self->pidfds[i] >= 0)
+            (void)close(self->pidfds[i]);
     lki_free(self->pidfds);
     self->pidfds = NULL;
 }
@@ -77,9 +77,9 @@ static lk_status check_process(lk_comm *comm, uint32_t rank, lki_goal goal)
     const lki_self *self  = comm->self;
     uint32_t        world = comm->world[rank];
 
-    if (self->pidfds == NULL || self->pidfds[world] < 0)
+    if (self->pidfds == NULL || self->pidfds[world - comm->board->first] < 0)
         return LK_OK;
-    struct pollfd ended = { .fd = self->pidfds[world], .events = POLLIN };
+    struct pollfd ended = { .fd = self->pidfds[world - comm->board->first], .events = POLLIN };
     if (poll(&ended, 1, 0) <= 0)
         return LK_OK;
     if (self->socket >= 0)

@@ -68,8 +68,8 @@ static void wake(lki_rank *rank)
 
 void lki_wake_all(lki_board *board)
 {
-    for (uint32_t rank = 0; rank < board->size; rank++)
-        wake(&board->ranks[rank]);
+    for (uint32_t i = 0; i < board->seated; i++)
+        wake(&board->ranks[board->first + i]);
 }
 
 void lki_ring(lk_comm *comm)

@@ -161,7 +161,7 @@ static uint32_t world_run_processes(world w, world_main main, void *context)
     pid_t         pids[WORLD_MAX + 1]; /* NOBODY has none */
     struct pollfd fds[WORLD_MAX];
 
-    if (lki_control_create(&control, w.size) != LK_OK)
+    if (lki_control_create(&control, lki_roster_alone(w.size)) != LK_OK)
         abort();
     for (uint32_t rank = 0; rank < w.size; rank++) {
         int worker, launcher;

@@ -51,7 +51,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options)
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
     LK_TRY(lki_signals_open(job));
-    return lki_control_create(&job->control, job->count);
+    return lki_control_create(&job->control, lki_roster_alone(job->count));
 }
 
 /* SIGKILL, because this is for when there is nobody left to talk to. */
