@@ -15,10 +15,18 @@
 
 enum { OPTIONS_MAX = 128, GO_ON = -1 };
 
+/* What an option was given (NULL: it was not), and as which line of the config file; without a key
+ * it stood on the command line. */
+typedef struct {
+    const char *text, *key;
+    unsigned    line;
+} origin;
+
 typedef struct {
     const lki_command *command;
     void              *target;
-    bool               given[OPTIONS_MAX];
+    const char        *config; /* the path of the config file */
+    origin             origins[OPTIONS_MAX];
     bool               help; /* --help was met: nothing else matters */
     lki_message        error;
 } state;
@@ -109,23 +117,38 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
     return lki_refuse(&s->error, "unknown option --%s", word);
 }
 
-/* Sets one option, naming it when the value is not good. */
-static bool set(state *s, const lki_option *option, const char *text)
+static origin *origin_of(state *s, const lki_option *option)
 {
-    lki_message why;
+    return &s->origins[option - s->command->options];
+}
+
+/* An option as people wrote it: "--lr", or "run.toml:3: lr". */
+static const char *spell(const state *s, const lki_option *option, const origin *from,
+                         lki_message *out)
+{
+    if (from->key != NULL)
+        (void)lki_refuse(out, "%.150s:%u: %.60s", s->config, from->line, from->key);
+    else
+        (void)lki_refuse(out, "%s%s", is_named(option) ? "--" : "", option->name);
+    return out->text;
+}
+
+/* Sets one option, naming it when the value is not good. */
+static bool set(state *s, const lki_option *option, origin from)
+{
+    lki_message name, why;
     if (option->type == LKI_OPTION_LATER)
-        return lki_refuse(&s->error, "--%s: %s", option->name, option->help);
-    if (!lki_value_read(option, text, s->target, &why))
-        return lki_refuse(&s->error, "%s%s %.120s: %.300s", is_named(option) ? "--" : "",
-                          option->name, *text != '\0' ? text : "\"\"", why.text);
-    s->given[option - s->command->options] = true;
+        return lki_refuse(&s->error, "%s: %s", spell(s, option, &from, &name), option->help);
+    if (!lki_value_read(option, from.text, s->target, &why))
+        return lki_refuse(&s->error, "%.220s %.120s: %.160s", spell(s, option, &from, &name),
+                          *from.text != '\0' ? from.text : "\"\"", why.text);
+    *origin_of(s, option) = from;
     return true;
 }
 
-static void set_flag(state *s, const lki_option *option, bool value)
+static bool set_from_line(state *s, const lki_option *option, const char *text)
 {
-    memcpy((unsigned char *)s->target + option->offset, &value, sizeof value);
-    s->given[option - s->command->options] = true;
+    return set(s, option, (origin){ .text = text });
 }
 
 /* ---- The config file --------------------------------------------------------------------- */
@@ -174,14 +197,7 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
     if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants))
         return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key,
                           wants);
-    if (option->type == LKI_OPTION_FLAG) {
-        set_flag(s, option, strcmp(item->text, "true") == 0);
-        return true;
-    }
-    if (set(s, option, item->text))
-        return true;
-    lki_message why = s->error;
-    return lki_refuse(&s->error, "%.150s:%u: %.300s", path, item->line, why.text);
+    return set(s, option, (origin){ item->text, item->key, item->line });
 }
 
 static bool apply_config(state *s, const lki_option *option, const char *path)
@@ -194,6 +210,7 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
     if (!lki_config_open(&config, path, &s->error))
         return false;
     memcpy((unsigned char *)s->target + option->offset, &config.text, sizeof config.text);
+    s->config = path;
     bool good = true;
     for (size_t i = 0; i < config.count && good; i++)
         good = apply_item(s, path, &config.items[i]);
@@ -220,21 +237,19 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
     if (option == NULL && length > 3 && strncmp(name, "no-", 3) == 0) {
         option = find(s->command, name + 3, length - 3);
         if (option != NULL && option->type == LKI_OPTION_FLAG && value == NULL) {
-            set_flag(s, option, false);
-            return true;
+            return set_from_line(s, option, "false");
         }
         option = NULL;
     }
     if (option == NULL)
         return refuse_unknown(s, name, length);
     if (option->type == LKI_OPTION_LATER)
-        return set(s, option, "");
+        return set_from_line(s, option, "");
     if (option->type == LKI_OPTION_FLAG) {
         if (value != NULL)
             return lki_refuse(&s->error, "--%s takes no value; write --%s or --no-%s", option->name,
                               option->name, option->name);
-        set_flag(s, option, true);
-        return true;
+        return set_from_line(s, option, "true");
     }
     if (value == NULL && option->value_optional)
         value = "";
@@ -245,7 +260,7 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
         value = argv[++*i];
     if (which == PASS_CONFIG)
         return option->type != LKI_OPTION_CONFIG || apply_config(s, option, value);
-    return option->type == LKI_OPTION_CONFIG || set(s, option, value);
+    return option->type == LKI_OPTION_CONFIG || set_from_line(s, option, value);
 }
 
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)
@@ -254,15 +269,13 @@ static bool read_short(state *s, pass which, int argc, char **argv, int *i)
     s->help                  = strcmp(argv[*i], "-h") == 0;
     if (option == NULL || argv[*i][2] != '\0')
         return lki_refuse(&s->error, "unknown option %.40s", argv[*i]);
-    if (option->type == LKI_OPTION_FLAG) {
-        set_flag(s, option, true);
-        return true;
-    }
+    if (option->type == LKI_OPTION_FLAG)
+        return set_from_line(s, option, "true");
     if (*i + 1 >= argc)
         return lki_refuse(&s->error, "-%c needs a value: -%c %s", option->letter, option->letter,
                           option->value);
     ++*i;
-    return which == PASS_CONFIG || set(s, option, argv[*i]);
+    return which == PASS_CONFIG || set_from_line(s, option, argv[*i]);
 }
 
 static const lki_option *next_positional(const lki_command *command, size_t index)
@@ -297,10 +310,10 @@ static bool walk(state *s, pass which, int argc, char **argv)
         if (option->type == LKI_OPTION_REST) {
             char **rest = argv + i;
             memcpy((unsigned char *)s->target + option->offset, &rest, sizeof rest);
-            s->given[option - s->command->options] = true;
+            origin_of(s, option)->text = argv[i];
             return true;
         }
-        if (which == PASS_ALL && !set(s, option, argv[i]))
+        if (which == PASS_ALL && !set_from_line(s, option, argv[i]))
             return false;
     }
     return true;
@@ -309,24 +322,56 @@ static bool walk(state *s, pass which, int argc, char **argv)
 static bool check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
-        if (o->required && !s->given[o - s->command->options])
+        if (o->required && origin_of(s, o)->text == NULL)
             return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
                               o->help);
     return true;
 }
 
-/* An option of one model given to another is a misunderstanding, not something to ignore. */
-static bool check_only(state *s)
+/* ---- What options need of each other ------------------------------------------------------- */
+
+/* The value that an option has: as given, or its default; NULL: it has none. */
+static const char *value_of(state *s, const lki_option *option)
 {
-    const lki_option *first = next_positional(s->command, 0);
-    const char       *word  = NULL;
-    if (first != NULL && first->type == LKI_OPTION_POSITIONAL)
-        memcpy(&word, (const unsigned char *)s->target + first->offset, sizeof word);
-    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
-        if (o->only != NULL && s->given[o - s->command->options] &&
-            (word == NULL || strcmp(word, o->only) != 0))
-            return lki_refuse(&s->error, "--%s is an option of %s; this is %.60s", o->name, o->only,
-                              word != NULL ? word : "something else");
+    const char *given = origin_of(s, option)->text;
+    return given != NULL ? given : option->preset;
+}
+
+static bool is_met(state *s, const lki_need *need, const lki_option *other)
+{
+    const char *value = value_of(s, other);
+    if (need->values[0] == NULL)
+        return origin_of(s, other)->text != NULL;
+    for (size_t i = 0; value != NULL && i < 2 && need->values[i] != NULL; i++)
+        if (strcmp(need->values[i], value) == 0)
+            return true;
+    return false;
+}
+
+/* "--min-lr needs --schedule linear or cosine; this is constant" */
+static bool refuse_useless(state *s, const lki_option *option, const lki_option *other)
+{
+    const char *const *values = option->needs->values;
+    const origin      *from   = origin_of(s, option);
+    bool               any = values[0] == NULL, two = !any && values[1] != NULL;
+    lki_message        name;
+    return lki_refuse(&s->error, "%.220s needs %s%s %s%s%s%s%.60s", spell(s, option, from, &name),
+                      is_named(other) && from->key == NULL ? "--" : "", other->name,
+                      any ? other->value : values[0], two ? " or " : "", two ? values[1] : "",
+                      any ? "" : "; this is ", any ? "" : value_of(s, other));
+}
+
+static bool check_needs(state *s)
+{
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
+        if (o->needs == NULL || origin_of(s, o)->text == NULL)
+            continue;
+        const lki_option *other = s->command->options;
+        while (other->type != LKI_OPTION_END && strcmp(other->name, o->needs->name) != 0)
+            other++;
+        if (!is_met(s, o->needs, other))
+            return refuse_useless(s, o, other);
+    }
     return true;
 }
 
@@ -334,7 +379,7 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
 {
     state s = { .command = command, .target = target };
     if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) && check_required(&s) &&
-        check_only(&s))
+        check_needs(&s))
         return GO_ON;
     if (!s.help)
         return lki_usage_error(command, "%s", s.error.text);

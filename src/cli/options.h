@@ -77,6 +77,13 @@ typedef struct {
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
     lki_range_unit_open;
 
+/* What an option is without effect without: another option, given (no values) or with one of these
+ * values.  An option that would do nothing is a misunderstanding, not something to ignore. */
+typedef struct {
+    const char *name;      /* of an option or positional of the same table */
+    const char *values[2]; /* both or one or none */
+} lki_need;
+
 typedef struct {
     const char       *name;
     lki_option_type   type;
@@ -94,7 +101,7 @@ typedef struct {
     uint32_t          list_max;
     const lki_choice *choices; /* ends with a row whose name is NULL */
     bool (*read)(const char *text, void *options, lki_message *error);
-    const char *only; /* refused unless the first positional is this word */
+    const lki_need *needs; /* refused without this; NULL: nothing */
 } lki_option;
 
 /* clang-format off */

@@ -35,6 +35,10 @@ static const lki_choice kinds[] = { { "plain", 3, NULL },
                                     { "grand", 0, "is not there yet" },
                                     { NULL, 0, NULL } };
 
+static const lki_need word_b = { "WHAT", { "b" } }, fancy = { "kind", { "fancy" } },
+                      not_plain = { "kind", { "fancy", "dull" } }, a_path = { "path", { NULL } },
+                      plain = { "kind", { "plain" } };
+
 /* clang-format off */
 static const lki_option table[] = {
     LKI_POSITIONAL("WHAT", AT(what), true, "what to do"),
@@ -57,7 +61,15 @@ static const lki_option table[] = {
     { .name = "widths", .type = LKI_OPTION_U32_LIST, .value = "N,N", .offset = AT(widths), .low = 1,
       .high = 1000, .list_max = 3, .count_offset = AT(width_count), .help = "" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "kind", "NAME", AT(kind), kinds, "plain", "which"),
-    { .name = "only-for-b", .only = "b", .type = LKI_OPTION_FLAG, .offset = AT(loud), .help = "" },
+    { .name = "of-b", .needs = &word_b, .type = LKI_OPTION_FLAG, .offset = AT(loud), .help = "" },
+    { .name = "of-fancy", .needs = &fancy, .type = LKI_OPTION_FLAG, .offset = AT(loud),
+      .help = "" },
+    { .name = "of-not-plain", .needs = &not_plain, .type = LKI_OPTION_FLAG, .offset = AT(loud),
+      .help = "" },
+    { .name = "of-plain", .needs = &plain, .type = LKI_OPTION_FLAG, .offset = AT(loud),
+      .help = "" },
+    { .name = "of-path", .needs = &a_path, .type = LKI_OPTION_FLAG, .offset = AT(loud),
+      .help = "" },
     LKI_LATER("later", "is not there yet"),
     { .name = "REST", .type = LKI_OPTION_REST, .offset = AT(rest), .help = "" },
     LKI_OPTIONS_END,
@@ -147,7 +159,11 @@ static void refuses_what_is_not_whole_and_in_range(void **state)
         "a --later",
         "a --later=x",
         "a --path=",
-        "a --only-for-b",
+        "a --of-b",
+        "a --of-fancy",
+        "a --of-not-plain",
+        "a --of-plain --kind fancy",
+        "a --of-path",
         "a -x",
         "a -n",
         "a -n3",
@@ -157,7 +173,9 @@ static void refuses_what_is_not_whole_and_in_range(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (parse(&t, bad[i]) != LKI_EXIT_USAGE)
             fail_msg("accepted: %s", bad[i]);
-    assert_int_equal(parse(&t, "b --only-for-b"), -1);
+    assert_int_equal(parse(&t, "b --of-b --of-plain"), -1);
+    assert_int_equal(parse(&t, "a --of-fancy --of-not-plain --kind fancy"), -1);
+    assert_int_equal(parse(&t, "a --of-path --path x"), -1);
     assert_int_equal(parse(&t, "--rate nan --help"), 0);
     assert_int_equal(parse(&t, "--help --rate nan"), 0);
 }
@@ -225,7 +243,8 @@ static void the_file_is_strict(void **state)
         "what = \"a\"\nwidths = 5\n",     "what = \"a\"\nwidths = [1.5]\n",
         "what = \"a\"\nrate = \"1\"\n",   "what = \"a\"\nlater = 1\n",
         "what = \"a\"\nconfig = \"x\"\n", "what = 1\n",
-        "what = \"a\"\nworkers = -1\n",   "what = \"a\"\nonly-for-b = true\n",
+        "what = \"a\"\nworkers = -1\n",   "what = \"a\"\nof-b = true\n",
+        "what = \"a\"\nof-path = true\n",
     };
     target t;
     (void)state;

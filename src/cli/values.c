@@ -238,7 +238,11 @@ static bool read_number(const lki_option *option, const char *text, unsigned cha
 
 bool lki_value_read(const lki_option *option, const char *text, void *target, lki_message *error)
 {
+    bool flag = strcmp(text, "true") == 0;
     switch ((int)option->type) {
+    case LKI_OPTION_FLAG:
+        memcpy((unsigned char *)target + option->offset, &flag, sizeof flag);
+        return true;
     case LKI_OPTION_STRING:
     case LKI_OPTION_POSITIONAL:
         if (*text == '\0')

@@ -52,6 +52,36 @@ static void a_config_file_is_the_same_options(void **state)
     assert_says(r.err, "run.toml:9: unknown key setps; did you mean steps?");
 }
 
+/* A mistake in the file is shown where it stands and as it is written there. */
+static void a_config_file_is_quoted_in_errors(void **state)
+{
+    static const struct {
+        const char *line, *options, *message;
+    } cases[] = {
+        { "steps = 0", "", ": run.toml:2: steps 0: must be an integer of at least 1" },
+        { "optimizer = \"adam\"", "", ": run.toml:2: optimizer adam: is none of: sgd, adamw" },
+        { "hosts = 2", "", ": run.toml:2: hosts: emulating several hosts is not part" },
+        { "betas = [0.9, 0.99]", "", ": run.toml:2: betas needs optimizer adamw; this is sgd" },
+        { "nesterov = true", "--optimizer adamw",
+          ": run.toml:2: nesterov needs optimizer sgd; this is adamw" },
+        { "optimizer = \"adamw\"", "--momentum 0.9",
+          ": --momentum needs --optimizer sgd; this is adamw" },
+        { "keep = 1", "", ": run.toml:2: keep needs checkpoint DIR" },
+        { "layers = 2", "", ": run.toml:2: layers needs MODEL gpt; this is mlp" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static command_result r;
+        char                  line[1024];
+        (void)snprintf(line, sizeof line,
+                       "printf '%%s\n' '# a run' '%s' > run.toml && %s " MLP
+                       "--steps 3 --config run.toml %s",
+                       cases[i].line, LK_TEST_COMMAND, cases[i].options);
+        (void)run_shell(&r, *state, line);
+        assert_int_equal(r.status, 2);
+        assert_says(r.err, cases[i].message);
+    }
+}
+
 static void a_loss_that_is_not_finite_has_status_3(void **state)
 {
     static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
@@ -131,6 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_line_is_the_weights),
         cmocka_unit_test(a_config_file_is_the_same_options),
+        cmocka_unit_test(a_config_file_is_quoted_in_errors),
         cmocka_unit_test(a_loss_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
         cmocka_unit_test(a_trained_gpt_writes),

@@ -41,63 +41,81 @@ static void every_command_has_help_and_a_man_page(void **state)
 
 #define GOOD "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --global-batch 8 --lr 0.1 "
 
+static const struct {
+    const char *arguments, *message;
+} mistakes[] = {
+    { "tarin", "there is no command tarin; did you mean train?" },
+    { "plan", "there is no command plan" },
+    { "train", "MODEL is missing" },
+    { "train mlp gpt", "unexpected argument gpt" },
+    { "train mlp --global-batch 8 --lr 1", "--data is missing" },
+    { "train mlp --data synthetic:images=64,classes=3 --lr 1 --steps 1",
+      "--global-batch is missing" },
+    { "train nosuch --data synthetic:images=64,classes=3 --global-batch 8 --steps 1 --lr 1",
+      "gpt, resnet and mlp" },
+    { GOOD, "--steps" },
+    { GOOD "--steps 0", "--steps 0: must be an integer of at least 1" },
+    { GOOD "--steps -3", "--steps -3: must be an integer" },
+    { GOOD "--steps 1.5", "--steps 1.5: must be an integer" },
+    { GOOD "--steps 1 --epochs 1", "--epochs" },
+    { GOOD "--steps 1 --lr -1", "--lr -1: must be a number above 0" },
+    { GOOD "--steps 1 --lr nan", "--lr nan: must be a number above 0" },
+    { GOOD "--steps 1 --lr inf", "--lr inf: must be a number above 0" },
+    { GOOD "--steps 1 --wokers 2", "unknown option --wokers; did you mean --workers?" },
+    { GOOD "--steps 1 --workers 0", "--workers 0: must be an integer from 1 to 4096" },
+    { GOOD "--steps 1 --workers 2:4", "not part of this version" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 3", "--virtual-workers" },
+    { GOOD "--steps 1 --micro-batch 3", "--micro-batch 3" },
+    { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },
+    { GOOD "--steps 1 --layers 2", "--layers needs MODEL gpt; this is mlp" },
+    { GOOD "--steps 1 --depth 20", "--depth needs MODEL resnet; this is mlp" },
+    { GOOD "--steps 1 --no-zero-gamma", "--zero-gamma needs MODEL resnet; this is mlp" },
+    { GOOD "--steps 1 --betas .9,.99", "--betas needs --optimizer adamw; this is sgd" },
+    { GOOD "--steps 1 --eps 1e-6", "--eps needs --optimizer adamw; this is sgd" },
+    { GOOD "--steps 1 --optimizer adamw --momentum 0.9",
+      "--momentum needs --optimizer sgd; this is adamw" },
+    { GOOD "--steps 1 --nesterov --optimizer adamw",
+      "--nesterov needs --optimizer sgd; this is adamw" },
+    { GOOD "--steps 9 --milestones 5", "--milestones needs --schedule step; this is constant" },
+    { GOOD "--steps 9 --gamma 0.5 --schedule linear",
+      "--gamma needs --schedule step; this is linear" },
+    { GOOD "--steps 9 --min-lr 0.01",
+      "--min-lr needs --schedule linear or cosine; this is constant" },
+    { GOOD "--steps 9 --min-lr 0.01 --schedule step",
+      "--min-lr needs --schedule linear or cosine; this is step" },
+    { GOOD "--steps 1 --keep 2", "--keep needs --checkpoint DIR" },
+    { GOOD "--steps 1 --checkpoint-every 2", "--checkpoint-every needs --checkpoint DIR" },
+    { GOOD "--steps 1 --split-seed 2", "--split-seed needs --validation FRACTION" },
+    { GOOD "--steps 1 --hidden 512,x", "--hidden 512,x: must be integers with commas" },
+    { GOOD "--steps 1 --betas 0.9", "--betas 0.9: must be two numbers" },
+    { GOOD "--steps 1 --optimizer adam",
+      "--optimizer adam: is none of: sgd, adamw; did you mean adamw" },
+    { GOOD "--steps 1 --optimizer lars", "--optimizer lars: is not part of this version" },
+    { GOOD "--steps 1 --strategy zero1", "--strategy zero1: is not part of this version" },
+    { GOOD "--steps 1 --precision bf16", "--precision bf16: is not part of this version" },
+    { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
+    { GOOD "--steps 1 --hosts 2", "--hosts: emulating several hosts is not part of this version" },
+    { GOOD "--steps 1 --restart", "--restart: restarting workers is not part of this version" },
+    { GOOD "--steps 1 --resume=soon", "--resume soon: must be auto" },
+    { GOOD "--steps 1 --quiet=1", "--quiet takes no value" },
+    { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },
+    { GOOD "--steps 1 --validation 1",
+      "--validation 1: must be a number of at least 0 and below 1" },
+    { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+    { "sample", "CHECKPOINT is missing" },
+    { "sample x --tokens 0", "--tokens 0: must be an integer from 1 to" },
+    { "sample x --temperature -1", "--temperature -1: must be a number of at least 0" },
+};
+
 static void each_mistake_has_its_error(void **state)
 {
-    static const struct {
-        const char *arguments, *message;
-    } cases[] = {
-        { "tarin", "there is no command tarin; did you mean train?" },
-        { "plan", "there is no command plan" },
-        { "train", "MODEL is missing" },
-        { "train mlp gpt", "unexpected argument gpt" },
-        { "train mlp --global-batch 8 --lr 1", "--data is missing" },
-        { "train mlp --data synthetic:images=64,classes=3 --lr 1 --steps 1",
-          "--global-batch is missing" },
-        { "train nosuch --data synthetic:images=64,classes=3 --global-batch 8 --steps 1 --lr 1",
-          "gpt, resnet and mlp" },
-        { GOOD, "--steps" },
-        { GOOD "--steps 0", "--steps 0: must be an integer of at least 1" },
-        { GOOD "--steps -3", "--steps -3: must be an integer" },
-        { GOOD "--steps 1.5", "--steps 1.5: must be an integer" },
-        { GOOD "--steps 1 --epochs 1", "--epochs" },
-        { GOOD "--steps 1 --lr -1", "--lr -1: must be a number above 0" },
-        { GOOD "--steps 1 --lr nan", "--lr nan: must be a number above 0" },
-        { GOOD "--steps 1 --lr inf", "--lr inf: must be a number above 0" },
-        { GOOD "--steps 1 --wokers 2", "unknown option --wokers; did you mean --workers?" },
-        { GOOD "--steps 1 --workers 0", "--workers 0: must be an integer from 1 to 4096" },
-        { GOOD "--steps 1 --workers 2:4", "not part of this version" },
-        { GOOD "--steps 1 --virtual-workers 2 --workers 3", "--virtual-workers" },
-        { GOOD "--steps 1 --micro-batch 3", "--micro-batch 3" },
-        { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },
-        { GOOD "--steps 1 --layers 2", "--layers is an option of gpt; this is mlp" },
-        { GOOD "--steps 1 --hidden 512,x", "--hidden 512,x: must be integers with commas" },
-        { GOOD "--steps 1 --betas 0.9", "--betas 0.9: must be two numbers" },
-        { GOOD "--steps 1 --optimizer adam",
-          "--optimizer adam: is none of: sgd, adamw; did you mean adamw" },
-        { GOOD "--steps 1 --optimizer lars", "--optimizer lars: is not part of this version" },
-        { GOOD "--steps 1 --strategy zero1", "--strategy zero1: is not part of this version" },
-        { GOOD "--steps 1 --precision bf16", "--precision bf16: is not part of this version" },
-        { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
-        { GOOD "--steps 1 --hosts 2",
-          "--hosts: emulating several hosts is not part of this version" },
-        { GOOD "--steps 1 --restart", "--restart: restarting workers is not part of this version" },
-        { GOOD "--steps 1 --resume=soon", "--resume soon: must be auto" },
-        { GOOD "--steps 1 --quiet=1", "--quiet takes no value" },
-        { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },
-        { GOOD "--steps 1 --validation 1",
-          "--validation 1: must be a number of at least 0 and below 1" },
-        { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
-        { "sample", "CHECKPOINT is missing" },
-        { "sample x --tokens 0", "--tokens 0: must be an integer from 1 to" },
-        { "sample x --temperature -1", "--temperature -1: must be a number of at least 0" },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         static command_result r;
-        run_command(&r, *state, cases[i].arguments);
+        run_command(&r, *state, mistakes[i].arguments);
         if (r.status != 2 || r.out[0] != '\0' || strncmp(r.err, "lockstep", 8) != 0)
-            fail_msg("lockstep %s: status %d, stdout '%s', stderr '%s'", cases[i].arguments,
+            fail_msg("lockstep %s: status %d, stdout '%s', stderr '%s'", mistakes[i].arguments,
                      r.status, r.out, r.err);
-        assert_says(r.err, cases[i].message);
+        assert_says(r.err, mistakes[i].message);
         assert_null(strstr(r.err, "(pid"));
     }
 }
