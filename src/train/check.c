@@ -125,6 +125,8 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
                        "--init and --resume contradict each other: a checkpoint has weights");
     if (c->init != NULL)
         LK_TRY(lki_init_check(c->init, model));
+    if (c->checkpoint != NULL)
+        LK_TRY(lki_lock_check(c->checkpoint));
     LK_TRY(lki_checkpoint_check(c));
     return lki_resume_check(c, data);
 }

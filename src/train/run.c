@@ -127,6 +127,17 @@ static lk_status introduce(lki_session *s)
     return status;
 }
 
+/* Once rank 0 holds the directory it looks again: the run before may have saved since the check.
+ * Every rank must have come past its own check, which would find the directory in use. */
+static lk_status own_directory(lki_session *s)
+{
+    const lk_train_config *c = s->config;
+    if (s->rank != 0 || c->checkpoint == NULL)
+        return LK_OK;
+    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
+    return lki_checkpoint_check(c);
+}
+
 static lk_status session_open(lki_session *s)
 {
     const lk_train_config *c       = s->config;
@@ -137,7 +148,8 @@ static lk_status session_open(lki_session *s)
         LK_TRY(lki_journal_open(&s->journal, c));
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
-    LK_TRY(verify_same_data(s));
+    LK_TRY(verify_same_data(s)); /* ranks meet here */
+    LK_TRY(own_directory(s));
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
     lk_parallel_range(s->parallel, &s->first, &s->count);
@@ -156,6 +168,7 @@ static void session_close(lki_session *s)
     lk_exec_free(s->exec);
     lk_model_free(s->model);
     lk_dataset_free(s->dataset);
+    lki_lock_drop(s->lock, s->config->checkpoint);
     lki_journal_free(s->journal);
     lki_free(s->param_data);
     lki_free(s->state_data);
@@ -366,6 +379,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                       .comm        = comm,
                       .rank        = lk_comm_rank(comm),
                       .ranks       = lk_comm_size(comm),
+                      .lock        = -1,
                       .micro_count = config->global_batch / config->virtual_workers /
                                      config->micro_batch };
     *result       = (lk_train_result){ .loss                = (double)NAN,

@@ -42,6 +42,7 @@ typedef struct {
     char          exactness_id[33];
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
     uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
+    int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
 } lki_session;
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
@@ -86,6 +87,16 @@ LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step);
 
 /* Checks that a safetensors file holds every parameter of the model. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
+
+/* ---- One run in a directory (lock.c) ----------------------------------------------------- */
+
+/* LK_EIO if a run is using `dir`, and says which. */
+LK_NODISCARD lk_status lki_lock_check(const char *dir);
+
+/* The same, and from here on `dir` is this process's until it drops what comes out, or ends.  A
+ * file system without locks is noted, and the run goes on. */
+LK_NODISCARD lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal);
+void                   lki_lock_drop(int lock, const char *dir); /* -1: nothing to do */
 
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 

@@ -1,0 +1,117 @@
+/* lock.c -- one run at a time in a directory of checkpoints.
+ *
+ * Rank 0 holds a lock on DIR/.lock from before it reads the directory until it leaves.  The lock
+ * belongs to the open file (OFD), so the kernel drops it with the process, however that ends, and
+ * what a crash leaves is a file that nobody holds.  The file says who holds it; its time of
+ * modification, since when.  It is removed while it is still held: whoever gets the lock on a file
+ * that is no longer the directory's tries again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+#include "train/session.h"
+
+#define LOCK_NAME ".lock"
+
+enum { HOLDER_BYTES = 128 };
+
+static struct flock whole_file(void)
+{
+    return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
+}
+
+/* Who holds it, as that run wrote it: nothing, if it has only just got it. */
+static lk_status refuse(const char *dir, int fd)
+{
+    char        holder[HOLDER_BYTES + 1] = "", since[64] = "";
+    struct stat info;
+    struct tm   when;
+    ssize_t     got = pread(fd, holder, HOLDER_BYTES, 0);
+
+    holder[got > 0 ? got : 0]     = '\0';
+    holder[strcspn(holder, "\n")] = '\0';
+    if (fstat(fd, &info) == 0 && gmtime_r(&info.st_mtime, &when) != NULL)
+        (void)strftime(since, sizeof since, ", since %Y-%m-%d %H:%M:%S UTC", &when);
+    return lk_fail(LK_EIO,
+                   "another run is using '%s': %s%s; wait for its end, stop it, or give another "
+                   "--checkpoint directory",
+                   dir, holder[0] != '\0' ? holder : "it is just starting", since);
+}
+
+lk_status lki_lock_check(const char *dir)
+{
+    char         path[LKI_PATH_BYTES];
+    struct flock lock = whole_file();
+    LK_TRY(lki_directory_join(path, dir, LOCK_NAME));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return LK_OK; /* nobody has been here; what else it may be, taking it will say */
+    bool      held   = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    lk_status status = held ? refuse(dir, fd) : LK_OK;
+    (void)close(fd);
+    return status;
+}
+
+/* Whether `path` still names the open file. */
+static bool is_current(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+static void sign(int fd)
+{
+    char text[HOLDER_BYTES], host[65] = "";
+    (void)gethostname(host, sizeof host - 1);
+    int length = snprintf(text, sizeof text, "pid %ld on %s\n", (long)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length)
+        return; /* a full disk: the lock holds all the same */
+}
+
+lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal)
+{
+    char         path[LKI_PATH_BYTES];
+    struct flock lock = whole_file();
+
+    LK_TRY(lki_directory_join(path, dir, LOCK_NAME));
+    for (;;) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+            return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
+        int error = fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
+        if (error == EAGAIN || error == EACCES) {
+            lk_status status = refuse(dir, fd);
+            (void)close(fd);
+            return status;
+        }
+        if (error == 0 && !is_current(fd, path)) {
+            (void)close(fd);
+            continue;
+        }
+        if (error != 0)
+            lki_journal_note(
+                journal, "note: '%s' cannot be locked (%s): see to it that no other run uses it",
+                dir, strerror(error));
+        sign(fd);
+        *out = fd;
+        return LK_OK;
+    }
+}
+
+void lki_lock_drop(int fd, const char *dir)
+{
+    char path[LKI_PATH_BYTES];
+    if (fd < 0)
+        return;
+    if (lki_directory_join(path, dir, LOCK_NAME) == LK_OK)
+        (void)unlink(path);
+    (void)close(fd);
+}

@@ -1,0 +1,135 @@
+/* lock_test.c -- the lock on a checkpoint directory where the file system has none, or changes
+ * under it.
+ *
+ * Method: the linker puts fcntl() below before the C library's (lock_test.wrap): it can fail like a
+ *         file system without locks, or let another run finish between opening and locking.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "train/session.h"
+
+static struct {
+    int         error;   /* what locking fails with; 0: it works */
+    const char *removed; /* what disappears just before the next lock; NULL: nothing */
+} now;
+
+int __real_fcntl(int fd, int command, void *argument);
+int __wrap_fcntl(int fd, int command, void *argument);
+
+int __wrap_fcntl(int fd, int command, void *argument)
+{
+    if (command == F_OFD_SETLK && now.removed != NULL) {
+        (void)unlink(now.removed);
+        now.removed = NULL;
+    }
+    if (command == F_OFD_SETLK && now.error != 0) {
+        errno = now.error;
+        return -1;
+    }
+    return __real_fcntl(fd, command, argument);
+}
+
+static char folder[40], path[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    now = (__typeof__(now)){ 0, NULL };
+    strcpy(folder, "/tmp/lockstep-lock-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/.lock", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+static void is_taken_once_and_leaves_nothing(void **state)
+{
+    int mine, other = -1;
+    (void)state;
+    assert_int_equal(lki_lock_check(folder), LK_OK);
+    assert_int_equal(lki_lock_take(&mine, folder, NULL), LK_OK);
+    assert_int_equal(lki_lock_check(folder), LK_EIO);
+    assert_int_equal(lki_lock_take(&other, folder, NULL), LK_EIO);
+    assert_int_equal(other, -1);
+    assert_non_null(strstr(lk_error_last()->message, folder));
+    lki_lock_drop(mine, folder);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(lki_lock_check(folder), LK_OK);
+}
+
+static void a_file_that_is_gone_is_no_lock(void **state)
+{
+    int mine, other;
+    (void)state;
+    now.removed = path; /* a run ends just after we have opened its file */
+    assert_int_equal(lki_lock_take(&mine, folder, NULL), LK_OK);
+    assert_int_equal(lki_lock_take(&other, folder, NULL), LK_EIO);
+    lki_lock_drop(mine, folder);
+}
+
+/* What `errno` from locking makes rank 0 say. */
+static void note_of(int error, char *out, size_t bytes)
+{
+    lk_train_config config  = { .quiet = true };
+    lki_journal    *journal = NULL;
+    char            said[64];
+    int             mine, before = dup(STDERR_FILENO);
+    (void)snprintf(said, sizeof said, "%s.said", folder);
+    assert_int_equal(lki_journal_open(&journal, &config), LK_OK);
+    assert_non_null(freopen(said, "w", stderr));
+    now.error        = error;
+    lk_status status = lki_lock_take(&mine, folder, journal);
+    (void)fflush(stderr);
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    assert_int_equal(status, LK_OK);
+    FILE *file = fopen(said, "r");
+    assert_non_null(file);
+    out[fread(out, 1, bytes - 1, file)] = '\0';
+    (void)fclose(file);
+    (void)unlink(said);
+    lki_lock_drop(mine, folder);
+    lki_journal_free(journal);
+}
+
+static void no_locks_here_is_said(void **state)
+{
+    static const int errors[] = { ENOLCK, EOPNOTSUPP, EINVAL };
+    (void)state;
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        char said[512], wanted[256];
+        note_of(errors[i], said, sizeof said);
+        (void)snprintf(wanted, sizeof wanted, "note: '%s' cannot be locked (%s): see to it that",
+                       folder, strerror(errors[i]));
+        assert_non_null(strstr(said, wanted));
+    }
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(is_taken_once_and_leaves_nothing),
+        CASE(a_file_that_is_gone_is_no_lock),
+        CASE(no_locks_here_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* lock_test.c -- one run at a time in a checkpoint directory.
+ *
+ * Goal:   a second run into a directory in use is refused before it does anything, told who uses
+ *         it, and disturbs nobody; of runs that start together one wins; what a crash leaves holds
+ *         nobody up.
+ * Method: the command itself; the first run is held in its log's pipe (job.h).
+ */
+#include "faults/job.h"
+
+#define RUN MLP "--checkpoint ck --steps 60 "
+#define THERE MLP "--checkpoint ../ck --steps 60 "
+
+static void assert_refused(const command_result *r, pid_t holder)
+{
+    char wanted[200], host[65] = "";
+    (void)gethostname(host, sizeof host - 1);
+    (void)snprintf(wanted, sizeof wanted, "another run is using '../ck': pid %d on %s, since 20",
+                   (int)holder, host);
+    if (r->status != 1)
+        fail_msg("status %d: %s", r->status, r->err);
+    assert_says(r->err, wanted);
+    assert_says(r->err, " UTC; wait for its end, stop it, or give another --checkpoint directory");
+    assert_null(strstr(r->err, "step 1/"));
+    assert_string_equal(r->out, "");
+}
+
+static void a_second_run_is_told_who_is_there(void **state)
+{
+    static const char *const modes[] = { "--log pipe", "--log pipe --worker-mode threads" };
+    static job               j;
+    static command_result    r;
+    char                     wanted[65], digits[65], line[512], other[48];
+    (void)snprintf(other, sizeof other, "%.31s/other", (const char *)*state);
+    assert_int_equal(mkdir(other, 0700), 0);
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(line, sizeof line, RUN "--checkpoint-every 5 %s", modes[i]);
+        job_start(&j, *state, 2, line);
+        job_await_step(&j, HIT_AT);
+        run_command(&r, other, THERE "--workers 3");
+        assert_refused(&r, j.worker[0]);
+        run_command(&r, other, THERE "--workers 1 --resume --worker-mode threads");
+        assert_refused(&r, j.worker[0]);
+        j.hit_at = seconds_now();
+        (void)memset(j.worker, 0, sizeof j.worker);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 0);
+        read_weights(&j.result, digits);
+        assert_string_equal(digits, wanted);
+        goes_on(*state, MLP, 2, STEPS, wanted); /* and nothing is left but steps */
+        forget(*state);
+    }
+}
+
+static void what_a_crash_leaves_is_free(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (int launcher = 0; launcher < 2; launcher++) {
+        static command_result r;
+        job_start(&j, *state, 2, RUN "--checkpoint-every 5 --log pipe");
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, launcher ? j.pid : j.worker[0], SIGKILL);
+        (void)job_wait(&j);
+        (void)run_shell(&r, *state, "cat ck/.lock");
+        assert_says(r.out, "pid "); /* so the test is about something */
+        goes_on(*state, MLP, 3, STEPS, wanted);
+        forget(*state);
+    }
+}
+
+/* However close together they start: one does all of it, the others nothing. */
+static void of_runs_started_together_one_wins(void **state)
+{
+    enum { ROUNDS = 8, RUNS = 3 };
+    static command_result r;
+    char                  wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned won = 0, used = 0, later = 0;
+        (void)run_shell(&r, *state,
+                        "for i in 1 2 3; do " LK_TEST_COMMAND " " RUN
+                        "--checkpoint-every 20 --quiet --workers $i >out$i 2>err$i & done; wait; "
+                        "cat out? err?");
+        for (const char *at = r.out; (at = strstr(at, "weights ")) != NULL; at++, won++)
+            assert_int_equal(strncmp(at + 8, wanted, 64), 0);
+        for (const char *at = r.out; (at = strstr(at, "another run is using 'ck'")) != NULL; at++)
+            used++;
+        for (const char *at = r.out; (at = strstr(at, "already has checkpoints")) != NULL; at++)
+            later++;
+        if (won != 1 || won + used + later != RUNS)
+            fail_msg("round %d: %u won, %u were refused, %u came later: %s", round, won, used,
+                     later, r.out);
+        forget(*state);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_second_run_is_told_who_is_there, begin_afresh),
+        cmocka_unit_test_setup(what_a_crash_leaves_is_free, begin_afresh),
+        cmocka_unit_test_setup(of_runs_started_together_one_wins, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
