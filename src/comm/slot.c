@@ -153,7 +153,7 @@ static lk_status first_failure(const lk_comm *comm, const lki_op *op)
 lk_status lki_agree(lk_comm *comm, lk_status mine)
 {
     lk_error error = *lk_error_last(); /* of `mine`, before anything below fails */
-    lki_op   op;
+    lki_op   op    = { 0 };
 
     LK_TRY(lki_op_open(&op, comm, lki_print_make(LKI_OP_AGREE, LK_F32, 0, 0)));
     outcome *told = lki_op_payload(comm, &op, comm->rank, sizeof *told);

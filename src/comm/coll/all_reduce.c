@@ -43,6 +43,7 @@ static void copy_parts(const lk_request *r, size_t at, size_t bytes, unsigned ch
 {
     const lki_reduction *v = &r->reduce;
 
+    LK_ASSERT((out == NULL) != (in == NULL));
     for (size_t k = 0; k < v->part_count && bytes > 0; k++) {
         size_t part = v->parts[k].count * v->width;
         if (at >= part) {
@@ -94,8 +95,10 @@ static void sum(const lk_request *r, const void *const *from, void *out, size_t 
 /* The slice that `rank` sums, of a vector of `count` elements: whole cache lines. */
 static void slice_of(const lk_request *r, size_t count, uint32_t rank, size_t *first, size_t *end)
 {
-    size_t size = r->comm->size;
-    size_t each = lki_round_up((count + size - 1) / size, LKI_LINE / r->reduce.width);
+    size_t size = r->comm->size, width = r->reduce.width;
+
+    LK_ASSERT(size > 0 && width > 0 && width <= LKI_LINE);
+    size_t each = lki_round_up((count + size - 1) / size, LKI_LINE / width);
     *first      = lki_min(each * rank, count);
     *end        = lki_min(*first + each, count);
 }

@@ -100,8 +100,11 @@ lki_reach lki_reach_of(const lk_request *r, uint32_t rank)
 
 size_t lki_share(const lk_request *r)
 {
+    size_t size = r->comm->size;
+
+    LK_ASSERT(size > 0);
     if (r->route == NULL || r->route->personal)
-        return (size_t)LKI_STAGE_BYTES / r->comm->size / LKI_LINE * LKI_LINE;
+        return LKI_STAGE_BYTES / size / LKI_LINE * LKI_LINE;
     return LKI_STAGE_BYTES;
 }
 
