@@ -1,4 +1,4 @@
-/* base/float.h -- how this thread's processor rounds and treats tiny numbers.
+/* base/float.h -- how this thread's processor rounds and treats tiny numbers; which are finite.
  *
  * A program linked with -ffast-math flushes subnormal numbers to zero in all its threads, and one
  * may round in another direction: both change bits without any sign.  A new thread inherits the
@@ -8,7 +8,9 @@
 #ifndef LKI_FLOAT_H
 #define LKI_FLOAT_H
 
+#include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__x86_64__)
@@ -44,6 +46,15 @@ static inline void lki_float_mode_set(uint64_t mode)
 static inline bool lki_float_is_standard(void)
 {
     return lki_float_mode() == LKI_FLOAT_STANDARD;
+}
+
+/* How many values stand before the first that is infinite or no number; `count`: there is none. */
+static inline size_t lki_finite_count(const float *values, size_t count)
+{
+    size_t i = 0;
+    while (i < count && isfinite(values[i]))
+        i++;
+    return i;
 }
 
 #endif

@@ -314,6 +314,28 @@ static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_
     return LK_OK;
 }
 
+/* What a run is for: weights, and what the last evaluation says of them.  All ranks see the same.
+ */
+static lk_status check_end(const lki_session *s, const lk_train_result *result)
+{
+    static const char  advice[]  = "lower the learning rate or clip the gradient";
+    unsigned long long steps     = s->config->steps;
+    bool               evaluated = lk_dataset_describe(s->dataset)->validation_count > 0;
+
+    for (uint32_t p = 0; p < s->param_count; p++) {
+        const float *values = lk_parallel_param(s->parallel, p);
+        size_t       count  = lk_shape_count(s->params[p].shape);
+        size_t       finite = lki_finite_count(values, count);
+        if (finite < count)
+            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps, finite,
+                           s->params[p].name, (double)values[finite], advice);
+    }
+    if (evaluated && s->start < steps && !isfinite(result->validation_loss))
+        return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,
+                       advice);
+    return LK_OK;
+}
+
 static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
 {
     result->steps = done;
@@ -339,6 +361,8 @@ static lk_status loop(lki_session *s, lk_train_result *result)
         LK_TRY(lki_journal_step(s->journal, &record));
         LK_TRY(after_step(s, done, &stop, result));
     }
+    if (done == c->steps)
+        LK_TRY(check_end(s, result));
     LK_TRY(finish(s, done, result));
     if (done == c->steps)
         return LK_OK;

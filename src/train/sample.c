@@ -153,6 +153,12 @@ static lk_status load_weights(sampler *s)
                            s->options->path, params[i].name);
         size_t count = lk_shape_count(params[i].shape);
         memcpy(to, tensor->data, count * sizeof(float));
+        size_t finite = lki_finite_count(to, count);
+        if (finite < count)
+            return lk_fail(LK_EFORMAT,
+                           "'%s': element %zu of tensor '%s' is %g; with such weights there is no "
+                           "text to be had",
+                           s->options->path, finite, tensor->name, (double)to[finite]);
         s->params[i] = to;
         to += count;
     }

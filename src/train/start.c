@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "train/session.h"
@@ -315,25 +316,36 @@ static void to_floats(const lk_tensor *tensor, size_t count, float *out)
     }
 }
 
+/* Element by element of one tensor of the file, as floats. */
+static lk_status read_init(const lk_safetensors *file, const char *path, const lk_param *param,
+                           size_t count, float *values)
+{
+    const lk_tensor *tensor;
+    LK_TRY(init_tensor(&tensor, file, path, param));
+    if (tensor->dtype == LK_F32)
+        memcpy(values, tensor->data, count * sizeof *values);
+    else
+        to_floats(tensor, count, values);
+    size_t finite = lki_finite_count(values, count);
+    if (finite < count)
+        return lk_fail(LK_EFORMAT, "'%s': element %zu of tensor '%s' is %g; weights must be finite",
+                       path, finite, tensor->name, (double)values[finite]);
+    return LK_OK;
+}
+
 static lk_status load_init(lki_session *session)
 {
-    const char      *path = session->config->init;
-    const lk_tensor *tensor;
-    lk_safetensors  *file   = NULL;
-    lk_status        status = lk_safetensors_open(&file, path);
+    const char     *path   = session->config->init;
+    lk_safetensors *file   = NULL;
+    lk_status       status = lk_safetensors_open(&file, path);
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
         size_t count  = lk_shape_count(session->params[p].shape);
         float *values = NULL;
         status        = LKI_NEW(&values, count, "initial values");
         if (status == LK_OK)
-            status = init_tensor(&tensor, file, path, &session->params[p]);
-        if (status == LK_OK) {
-            if (tensor->dtype == LK_F32)
-                memcpy(values, tensor->data, count * sizeof *values);
-            else
-                to_floats(tensor, count, values);
+            status = read_init(file, path, &session->params[p], count, values);
+        if (status == LK_OK)
             status = lk_parallel_load(session->parallel, p, 0, values);
-        }
         lki_free(values);
     }
     lk_safetensors_free(file);

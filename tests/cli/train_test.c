@@ -2,6 +2,9 @@
 #include "cli/command.h"
 
 #define DATA "--data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "
+#define GPT                                                                                        \
+    "--layers 1 --heads 2 --width 16 --context 16 --global-batch 8 --optimizer adamw --lr 1e-2 "   \
+    "--quiet "
 #define MLP "train mlp " DATA "--hidden 8 --global-batch 8 --micro-batch 2 --lr 0.1 "
 
 static void the_last_line_is_the_weights(void **state)
@@ -124,11 +127,8 @@ static void a_trained_gpt_writes(void **state)
     static const char     sample[] = "sample run --prompt ab --tokens 40 ";
     static command_result r, again;
     char                  line[256];
-    (void)run_shell(&r, *state, "yes abcdefg | tr -d '\\n' | head -c 6000 > text");
-    run_command(&r, *state,
-                "train gpt --data text:text --layers 1 --heads 2 --width 16 --context 16 "
-                "--global-batch 8 --steps 100 --optimizer adamw --lr 1e-2 --quiet "
-                "--checkpoint run");
+    (void)run_shell(&r, *state, "rm -rf run; yes abcdefg | tr -d '\\n' | head -c 6000 > text");
+    run_command(&r, *state, "train gpt --data text:text " GPT "--steps 100 --checkpoint run");
     assert_int_equal(r.status, 0);
     (void)snprintf(line, sizeof line, "%s--temperature 0", sample);
     run_command(&r, *state, line);
@@ -156,6 +156,60 @@ static void a_trained_gpt_writes(void **state)
     assert_says(again.out, "abcdefgabcdefg");
 }
 
+/* Writes a NaN over the 4 bytes that stand so far from the file's end. */
+#define POISON(file, from_end)                                                                     \
+    "printf '\\000\\000\\300\\177' | dd of=" file " bs=1 conv=notrunc seek=$(($(stat -c %s " file  \
+    ") - " #from_end "))"
+
+static void weights_that_are_not_finite_are_refused(void **state)
+{
+    static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
+    static command_result    r;
+    (void)run_shell(&r, *state, "rm -rf run; yes abcdefg | tr -d '\\n' | head -c 6000 > text");
+    run_command(&r, *state, "train gpt --data text:text " GPT "--steps 2 --checkpoint run");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state,
+                    "cp run/step-00000002/model.safetensors bad && " /* ln_f.bias is last */
+                    POISON("bad", 8) " && " POISON("bad", 100));
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "sample bad --heads 2 --prompt ab");
+    assert_int_equal(r.status, 1);
+    assert_string_equal(r.out, "");
+    assert_says(r.err, "'bad': element 7 of tensor 'ln_f.weight' is nan");
+    for (size_t i = 0; i < 2; i++) {
+        char line[512];
+        (void)snprintf(line, sizeof line,
+                       "train gpt --data text:text " GPT "--micro-batch 4 --steps 2 --init bad %s",
+                       modes[i]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 1);
+        assert_string_equal(r.out, "");
+        assert_says(r.err, "'bad': element 7 of tensor 'ln_f.weight' is nan");
+    }
+}
+
+static void an_end_that_is_not_finite_has_status_3(void **state)
+{
+    static const struct {
+        const char *options, *message;
+    } cases[] = {
+        { "--lr 1e30 --validation 0.25", "step 1: the validation loss is not finite" },
+        { "--lr 1e300", "step 1: element 0 of '" },
+    };
+    static const char *const modes[] = { "--workers 2", "--workers 2 --worker-mode threads" };
+    for (size_t i = 0; i < 4; i++) {
+        char                  line[512];
+        static command_result r;
+        (void)snprintf(line, sizeof line, MLP "--steps 1 --quiet %s %s", cases[i / 2].options,
+                       modes[i % 2]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 3);
+        assert_string_equal(r.out, "");
+        assert_says(r.err, cases[i / 2].message);
+        assert_says(r.err, "lower the learning rate or clip the gradient");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +217,8 @@ int main(void)
         cmocka_unit_test(a_config_file_is_the_same_options),
         cmocka_unit_test(a_config_file_is_quoted_in_errors),
         cmocka_unit_test(a_loss_that_is_not_finite_has_status_3),
+        cmocka_unit_test(weights_that_are_not_finite_are_refused),
+        cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
         cmocka_unit_test(a_trained_gpt_writes),
     };
