@@ -1,10 +1,12 @@
 /* journal.c -- one JSON object a step for programs, one moving line for people.
  *
  * The log is line-buffered: a killed run leaves whole lines.  Resuming cuts it back to the
- * checkpoint's step, so that every step stands in it once.  Progress goes to stderr: a bar on a
+ * checkpoint's step, so that every step stands in it once; no checkpoint gets its name before the
+ * log up to it is on the disk, so that none is missing either.  Progress goes to stderr: a bar on a
  * terminal, now and then a plain line elsewhere.
  */
 #include <errno.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "checkpoint/directory.h"
 #include "train/session.h"
 
 enum { BAR = 24, PLAIN_LINES = 20 };
@@ -65,6 +68,23 @@ static lk_status log_open(lki_journal *journal, const char *path, uint64_t start
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
+    if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* a pipe, a device, somebody's link */
+        return LK_OK;
+    char parent[LKI_PATH_BYTES];
+    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+        return lk_fail(LK_EINVAL, "--log has a path of %zu bytes", strlen(path));
+    return lki_directory_sync(dirname(parent)); /* its name */
+}
+
+lk_status lki_journal_sync(lki_journal *journal)
+{
+    struct stat info;
+    if (journal == NULL || journal->log == NULL || fstat(fileno(journal->log), &info) != 0 ||
+        !S_ISREG(info.st_mode))
+        return LK_OK;
+    if (fsync(fileno(journal->log)) != 0)
+        return lk_fail(LK_EIO, "cannot bring the log '%s' to the disk: fsync: %s",
+                       journal->config->log, strerror(errno));
     return LK_OK;
 }
 

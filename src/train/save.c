@@ -95,8 +95,8 @@ static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
                                   .exactness_id = session->exactness_id,
                                   .weights      = weights,
                                   .config       = text };
-    lk_status          status = LK_OK;
-    if (!is_there_already(config->checkpoint, &info))
+    lk_status          status = lki_journal_sync(session->journal);
+    if (status == LK_OK && !is_there_already(config->checkpoint, &info))
         status = lk_checkpoint_write(config->checkpoint, &info, s->files, s->file_count,
                                      config->keep ? config->keep : 3);
     free(text);

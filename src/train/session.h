@@ -120,6 +120,9 @@ void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
 LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
                                               double accuracy);
+
+/* Waits until the log is on the disk, where it is a file. */
+LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);
 
 /* A line on stderr between progress lines, printf-like: notes always, the rest unless quiet. */
