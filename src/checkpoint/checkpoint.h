@@ -1,10 +1,14 @@
-/* checkpoint/checkpoint.h -- what the writer asks of the reader. */
+/* checkpoint/checkpoint.h -- what the writer asks of the reader, and others of the hashes. */
 #ifndef LKI_CHECKPOINT_H
 #define LKI_CHECKPOINT_H
 
+#include "base/hash.h"
 #include "lockstep/checkpoint.h"
 
 /* Whether the manifest of a step verifies and every file is there with its size.  Reads no data. */
 bool lki_checkpoint_complete(const char *step_path);
+
+/* Adds elements of `dtype` to a hash that people compare: as they are, but every NaN as one. */
+void lki_hash_elements(lki_sha256 *hash, lk_dtype dtype, const void *data, uint64_t bytes);
 
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "checkpoint/checkpoint.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "files and hashes are little-endian and are taken from memory as they are");
@@ -81,9 +82,20 @@ static bool is_tied(const lk_tensor *tensors, size_t index)
     return false;
 }
 
-static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
+void lki_hash_elements(lki_sha256 *hash, lk_dtype dtype, const void *data, uint64_t bytes)
 {
     _Alignas(8) uint8_t chunk[CHUNK_BYTES];
+    const uint8_t *at = data;
+    for (size_t length; bytes > 0; at += length, bytes -= length) {
+        length = bytes < CHUNK_BYTES ? (size_t)bytes : CHUNK_BYTES;
+        memcpy(chunk, at, length);
+        canonical(chunk, length, dtype);
+        lki_sha256_add(hash, chunk, length);
+    }
+}
+
+static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
+{
     size_t  name_bytes = strlen(tensor->name);
     uint8_t code       = (uint8_t)tensor->dtype;
 
@@ -92,16 +104,7 @@ static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
     lki_sha256_add(hash, &code, sizeof code);
     hash_u32(hash, tensor->shape.rank);
     lki_sha256_add(hash, tensor->shape.dims, tensor->shape.rank * sizeof tensor->shape.dims[0]);
-
-    const uint8_t *data = tensor->data;
-    for (uint64_t left = data_bytes(tensor); left > 0;) {
-        size_t bytes = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
-        memcpy(chunk, data, bytes);
-        canonical(chunk, bytes, tensor->dtype);
-        lki_sha256_add(hash, chunk, bytes);
-        data += bytes;
-        left -= bytes;
-    }
+    lki_hash_elements(hash, tensor->dtype, tensor->data, data_bytes(tensor));
 }
 
 void lk_weights_hash(const lk_tensor *tensors, size_t count, char hex[65])

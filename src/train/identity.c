@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "checkpoint/checkpoint.h"
 #include "train/session.h"
 
 /* Raised by whoever changes the bits that a kernel, the random numbers or the tree produce. */
@@ -205,12 +206,12 @@ lk_status lki_run_hash(const lki_session *session, const char *weights, char hex
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, weights, 64);
     for (uint32_t s = 0; s < session->state_count; s++)
-        lki_sha256_add(&hash, lk_parallel_state_data(session->parallel, s),
-                       session->states[s].count * sizeof(float));
+        lki_hash_elements(&hash, LK_F32, lk_parallel_state_data(session->parallel, s),
+                          session->states[s].count * sizeof(float));
     for (uint32_t i = 1; i <= slots; i++)
         for (uint32_t p = 0; p < session->param_count; p++)
-            lki_sha256_add(&hash, lk_parallel_value(session->parallel, p, i),
-                           lk_shape_count(session->params[p].shape) * sizeof(float));
+            lki_hash_elements(&hash, LK_F32, lk_parallel_value(session->parallel, p, i),
+                              lk_shape_count(session->params[p].shape) * sizeof(float));
     lki_sha256_add(&hash, session->loss_chain, strlen(session->loss_chain));
     lki_sha256_end(&hash, hex);
     return LK_OK;
