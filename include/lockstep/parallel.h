@@ -6,8 +6,7 @@
  *     lk_parallel_open(&p, comm, params, count, &options);
  *     for each step:
  *         lk_parallel_begin(p, step);
- *         while (lk_parallel_next(p, &turn)) {      // my virtual workers, micro-batch by
- * micro-batch
+ *         while (lk_parallel_next(p, &turn)) {      // my virtual workers and micro-batches
  *             ... read lk_parallel_param(p, i), add to lk_parallel_grad(p, term) ...
  *             lk_parallel_report(p, loss_sum, sample_count, hits);
  *         }
@@ -94,10 +93,11 @@ typedef struct {
     uint32_t virtual_worker, micro_index;
 } lk_parallel_turn;
 
+/* Every step is begun once and finished once: anything else is LK_EINVAL and changes nothing. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 
-/* The next micro-batch to compute; false when this rank's part is done (or something failed:
- * lk_parallel_finish() says so). */
+/* The next micro-batch to compute; false when this rank's part is done (or something failed, or no
+ * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
 
 /* Where the current turn adds the sum of its samples' gradients; NULL-terminated use is not

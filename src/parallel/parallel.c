@@ -254,14 +254,18 @@ lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
 {
     if (failed(parallel))
         return lki_fail_again(&parallel->failure);
+    if (parallel->under_way)
+        return lk_fail(LK_EINVAL, "step %llu is under way: lk_parallel_finish() ends it",
+                       (unsigned long long)parallel->step);
     if (!lki_float_is_standard())
         return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
                                   "direction, as programs linked with -ffast-math do: its bits "
                                   "would not be those of others; link without it");
-    parallel->step    = step;
-    parallel->leaf    = 0;
-    parallel->micro   = 0;
-    parallel->turning = false;
+    parallel->under_way = true;
+    parallel->step      = step;
+    parallel->leaf      = 0;
+    parallel->micro     = 0;
+    parallel->turning   = false;
     return LK_OK;
 }
 
@@ -298,7 +302,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
     if (parallel->turning)
         end_turn(parallel);
-    if (failed(parallel) || parallel->leaf == parallel->plan.count)
+    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->plan.count)
         return false;
     if (parallel->micro == 0)
         begin_leaf(parallel);
@@ -355,12 +359,15 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     float           *sums = NULL;
     lk_parallel_turn turn;
     *result = (lk_step_result){ 0 };
+    if (!parallel->under_way && !failed(parallel))
+        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
     while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
         continue;
     if (!failed(parallel))
         keep(parallel, parallel->ops->reduce(parallel, &sums));
     if (!failed(parallel))
         keep(parallel, lki_step_finish(parallel, sums, lr, result));
+    parallel->under_way = false;
     return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
 }
 

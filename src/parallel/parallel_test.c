@@ -49,7 +49,8 @@ typedef enum {
     OTHER_SHAPE,
     OTHER_VALUES,
     OTHER_TERMS,
-    OTHER_ROUNDING
+    OTHER_ROUNDING,
+    OUT_OF_TURN
 } mischief;
 
 /* One run, and what a rank of it leaves behind. */
@@ -105,10 +106,26 @@ static void add_gradients(lk_parallel *p, const world *w, uint32_t step, lk_para
             lk_parallel_state_sum(p, s)[i] += 3 * noise((uint32_t)i, step, v, turn.micro_index);
 }
 
+/* Calls that do not belong where they are made: each must be refused, and change nothing. */
+static lk_status call_out_of_turn(lk_parallel *p, bool under_way)
+{
+    lk_step_result   result;
+    lk_parallel_turn turn;
+    bool             refused;
+    if (under_way)
+        refused = lk_parallel_begin(p, 0) == LK_EINVAL;
+    else
+        refused = !lk_parallel_next(p, &turn) && lk_parallel_finish(p, 0.01, &result) == LK_EINVAL;
+    return refused ? LK_OK : lk_fail(LK_EFORMAT, "a call out of turn was let through");
+}
+
 static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha256 *hash)
 {
     lk_parallel_turn turn;
     lk_step_result   result;
+    bool             out_of_turn = run->world->mischief == OUT_OF_TURN;
+    if (out_of_turn)
+        LK_TRY(call_out_of_turn(p, false));
     LK_TRY(lk_parallel_begin(p, step));
     while (lk_parallel_next(p, &turn)) {
         if (step == 0 && turn.micro_index == 0)
@@ -116,6 +133,8 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
         add_gradients(p, run->world, step, turn);
         lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3,
                            1);
+        if (out_of_turn)
+            LK_TRY(call_out_of_turn(p, true));
     }
     if (run->world->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
         ((float *)(uintptr_t)lk_parallel_param(p, 1))[4096 + 7] += 1.0f;
@@ -350,6 +369,21 @@ static void refuses_a_thread_that_rounds_otherwise(void **state)
     fails_with(OTHER_ROUNDING, LK_EINVAL, "-ffast-math");
 }
 
+/* Begun again, a step would forget the reductions it has started; finished again, it would update
+ * with the old gradient. */
+static void refuses_calls_out_of_turn(void **state)
+{
+    char  want[65], got[65];
+    world single = make_world("single", 8, 1), ddp = make_world("ddp", 8, 3);
+    (void)state;
+    hash_of(&single, want);
+    ddp.announce             = true;
+    ddp.options.bucket_bytes = 17000;
+    ddp.mischief             = OUT_OF_TURN;
+    hash_of(&ddp, got);
+    assert_string_equal(got, want);
+}
+
 static void refuses_more_workers_than_virtual_workers(void **state)
 {
     (void)state;
@@ -373,6 +407,7 @@ int main(void)
         cmocka_unit_test(names_the_tensor_whose_values_differ),
         cmocka_unit_test(names_another_order_of_terms),
         cmocka_unit_test(refuses_a_thread_that_rounds_otherwise),
+        cmocka_unit_test(refuses_calls_out_of_turn),
         cmocka_unit_test(refuses_more_workers_than_virtual_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,8 @@ struct lk_parallel {
     uint8_t  *ready;   /* terms announced by the current virtual worker */
     double   *scratch; /* as many as parameters or virtual workers */
 
-    /* The step under way. */
+    /* The step under way, if there is one. */
+    bool     under_way;
     uint64_t step;
     uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my range */
     bool     turning;
