@@ -51,6 +51,13 @@ LK_API void lk_comm_free(lk_comm *comm);
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
 LK_API uint32_t lk_comm_size(const lk_comm *comm);
 
+/* Where the ranks are.  Hosts are numbered from 0 in the order of their lowest ranks; the ranks of
+ * one host share memory (arenas), and are numbered from 0 there in the order of their ranks. */
+LK_API uint32_t lk_comm_hosts(const lk_comm *comm);
+LK_API uint32_t lk_comm_host(const lk_comm *comm, uint32_t rank);
+LK_API uint32_t lk_comm_local_rank(const lk_comm *comm, uint32_t rank);
+LK_API uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host);
+
 /* Where this rank is, for the errors that others print about it: "step 12", "backward". The text
  * is copied (63 bytes). Cheap: call it as often as the place changes. */
 LK_API void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase);
@@ -89,6 +96,12 @@ LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_c
  * return (lack of memory is LK_ENOMEM here, not a signal later).  All ranks give the same name
  * and size.  The arena is unmapped by lk_comm_free() at the latest. */
 LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes);
+/* Collective.  Piece r of what begins at `offset` (bytes[r] bytes, one piece behind the other) was
+ * written by rank r; on return every host's arena has all of them.  On one host that is a barrier.
+ * All ranks give the same list. */
+LK_API LK_NODISCARD lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset,
+                                              const size_t *bytes);
+
 LK_API void *lk_arena_data(const lk_arena *arena); /* this rank's mapping; 64-byte aligned */
 LK_API size_t lk_arena_bytes(const lk_arena *arena);
 
@@ -237,7 +250,8 @@ typedef struct {
     const float *data;
 } lk_tree_node;
 
-/* Elements [first, first + count) are summed by rank `owner`. */
+/* Elements [first, first + count) are summed by rank `owner`; on several hosts by one rank of each:
+ * that whose local rank is `owner` modulo the local size. */
 typedef struct {
     size_t   first, count;
     uint32_t owner;

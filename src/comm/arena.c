@@ -266,6 +266,17 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     return LK_OK;
 }
 
+lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
+{
+    size_t end = offset;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        if (__builtin_add_overflow(end, bytes[rank], &end) || end > arena->bytes)
+            return lk_fail(LK_EINVAL, "mirror: the pieces up to rank %u's end outside of the arena "
+                           "of %zu bytes", rank, arena->bytes);
+    return lk_barrier(comm);
+}
+
 void lki_arenas_close(lk_comm *comm)
 {
     while (comm->arenas != NULL) {

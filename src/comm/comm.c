@@ -275,6 +275,30 @@ uint32_t lk_comm_size(const lk_comm *comm)
     return comm->size;
 }
 
+uint32_t lk_comm_hosts(const lk_comm *comm)
+{
+    (void)comm;
+    return 1;
+}
+
+uint32_t lk_comm_host(const lk_comm *comm, uint32_t rank)
+{
+    LK_ASSERT(rank < comm->size);
+    return 0;
+}
+
+uint32_t lk_comm_local_rank(const lk_comm *comm, uint32_t rank)
+{
+    LK_ASSERT(rank < comm->size);
+    return rank;
+}
+
+uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host)
+{
+    LK_ASSERT(host == 0);
+    return comm->size;
+}
+
 bool lki_comm_stop_requested(const lk_comm *comm)
 {
     return atomic_load(&comm->board->stop) != 0;

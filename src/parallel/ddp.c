@@ -59,38 +59,49 @@ static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
+/* Buffers of all ranks of a host; *before: those of the ranks before me on mine. */
+static size_t buffers_of(const lk_parallel *parallel, uint32_t host, size_t *before)
+{
+    size_t total = 0;
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        lki_virtual_plan plan;
+        if (r == parallel->rank)
+            *before = total;
+        if (lk_comm_host(parallel->comm, r) != host)
+            continue;
+        lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
+        total += plan.buffers;
+    }
+    return total;
+}
+
 /* All ranks' buffers in one arena; mine start after those of the ranks before me. */
 static lk_status open_arena(lk_parallel *parallel, ddp *self)
 {
-    size_t total = 0, before = 0;
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
-        lki_virtual_plan plan;
-        lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
-        if (r == parallel->rank)
-            before = total;
-        total += plan.buffers;
-    }
-    size_t bytes;
-    if (__builtin_mul_overflow(total, parallel->width * sizeof(float), &bytes))
-        return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large", total,
+    size_t   most = 0, before = 0, bytes, elsewhere;
+    uint32_t here = lk_comm_host(parallel->comm, parallel->rank);
+    for (uint32_t host = 0; host < lk_comm_hosts(parallel->comm); host++)
+        most = lki_max(most, buffers_of(parallel, host, host == here ? &before : &elsewhere));
+    if (__builtin_mul_overflow(most, parallel->width * sizeof(float), &bytes))
+        return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large", most,
                        parallel->width);
     LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", bytes));
     self->buffers = (float *)lk_arena_data(self->arena) + before * parallel->width;
     return LK_OK;
 }
 
-/* Running state: micro_count rows of state_width, each dealt to the ranks in equal parts. */
+/* Running state: micro_count rows of state_width, each dealt to the owners in equal parts. */
 static lk_status state_slices(lk_parallel *parallel, ddp *self)
 {
-    size_t parts = (size_t)parallel->micro_count * parallel->ranks, i = 0;
+    size_t parts = (size_t)parallel->micro_count * parallel->owners, i = 0;
     LK_TRY(LKI_NEW(&self->state_slices, parts, "running state slices"));
     for (uint32_t k = 0; k < parallel->micro_count; k++)
-        for (uint32_t r = 0; r < parallel->ranks; r++) {
-            size_t begin = parallel->state_width * r / parallel->ranks;
-            size_t end   = parallel->state_width * (r + 1) / parallel->ranks;
+        for (uint32_t o = 0; o < parallel->owners; o++) {
+            size_t begin = parallel->state_width * o / parallel->owners;
+            size_t end   = parallel->state_width * (o + 1) / parallel->owners;
             if (end > begin)
                 self->state_slices[i++] = (lk_slice){ k * parallel->state_width + begin,
-                                                      end - begin, r };
+                                                      end - begin, o };
         }
     self->reductions[self->reduction_count++] =
         (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,

@@ -1,7 +1,7 @@
 /* layout.c -- the two spaces, the spans, the buckets and their owners; see layout.h.
  *
  * Everything here is arithmetic on the model and the options; only the owners look at the number
- * of ranks, and owners cannot change a bit: the reduction and the update are elementwise.
+ * of owners, and these cannot change a bit: the reduction and the update are elementwise.
  */
 #include "parallel/layout.h"
 
@@ -174,7 +174,8 @@ static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *opt
 }
 
 /* Spans of use 0: equal contiguous parts of their bucket's elements. */
-static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *options, uint32_t ranks)
+static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *options,
+                             uint32_t owners)
 {
     size_t   *totals = NULL, *done = NULL;
     lk_status status = LKI_NEW(&totals, layout->bucket_count, "bucket owners");
@@ -193,7 +194,7 @@ static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *opti
                 if (pass == 0)
                     totals[b] += width;
                 else {
-                    span->owner = (uint32_t)((done[b] + width / 2) * ranks / totals[b]);
+                    span->owner = (uint32_t)((done[b] + width / 2) * owners / totals[b]);
                     done[b] += width;
                 }
             }
@@ -236,7 +237,7 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
 }
 
 lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
-                          const lk_parallel_options *options, uint32_t ranks)
+                          const lk_parallel_options *options, uint32_t owners)
 {
     *out               = NULL;
     lki_layout *layout = NULL;
@@ -251,7 +252,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     if (status == LK_OK)
         status = make_buckets(layout, options);
     if (status == LK_OK)
-        status = deal_owners(layout, options, ranks);
+        status = deal_owners(layout, options, owners);
     if (status == LK_OK)
         status = make_slices(layout, options);
     if (status != LK_OK) {

@@ -6,7 +6,7 @@
  * elements.  A span is one block of at most 4096 elements of one parameter: the unit of
  * ownership, of norms and of attestation, so that no border of ours can cut a norm block.
  *
- * Ownership: the spans of a bucket are dealt to the ranks in equal contiguous parts; the further
+ * Ownership: the spans of a bucket are dealt to the owners in equal contiguous parts; the further
  * uses of a shared parameter are reduced by whoever owns the span's use 0.
  */
 #ifndef LKI_PARALLEL_LAYOUT_H
@@ -49,7 +49,7 @@ typedef struct {
 /* LK_EINVAL names the parameter or term that makes no sense. */
 LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params,
                                        uint32_t param_count, const lk_parallel_options *options,
-                                       uint32_t ranks);
+                                       uint32_t owners);
 void                   lki_layout_free(lki_layout *layout);
 
 /* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */

@@ -2,6 +2,8 @@
  *
  * All memory that ranks share is one arena, "model": parameters, the optimizer's state, running
  * state, and the tables through which ranks tell each other sums.  Gradients are the strategy's.
+ * Every host has such an arena, and owners of its own for everything in it: sums arrive complete
+ * on all hosts, so they make the same values.
  */
 #include "lockstep/parallel.h"
 
@@ -75,11 +77,9 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     parallel->params         = carve(base, &at, layout->elements * sizeof(float));
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         parallel->optimizer_state[i] = carve(base, &at, layout->elements * sizeof(float));
-    parallel->running       = carve(base, &at, parallel->state_width * sizeof(float));
-    parallel->block_sums    = carve(base, &at, layout->span_count * sizeof(double));
-    parallel->reports       = carve(base, &at, parallel->leaves * sizeof(lki_report));
-    parallel->micro_samples = carve(
-        base, &at, (size_t)parallel->leaves * parallel->micro_count * sizeof(uint64_t));
+    parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
+    parallel->block_sums = carve(base, &at, layout->span_count * sizeof(double));
+    parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
     return at;
 }
 
@@ -89,10 +89,16 @@ static lk_status own_spans(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&parallel->mine, layout->span_count, "owned spans"));
     LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
     LK_TRY(LKI_NEW(&parallel->ready, layout->term_count, "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
     LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->param_count, parallel->leaves), "sums"));
     for (size_t i = 0; i < layout->span_count; i++)
-        if (layout->spans[i].owner == parallel->rank)
+        if (lki_owns(parallel, layout->spans[i].owner))
             parallel->mine[parallel->mine_count++] = i;
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        uint32_t first, count;
+        lki_virtual_range(parallel->leaves, parallel->ranks, r, &first, &count);
+        parallel->reported[r] = count * parallel->report_bytes;
+    }
     return LK_OK;
 }
 
@@ -107,7 +113,7 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
     }
     for (uint32_t p = 0; p < layout->param_count; p++)
         lki_attest_written(parallel, p);
-    if (parallel->rank == 0)
+    if (parallel->local == 0)
         for (uint32_t s = 0; s < parallel->state_count; s++)
             for (size_t i = 0; i < parallel->states[s].count; i++)
                 parallel->running[parallel->state_at[s] + i] = parallel->states[s].initial;
@@ -123,7 +129,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
         LK_TRY(lk_exec_open(&parallel->own_exec, 1, NULL));
         parallel->exec = parallel->own_exec;
     }
-    LK_TRY(lki_layout_open(&parallel->layout, params, param_count, options, parallel->ranks));
+    LK_TRY(lki_layout_open(&parallel->layout, params, param_count, options, parallel->owners));
     LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_verify_same_model(parallel, options));
     lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
@@ -134,6 +140,18 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     return initialise(parallel, options->seed);
 }
 
+static void find_ranks(lk_parallel *parallel)
+{
+    const lk_comm *comm = parallel->comm;
+    parallel->rank      = lk_comm_rank(comm);
+    parallel->ranks     = lk_comm_size(comm);
+    parallel->local     = lk_comm_local_rank(comm, parallel->rank);
+    parallel->locals    = lk_comm_local_size(comm, lk_comm_host(comm, parallel->rank));
+    for (uint32_t host = 0; host < lk_comm_hosts(comm); host++)
+        if (lk_comm_local_size(comm, host) > parallel->owners)
+            parallel->owners = lk_comm_local_size(comm, host);
+}
+
 lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
                            uint32_t param_count, const lk_parallel_options *options)
 {
@@ -141,13 +159,14 @@ lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *par
     lk_parallel *parallel = NULL;
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
     parallel->comm        = comm;
-    parallel->rank        = lk_comm_rank(comm);
-    parallel->ranks       = lk_comm_size(comm);
+    find_ranks(parallel);
     parallel->exec        = options->exec;
     parallel->optimizer   = options->optimizer;
     parallel->clip_norm   = options->clip_norm;
     parallel->leaves      = options->virtual_workers;
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
+    parallel->report_bytes =
+        sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
 
     lk_status status = open_parts(parallel, params, param_count, options);
     if (status != LK_OK) {
@@ -171,6 +190,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->mine);
     lki_free(parallel->hashes);
     lki_free(parallel->ready);
+    lki_free(parallel->reported);
     lki_free(parallel->scratch);
     lki_free(parallel);
 }
@@ -212,7 +232,7 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
     float *to = value_at(parallel, param, which);
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_span *span = &layout->spans[i];
-        if (span->owner == parallel->rank)
+        if (lki_owns(parallel, span->owner))
             memcpy(to + span->inside, values + span->inside, span->count * sizeof *to);
     }
     lki_attest_written(parallel, param);
@@ -225,7 +245,7 @@ lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const fl
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->states[state].count;
     LK_TRY(lki_verify_same_values(parallel, "running state", values, count));
-    if (parallel->rank == 0)
+    if (parallel->local == 0)
         memcpy(parallel->running + parallel->state_at[state], values, count * sizeof *values);
     return lk_barrier(parallel->comm);
 }
@@ -292,9 +312,7 @@ static void begin_leaf(lk_parallel *parallel)
 {
     uint32_t leaf = leaf_now(parallel);
     memset(parallel->ready, 0, parallel->layout->term_count);
-    parallel->reports[leaf] = (lki_report){ 0 };
-    memset(parallel->micro_samples + (size_t)leaf * parallel->micro_count, 0,
-           parallel->micro_count * sizeof *parallel->micro_samples);
+    memset(lki_report_of(parallel, leaf), 0, parallel->report_bytes);
     keep(parallel, parallel->ops->begin_leaf(parallel, leaf, &parallel->gradients));
 }
 
@@ -346,12 +364,11 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
                         uint64_t hits)
 {
     LK_ASSERT(parallel->turning);
-    lki_report *report = &parallel->reports[leaf_now(parallel)];
+    lki_report *report = lki_report_of(parallel, leaf_now(parallel));
     report->loss += loss_sum;
     report->count += count;
     report->hits += hits;
-    parallel->micro_samples[(size_t)leaf_now(parallel) * parallel->micro_count + parallel->micro] +=
-        samples;
+    report->samples[parallel->micro] += samples;
 }
 
 lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)

@@ -2,7 +2,7 @@
  *
  * 1. Each rank, on the spans that it owns: adds the further uses of shared parameters to use 0,
  *    in order; sums the squares of each span (norms are trees over spans, then over tensors).
- * 2. A barrier: all sums, losses and counts are there.  Every rank computes the same loss and
+ * 2. A meeting: all sums, losses and counts are there.  Every rank computes the same loss and
  *    norm, and finds the same failure if either is not finite; nothing has been updated then.
  * 3. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
@@ -74,9 +74,10 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
     double *losses = parallel->scratch;
     *result        = (lk_step_result){ 0 };
     for (uint32_t v = 0; v < parallel->leaves; v++) {
-        losses[v] = parallel->reports[v].loss;
-        result->count += parallel->reports[v].count;
-        result->hits += parallel->reports[v].hits;
+        const lki_report *report = lki_report_of(parallel, v);
+        losses[v]                = report->loss;
+        result->count += report->count;
+        result->hits += report->hits;
     }
     double sum = lki_tree_sum_f64(losses, parallel->leaves);
     if (result->count == 0)
@@ -93,7 +94,7 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
 static lk_status check_finite(const lk_parallel *parallel, const lk_step_result *result)
 {
     for (uint32_t v = 0; v < parallel->leaves; v++)
-        if (!isfinite(parallel->reports[v].loss))
+        if (!isfinite(lki_report_of(parallel, v)->loss))
             return lk_fail(LK_ENONFINITE,
                            "step %llu: the loss of virtual worker %u is not finite; "
                            "lower the learning rate or clip the gradient (nothing "
@@ -147,7 +148,7 @@ void lki_attest_written(lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
-        if (layout->spans[i].owner == parallel->rank)
+        if (lki_owns(parallel, layout->spans[i].owner))
             parallel->hashes[i] = lki_xxh3(parallel->params + layout->spans[i].at,
                                            layout->spans[i].count * sizeof(float));
 }
@@ -165,15 +166,15 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 }
 
 /* Running state: one update per micro-batch index, in order, from the mean over its samples. */
-static void update_running(const lk_parallel *parallel, const float *sums)
+static void update_running(const lk_parallel *parallel, const float *sums, uint32_t owner)
 {
-    size_t begin = parallel->state_width * parallel->rank / parallel->ranks;
-    size_t end   = parallel->state_width * (parallel->rank + 1) / parallel->ranks;
+    size_t begin = parallel->state_width * owner / parallel->owners;
+    size_t end   = parallel->state_width * (owner + 1) / parallel->owners;
 
     for (uint32_t k = 0; k < parallel->micro_count; k++) {
         uint64_t samples = 0;
         for (uint32_t v = 0; v < parallel->leaves; v++)
-            samples += parallel->micro_samples[(size_t)v * parallel->micro_count + k];
+            samples += lki_report_of(parallel, v)->samples[k];
         if (samples == 0)
             continue;
         float        inverse = (float)(1.0 / (double)samples);
@@ -189,12 +190,20 @@ static void update_running(const lk_parallel *parallel, const float *sums)
     }
 }
 
+/* Everybody's reports, and the sums of squares of this host's owners, are there. */
+static lk_status meet(const lk_parallel *parallel)
+{
+    char *base = lk_arena_data(parallel->arena);
+    return lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
+                           parallel->reported);
+}
+
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result)
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
 
     visit_mine(&step, sum_span);
-    LK_TRY(lk_barrier(parallel->comm));
+    LK_TRY(meet(parallel));
     LK_TRY(collect(parallel, result));
     double inverse = 1.0 / (double)result->count;
     LK_TRY(check_finite(parallel, result));
@@ -206,7 +215,8 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
     visit_mine(&step, update_span);
     if (step.corrupt != SIZE_MAX)
         return corrupt_error(parallel, step.corrupt);
-    if (parallel->state_width > 0)
-        update_running(parallel, sums);
+    for (uint32_t o = parallel->local; o < parallel->owners && parallel->state_width > 0;
+         o += parallel->locals)
+        update_running(parallel, sums, o);
     return lk_barrier(parallel->comm);
 }

@@ -41,6 +41,7 @@ extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_single;
 typedef struct {
     double   loss;
     uint64_t count, hits;
+    uint64_t samples[]; /* of each micro-batch */
 } lki_report;
 
 struct lk_parallel {
@@ -48,6 +49,8 @@ struct lk_parallel {
     void *private;
     lk_comm         *comm;
     uint32_t         rank, ranks;
+    uint32_t         local, locals; /* my rank among those of this host, and how many they are */
+    uint32_t         owners;        /* of spans, on every host: the most ranks that a host has */
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
     double           clip_norm;
@@ -62,17 +65,18 @@ struct lk_parallel {
     size_t             state_width;
     size_t             width; /* of a gradient space: gradients, then micro_count x state_width */
 
-    /* In the arena: one copy for all ranks. */
-    lk_arena   *arena;
-    float      *params, *optimizer_state[2], *running;
-    double     *block_sums;    /* [span_count] */
-    lki_report *reports;       /* [leaves] */
-    uint64_t   *micro_samples; /* [leaves][micro_count] */
+    /* In the arena: one copy for all ranks of a host. */
+    lk_arena *arena;
+    float    *params, *optimizer_state[2], *running;
+    double   *block_sums; /* [span_count] */
+    char     *reports;    /* [leaves], report_bytes each */
+    size_t    report_bytes;
 
     /* Mine. */
     size_t   *mine; /* indices of the spans that I own */
     size_t    mine_count;
     uint64_t *hashes;  /* of what I wrote last, by span */
+    size_t   *reported; /* bytes of every rank's reports */
     uint8_t  *ready;   /* terms announced by the current virtual worker */
     double   *scratch; /* as many as parameters or virtual workers */
 
@@ -84,6 +88,17 @@ struct lk_parallel {
     float   *gradients; /* of the current virtual worker */
     lk_error failure;   /* kept until lk_parallel_finish() */
 };
+
+/* Whether this rank is the one of its host that does an owner's work. */
+static inline bool lki_owns(const lk_parallel *parallel, uint32_t owner)
+{
+    return owner % parallel->locals == parallel->local;
+}
+
+static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)
+{
+    return (lki_report *)(void *)(parallel->reports + leaf * parallel->report_bytes);
+}
 
 /* step.c: everything after the reduction. */
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result);
