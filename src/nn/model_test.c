@@ -90,6 +90,7 @@ static void test_a_block_that_does_not_fit_leaves_nothing(void **state)
 static void test_shapes_that_do_not_fit_are_named(void **state)
 {
     lk_attention_options attention = { .heads = 4 };
+    lk_attention_options masked    = { .heads = 8, .dropout = 0.1F };
     lk_conv_options      conv      = { .out = 2, .kernel = 5, .stride = 1 };
     lk_dropout_options   dropout   = { .p = 1.0F };
     lk_model            *model     = model_of((lk_shape){ 2, { 3, 9 } }, false);
@@ -101,9 +102,29 @@ static void test_shapes_that_do_not_fit_are_named(void **state)
     assert_says(add(&v, model, &lk_block_conv, "c", &conv, sizeof conv, 0), LK_EINVAL, "(3, 9)");
     assert_says(add(&v, model, &lk_block_dropout, "", &dropout, sizeof dropout, 0), LK_EINVAL,
                 "[0, 1)");
+    lk_model *longest = model_of((lk_shape){ 2, { 1 << 20, 24 } }, false);
+    assert_says(add(&v, longest, &lk_block_attention, "a", &masked, sizeof masked, 0), LK_EINVAL,
+                "8796093022208 probabilities of a sample are more than dropout can tell apart");
+    masked.dropout = 0;
+    assert_int_equal(add(&v, longest, &lk_block_attention, "a", &masked, sizeof masked, 0), LK_OK);
+    lk_model_free(longest);
     assert_says(add(&v, tokens, &lk_block_relu, "", NULL, 0, 0), LK_EINVAL, "token ids");
     lk_model_free(model);
     lk_model_free(tokens);
+}
+
+static void test_dropout_knows_its_last_layer(void **state)
+{
+    lk_dropout_options dropout = { .p = 0.1F };
+    lk_model          *model   = model_of((lk_shape){ 1, { 4 } }, false);
+    lk_value           v       = 0;
+    (void)state;
+    while (lk_model_block_count(model) + 1 < 1 << 16)
+        MUST(add(&v, model, &lk_block_relu, "", NULL, 0, v));
+    MUST(add(&v, model, &lk_block_dropout, "", &dropout, sizeof dropout, v));
+    assert_says(add(&v, model, &lk_block_dropout, "", &dropout, sizeof dropout, v), LK_EINVAL,
+                "dropout can tell 65536 blocks of a model apart, and this is block 65536");
+    lk_model_free(model);
 }
 
 static lk_status open_with(lk_model *model, uint32_t micro_batch, uint32_t contexts)
@@ -161,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_terms_stand_in_the_order_of_backward),
         cmocka_unit_test(test_a_block_that_does_not_fit_leaves_nothing),
         cmocka_unit_test(test_shapes_that_do_not_fit_are_named),
+        cmocka_unit_test(test_dropout_knows_its_last_layer),
         cmocka_unit_test(test_an_engine_refuses_half_a_model),
         cmocka_unit_test(test_memory_that_no_machine_has_is_refused),
     };

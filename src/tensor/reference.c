@@ -78,7 +78,8 @@ void lki_reference_dropout(lki_dropout_key key, size_t samples, size_t per_sampl
     for (size_t s = 0; s < samples; s++)
         for (size_t e = 0; e < per_sample; e++) {
             lki_random r    = lki_philox(key.seed, LKI_RNG_DROPOUT, (uint32_t)(e / 4),
-                                         key.first_slot + (uint32_t)s, key.step, key.layer);
+                                         key.first_slot + (uint32_t)s, key.step,
+                                         lki_dropout_place(key.layer, e));
             size_t     i    = s * per_sample + e;
             bool       drop = lki_random_unit(r.word[e % 4]) < key.p;
             float      kept = drop ? 0.0f : x[i] * (1.0f / (1.0f - key.p));

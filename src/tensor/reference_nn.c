@@ -258,7 +258,7 @@ static float keep_one(const lki_attention_shape *s, size_t sample, size_t head, 
     uint64_t   element = (uint64_t)(head * s->t + i) * s->t + j;
     lki_random r = lki_philox(s->dropout.seed, LKI_RNG_DROPOUT, (uint32_t)(element / 4),
                               s->dropout.first_slot + (uint32_t)sample, s->dropout.step,
-                              s->dropout.layer);
+                              lki_dropout_place(s->dropout.layer, element));
     float unit = lki_random_unit(r.word[element % 4]);
     return unit >= s->dropout.p ? 1.0f / (1.0f - s->dropout.p) : 0.0f;
 }

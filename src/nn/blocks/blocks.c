@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/rng.h"
 
 uint64_t lki_width(lk_shape shape)
 {
@@ -54,4 +55,19 @@ void *lki_cut(unsigned char **at, size_t count)
     void *cut = *at;
     *at += lki_cut_bytes(count);
     return cut;
+}
+
+lk_status lki_plan_dropout(const lk_plan *plan, const char *option, float p, const char *what,
+                           uint64_t elements)
+{
+    if (!(p >= 0.0F && p < 1.0F))
+        return lk_plan_fail(plan, "%s %g is not in [0, 1)", option, (double)p);
+    if (p > 0.0F && elements > LKI_DROPOUT_ELEMENTS)
+        return lk_plan_fail(plan, "%llu %s of a sample are more than dropout can tell apart; %llu "
+                                  "are the limit", (unsigned long long)elements, what,
+                            (unsigned long long)LKI_DROPOUT_ELEMENTS);
+    if (p > 0.0F && lk_plan_block(plan)->layer >= LKI_DROPOUT_LAYERS)
+        return lk_plan_fail(plan, "dropout can tell %u blocks of a model apart, and this is block "
+                                  "%u", LKI_DROPOUT_LAYERS, lk_plan_block(plan)->layer);
+    return LK_OK;
 }

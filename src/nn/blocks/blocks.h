@@ -26,4 +26,10 @@ void *lki_cut(unsigned char **at, size_t count);
 /* The bytes that lki_cut() takes for `count` elements. */
 size_t lki_cut_bytes(size_t count);
 
+
+/* Whether the block can drop so many elements of a sample with probability p; messages call the
+ * elements `what` and the probability `option`. */
+LK_NODISCARD lk_status lki_plan_dropout(const lk_plan *plan, const char *option, float p,
+                                        const char *what, uint64_t elements);
+
 #endif

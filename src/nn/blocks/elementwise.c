@@ -14,8 +14,7 @@ static lk_status dropout_plan(lk_plan *plan)
     const lk_block           *block   = lk_plan_block(plan);
     const lk_dropout_options *options = block->options;
 
-    if (!(options->p >= 0.0F && options->p < 1.0F))
-        return lk_plan_fail(plan, "p %g is not in [0, 1)", (double)options->p);
+    LK_TRY(lki_plan_dropout(plan, "p", options->p, "values", lk_shape_count(block->x[0])));
     lk_plan_output(plan, block->x[0]);
     lk_plan_output_unread(plan);
     return LK_OK;

@@ -67,8 +67,11 @@ static lk_status attention_plan(lk_plan *plan)
         return lk_plan_fail(plan,
                             "a width of %llu cannot be cut into %llu heads; change one of them",
                             (unsigned long long)c, (unsigned long long)options->heads);
-    if (!(options->dropout >= 0.0F && options->dropout < 1.0F))
-        return lk_plan_fail(plan, "dropout %g is not in [0, 1)", (double)options->dropout);
+    uint64_t scores;
+    if (__builtin_mul_overflow(t, t, &scores) ||
+        __builtin_mul_overflow(scores, options->heads, &scores))
+        scores = UINT64_MAX;
+    LK_TRY(lki_plan_dropout(plan, "dropout", options->dropout, "probabilities", scores));
     lk_plan_output(plan, (lk_shape){ 2, { t, c } }); /* backward reads it */
     return LK_OK;
 }

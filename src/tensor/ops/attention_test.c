@@ -1,4 +1,5 @@
 /* attention_test.c -- causal attention: the reference's bits on every machine; gradients. */
+#include "tensor/exec.h"
 #include "tensor/ops/testing_nn.h"
 
 #define DROPOUT { .seed = 7, .step = 3, .first_slot = 40, .layer = 2, .p = 0.3f }
@@ -178,12 +179,46 @@ static void attention_is_causal(void **state)
     lk_exec_free(exec);
 }
 
+/* What the kernels keep of n elements of a sample, `first` being the first, and what they must: the
+ * number of an element's counter has 40 bits, of which the upper 8 stand above the layer. */
+static void check_keep(const lk_exec *exec, uint64_t first, size_t n, float *keep)
+{
+    static const uint32_t key[3] = { 7, 11, 3 }; /* slot, step, layer */
+    lki_exec_kernels(exec)->nn->dropout_keep(5, key, 0.5f, first, n, keep);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t   counter = (first + i) / 4;
+        lki_random r       = lki_philox(5, LKI_RNG_DROPOUT, (uint32_t)counter, key[0], key[1],
+                                        key[2] + ((uint32_t)(counter >> 32) << 16));
+        bool       kept    = lki_random_unit(r.word[(first + i) % 4]) >= 0.5f;
+        assert_int_equal(keep[i] > 0.0f, kept);
+    }
+}
+
+static void attention_masks_never_repeat(void **state)
+{
+    enum { N = 300 };
+    static const uint64_t firsts[] = { 0, 1, (UINT64_C(1) << 34) - 61, UINT64_C(1) << 34,
+                                       UINT64_C(3) << 34, (UINT64_C(1) << 42) - N };
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t e = 0; e < m.count; e++) {
+        float begin[N], keep[N];
+        check_keep(m.exec[e], 0, N, begin);
+        for (size_t f = 0; f < sizeof firsts / sizeof firsts[0]; f++) {
+            check_keep(m.exec[e], firsts[f], N, keep);
+            assert_int_equal(memcmp(keep, begin, sizeof keep) == 0, firsts[f] == 0);
+        }
+    }
+    nn_machines_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_bits),
         cmocka_unit_test(attention_gradients),
         cmocka_unit_test(attention_is_causal),
+        cmocka_unit_test(attention_masks_never_repeat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
