@@ -60,6 +60,7 @@ struct lki_link {
     const lki_link_ops *ops;
     uint32_t            rank, ranks; /* mine, and how many there are, in the job */
     uint32_t            streams;
+    bool                sealed; /* damaged bytes break a stream: no sums are needed above it */
 };
 
 #endif

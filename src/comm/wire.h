@@ -27,17 +27,20 @@ typedef struct lki_wire lki_wire;
 
 typedef struct {
     uint64_t  group, seq; /* lk_comm.key, lki_op.seq */
+    uint64_t  label;      /* lk_comm.group, for texts */
     lki_print print;
 } lki_wire_op;
 
 typedef struct lki_message {
     struct lki_message *next;
-    uint32_t            peer; /* rank in the job */
+    uint32_t            peer; /* rank in the job, not mine */
     uint32_t            step;
     lki_wire_op         op;
     unsigned char      *data; /* read from when sending */
-    size_t              bytes, moved;
-    bool                granted, done;
+    size_t              bytes;
+    size_t              assigned, moved; /* bytes that pieces were made of; that have gone or come */
+    bool                granted;         /* bytes flow: the wire may touch `data` at any time */
+    bool                done;
 } lki_message;
 
 /* What has gone over the wire: payload without headers, and frames of all kinds. */
@@ -51,19 +54,23 @@ LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 /* Says goodbye to those who were written to; waits for nothing but room to do so. */
 void lki_wire_close(lki_wire *wire);
 
-/* This rank is in the operation now / has all it needs of it.  Messages come between the two. */
+/* This rank is in the operation now / has all it needs of it.  Messages come between the two, and
+ * all are done before the end.  The operations of a group begin in ascending order of seq (some may
+ * be left out), end in any, and are open at once in any number. */
 LK_NODISCARD lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op);
 LK_NODISCARD lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op);
 
-/* The caller sets peer, step, op, data and bytes; `done` tells the end. */
+/* The caller sets peer, step, op, data and bytes, the rest is set here; `done` tells the end, and
+ * may do so at once.  Between two ranks, in one direction, an operation has one message of a step;
+ * in which order the two sides post theirs is all the same. */
 void lki_wire_send(lki_wire *wire, lki_message *message);
 void lki_wire_receive(lki_wire *wire, lki_message *message);
 
 /* Forgets a message; it must not have been granted unless the wire has failed. */
 void lki_wire_forget(lki_wire *wire, lki_message *message);
 
-/* Moves whatever can move; waits up to `ms` if nothing can.  LK_EPEER, LK_EMISMATCH and so on are
- * final: every later call returns the same. */
+/* Moves whatever can move; waits up to `ms` if nothing can.  *moved: bytes went or came.
+ * LK_EPEER, LK_EMISMATCH and so on are final: every later call returns the same. */
 LK_NODISCARD lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved);
 
 /* Asks the peers that open messages wait for what they are in.  Cheap, and at most every 20 ms. */
