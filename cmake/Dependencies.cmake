@@ -6,4 +6,5 @@ foreach(name jansson z nettle)
   target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_${name}})
 endforeach()
 find_path(LK_XXHASH_INCLUDE xxhash.h REQUIRED)   # header only: XXH_INLINE_ALL
-target_link_libraries(lk_dependencies INTERFACE m)
+find_path(LK_OPENSSL_INCLUDE openssl/ssl.h REQUIRED) # headers only: loaded when TLS is asked for
+target_link_libraries(lk_dependencies INTERFACE m ${CMAKE_DL_LIBS})
