@@ -128,6 +128,13 @@ const lki_type_loops *lki_combine_best(void)
     return lki_combine_portable;
 }
 
+double lki_combine_share(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves)
+{
+    if (op.kind != LK_REDUCE_AVG)
+        return 1;
+    return type->accumulator == 4 ? (double)(1.0f / (float)leaves) : 1.0 / (double)leaves;
+}
+
 void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
                  size_t count, void *out)
 {
@@ -148,8 +155,7 @@ void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op
         .load         = premul ? type->load_scaled : type->load,
         .store        = avg ? type->store_scaled : type->store,
         .load_factor  = op.factor,
-        .store_factor = !avg ? 1 : type->accumulator == 4 ? (double)(1.0f / (float)leaves)
-                                                          : 1.0 / (double)leaves,
+        .store_factor = lki_combine_share(type, op, leaves),
         .from         = from,
     };
     for (; e.at < count; e.at += block) {

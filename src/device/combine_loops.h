@@ -26,6 +26,9 @@ extern const lki_type_loops lki_combine_avx2[LK_U64 + 1], lki_combine_avx512[LK_
 /* The fastest that this processor has. */
 const lki_type_loops *lki_combine_best(void);
 
+/* What the root is multiplied with when it is stored: 1, or an average's 1 / leaves. */
+double lki_combine_share(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves);
+
 /* lki_combine() by given loops. */
 void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
                     const void *const *from, size_t count, void *out);

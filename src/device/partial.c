@@ -1,0 +1,99 @@
+/* partial.c -- combine.c's loops over a tree of which some inner nodes are given.
+ *
+ * Cost:  elements are taken in blocks that stay in the first-level cache: every input is read
+ *        once and the output written once.
+ * Order: the canonical tree, elementwise: cut anywhere, the same bits as lki_combine() over all
+ *        leaves, since a node's accumulators are what that has in its hands at the same place.
+ */
+#include "device/partial.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "device/combine_loops.h"
+#include "device/reduce.h"
+
+enum { BLOCK_BYTES = 4096 }; /* of accumulators; each level of the tree holds one */
+
+typedef struct {
+    const lki_partial    *p;
+    const lki_type_loops *type;
+    lki_combine_loop      combine;
+    lki_convert_loop      load, store;
+    double                store_factor;
+    uint32_t              next;  /* node, from left to right */
+    size_t                at, n; /* this block */
+} evaluation;
+
+size_t lki_partial_width(lk_dtype dtype)
+{
+    return lki_combine_portable[dtype].accumulator;
+}
+
+static const void *take(evaluation *e, void *to)
+{
+    const lki_partial_node *node  = &e->p->nodes[e->next++];
+    size_t                  width = node->leaf ? e->type->width : e->type->accumulator;
+    const void             *data  = (const unsigned char *)node->data + e->at * width;
+
+    if (!node->leaf || e->load == NULL)
+        return data;
+    e->load(e->n, data, e->p->op.factor, to);
+    return to;
+}
+
+/* The accumulators of node [first, first + count): where they lie, or in `to`. */
+static const void *evaluate(evaluation *e, uint32_t first, uint32_t count, void *to)
+{
+    alignas(64) unsigned char other[BLOCK_BYTES];
+
+    LK_ASSERT(e->next < e->p->node_count);
+    const lki_partial_node *node = &e->p->nodes[e->next];
+    LK_ASSERT(node->first == first && node->count <= count);
+    if (node->count == count)
+        return take(e, to);
+    uint32_t    half  = lki_tree_left(count);
+    const void *left  = evaluate(e, first, half, to);
+    const void *right = evaluate(e, first + half, count - half, other);
+    e->combine(e->n, left, right, to);
+    return to;
+}
+
+/* One block, written last: `out` may be an input. */
+static void evaluate_block(evaluation *e, void *out)
+{
+    alignas(64) unsigned char here[BLOCK_BYTES];
+
+    e->next          = 0;
+    const void *data = evaluate(e, e->p->first, e->p->count, here);
+    LK_ASSERT(e->next == e->p->node_count);
+    if (e->p->root && e->store != NULL)
+        e->store(e->n, data, e->store_factor, out);
+    else if (data != out)
+        memcpy(out, data, e->n * (e->p->root ? e->type->width : e->type->accumulator));
+}
+
+void lki_partial_combine(const lki_partial *p, size_t count, void *out)
+{
+    const lki_type_loops *type   = &lki_combine_best()[p->dtype];
+    bool                  premul = p->op.kind == LK_REDUCE_PREMUL_SUM;
+    bool                  avg    = p->op.kind == LK_REDUCE_AVG;
+    size_t                block  = BLOCK_BYTES / type->accumulator;
+    size_t                width  = p->root ? type->width : type->accumulator;
+    LK_ASSERT(p->count > 0 && type->width > 0 && (unsigned)p->op.kind <= LK_REDUCE_PREMUL_SUM);
+
+    evaluation e = {
+        .p            = p,
+        .type         = type,
+        .combine      = type->combine[premul || avg ? LK_REDUCE_SUM : p->op.kind],
+        .load         = premul ? type->load_scaled : type->load,
+        .store        = avg ? type->store_scaled : type->store,
+        .store_factor = lki_combine_share(type, p->op, p->leaves),
+    };
+    for (; e.at < count; e.at += block) {
+        e.n = lki_min(block, count - e.at);
+        evaluate_block(&e, (unsigned char *)out + e.at * width);
+    }
+}
