@@ -1,0 +1,41 @@
+/* dissemination.c -- a barrier in which news travel twice as far in every round.
+ *
+ *      round k   rank r tells rank r + 2^k that it has come, and hears it from rank r - 2^k
+ *
+ * After round k a rank knows of the 2^(k+1) ranks up to itself that they have come.
+ *
+ * Cost:    log2 N rounds, rounded up, and as many messages without payload.
+ * Order:   nothing is computed.
+ * Memory:  none.
+ * Source:  Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (International
+ *          Journal of Parallel Programming 17, 1988).
+ */
+#include "comm/schedule.h"
+
+static void build(const lki_problem *p, lki_schedule *s)
+{
+    uint32_t round = 0;
+
+    for (uint32_t step = 1; step < p->size; step *= 2) {
+        lki_schedule_round(s, round++);
+        lki_schedule_signal(s, (p->rank + step) % p->size);
+        lki_schedule_await(s, (p->rank + p->size - step) % p->size);
+    }
+}
+
+static bool can(const lki_problem *p)
+{
+    return p->kind == LKI_OP_BARRIER;
+}
+
+static lki_work work(const lki_problem *p)
+{
+    double rounds = 0;
+    for (uint32_t step = 1; step < p->size; step *= 2)
+        rounds++;
+    return (lki_work){ rounds, rounds, 0, 0 };
+}
+
+const lki_method lki_method_dissemination = {
+    .name = "dissemination", .exact = true, .can = can, .work = work, .build = build
+};

@@ -1,0 +1,227 @@
+/* halving.c -- recursive halving and doubling, in blocks that are powers of two.
+ *
+ * In a block of 2^k ranks, round j pairs ranks at distance 2^j: each sends one half of the range
+ * it still has, and sums the other.  After k rounds a rank has 1/2^k of the vector, summed over the
+ * block; the way back gathers.  Partners at 1, 2, 4 ... and not ... 4, 2, 1: so the sums on the
+ * way are those of aligned powers of two.
+ *
+ * N ranks are blocks of the powers of two that N is made of, the largest first: 13 = 8 + 4 + 1.
+ * The smallest hands its ranges to the next larger, whose ranges are parts of them, and so on to
+ * the first, B0 + (B1 + B2): as the canonical tree has it.  The results go the same way back.
+ *
+ *      13 ranks:   0 1 2 3 4 5 6 7 | 8 9 10 11 | 12
+ *                  halving in each | B2 -> B1 -> B0 | B0 -> B1 -> B2 | doubling in each
+ *
+ * Cost:    2 log2 N rounds where N is a power of two, and 2 for each further block.  A rank
+ *          sends 2 (N-1)/N n bytes then; partials of 16-bit types travel as FP32, so their halving
+ *          is doubled after the first round.  A block that is much smaller than the first one sends
+ *          its whole vector.
+ * Order:   the canonical tree: exact.
+ * Memory:  a segment of accumulators, and half of one.
+ * Source:  Rabenseifner and Traff, "More efficient reduction algorithms for non-power-of-two
+ *          number of processors in message-passing parallel systems" (EuroPVM/MPI 2004): binary
+ *          blocks.
+ */
+#include "comm/schedule.h"
+
+enum { BLOCKS_MAX = 32 };
+
+typedef struct {
+    uint32_t first, bits; /* 2^bits ranks */
+} block;
+
+typedef struct {
+    const lki_problem *p;
+    lki_schedule      *s;
+    block              blocks[BLOCKS_MAX];
+    uint32_t           count, mine; /* which is mine */
+    uint32_t           q;           /* my place in it */
+    lki_spot           sum, in;     /* of the whole vector; ranges lie where they belong */
+} state;
+
+static void cut_blocks(state *t)
+{
+    uint32_t first = 0;
+
+    for (uint32_t bit = 32; bit-- > 0;) {
+        if ((t->p->size >> bit & 1) == 0)
+            continue;
+        if (t->p->rank >= first) {
+            t->mine = t->count;
+            t->q    = t->p->rank - first;
+        }
+        t->blocks[t->count++] = (block){ first, bit };
+        first += UINT32_C(1) << bit;
+    }
+}
+
+/* What place q has after `rounds` halvings, in elements from the start of the segment. */
+static lki_range range_of(const state *t, uint32_t q, uint32_t rounds)
+{
+    size_t low = 0, high = lki_problem_whole(t->p).bytes / t->p->width;
+
+    for (uint32_t j = 0; j < rounds; j++) {
+        size_t middle = low + (high - low) / 2;
+        if ((q >> j & 1) == 0)
+            high = middle;
+        else
+            low = middle;
+    }
+    return (lki_range){ low, high - low };
+}
+
+static size_t wide(const state *t, size_t elements)
+{
+    return elements * lki_partial_width(t->p->dtype);
+}
+
+static lki_spot in_sum(const state *t, lki_range r)
+{
+    return lki_spot_plus(t->sum, wide(t, r.at));
+}
+
+static lki_spot in_user(const state *t, lki_buffer buffer, lki_range r)
+{
+    return lki_spot_at(buffer, lki_problem_whole(t->p).at + r.at * t->p->width);
+}
+
+/* The node of what I have: of `leaves` ranks from `first` on. */
+static lki_term term_of(const state *t, uint32_t first, uint32_t leaves, lki_range r)
+{
+    bool leaf = leaves == 1;
+    return (lki_term){ first, leaves, leaf, leaf ? in_user(t, LKI_SEND_BUFFER, r) : in_sum(t, r) };
+}
+
+/* Adds what lies at `in` to my node, which may become the root. */
+static void add(const state *t, lki_term a, lki_term b, lki_range r)
+{
+    const lki_term terms[2] = { a.first < b.first ? a : b, a.first < b.first ? b : a };
+    uint32_t       leaves   = a.count + b.count;
+    bool           root     = leaves == t->p->size;
+
+    if (r.bytes > 0)
+        lki_schedule_combine(t->s, root ? in_user(t, LKI_RECV_BUFFER, r) : in_sum(t, r), root,
+                             terms[0].first, leaves, r.bytes, terms, 2);
+}
+
+static void halve(const state *t)
+{
+    const block *b = &t->blocks[t->mine];
+
+    for (uint32_t j = 0; j < b->bits; j++) {
+        uint32_t there = t->q ^ UINT32_C(1) << j, leaves = UINT32_C(1) << j;
+        uint32_t here = b->first + (t->q & ~(leaves - 1)), far = b->first + (there & ~(leaves - 1));
+        lki_range gives = range_of(t, there, j + 1), keeps = range_of(t, t->q, j + 1);
+        lki_term  out = term_of(t, here, leaves, gives), mine = term_of(t, here, leaves, keeps);
+        bool      leaf = leaves == 1;
+        lki_schedule_round(t->s, j);
+        lki_schedule_send(t->s, b->first + there, out.spot,
+                          leaf ? gives.bytes * t->p->width : wide(t, gives.bytes));
+        lki_schedule_receive(t->s, b->first + there, t->in,
+                             leaf ? keeps.bytes * t->p->width : wide(t, keeps.bytes));
+        lki_schedule_round(t->s, j + 1);
+        add(t, mine, (lki_term){ far, leaves, leaf, t->in }, keeps);
+    }
+}
+
+/* Block i's ranges meet those of the blocks behind it, which block i + 1 has. */
+static void hand_over(const state *t, uint32_t i)
+{
+    const block *left = &t->blocks[i], *right = left + 1;
+    uint32_t     few = UINT32_C(1) << right->bits, many = UINT32_C(1) << left->bits;
+    uint32_t     behind = t->p->size - right->first;
+    size_t       unit   = behind == 1 ? t->p->width : lki_partial_width(t->p->dtype);
+
+    for (uint32_t q = t->q; t->mine == i + 1 && q < many; q += few) {
+        lki_range r = range_of(t, q, left->bits);
+        lki_schedule_send(t->s, left->first + q, term_of(t, right->first, behind, r).spot,
+                          r.bytes * unit);
+    }
+    if (t->mine == i) {
+        lki_range r = range_of(t, t->q, left->bits);
+        lki_schedule_receive(t->s, right->first + t->q % few, t->in, r.bytes * unit);
+        lki_schedule_round(t->s, t->s->round + 1);
+        add(t, term_of(t, left->first, many, r),
+            (lki_term){ right->first, behind, behind == 1, t->in }, r);
+    }
+}
+
+/* The results of block i to block i + 1. */
+static void hand_back(const state *t, uint32_t i)
+{
+    const block *left = &t->blocks[i], *right = left + 1;
+    uint32_t     few = UINT32_C(1) << right->bits, many = UINT32_C(1) << left->bits;
+
+    if (t->mine == i) {
+        lki_range r = range_of(t, t->q, left->bits);
+        lki_schedule_send(t->s, right->first + t->q % few, in_user(t, LKI_RECV_BUFFER, r),
+                          r.bytes * t->p->width);
+    }
+    for (uint32_t q = t->q; t->mine == i + 1 && q < many; q += few) {
+        lki_range r = range_of(t, q, left->bits);
+        lki_schedule_receive(t->s, left->first + q, in_user(t, LKI_RECV_BUFFER, r),
+                             r.bytes * t->p->width);
+    }
+}
+
+static void twice(const state *t, uint32_t round)
+{
+    const block *b = &t->blocks[t->mine];
+
+    for (uint32_t j = b->bits; j-- > 0;) {
+        uint32_t  there = t->q ^ UINT32_C(1) << j;
+        lki_range have = range_of(t, t->q, j + 1), comes = range_of(t, there, j + 1);
+        lki_schedule_round(t->s, round + b->bits - 1 - j);
+        lki_schedule_send(t->s, b->first + there, in_user(t, LKI_RECV_BUFFER, have),
+                          have.bytes * t->p->width);
+        lki_schedule_receive(t->s, b->first + there, in_user(t, LKI_RECV_BUFFER, comes),
+                             comes.bytes * t->p->width);
+    }
+}
+
+static void build(const lki_problem *p, lki_schedule *s)
+{
+    state     t   = { .p = p, .s = s };
+    lki_range all = { 0, lki_problem_whole(p).bytes / p->width };
+
+    cut_blocks(&t);
+    t.sum = lki_schedule_room(s, wide(&t, all.bytes));
+    t.in  = lki_schedule_room(s, wide(&t, (all.bytes + 1) / 2));
+    if (p->size == 1 && all.bytes > 0) {
+        const lki_term mine = term_of(&t, 0, 1, all);
+        lki_schedule_combine(s, in_user(&t, LKI_RECV_BUFFER, all), true, 0, 1, all.bytes, &mine, 1);
+    }
+    uint32_t last = t.count - 1, base = t.blocks[0].bits;
+    halve(&t);
+    for (uint32_t k = 0; k < last; k++) {
+        lki_schedule_round(s, base + k);
+        hand_over(&t, last - 1 - k);
+    }
+    for (uint32_t i = 0; i < last; i++) {
+        lki_schedule_round(s, base + last + i);
+        hand_back(&t, i);
+    }
+    twice(&t, base + 2 * last);
+}
+
+static bool can(const lki_problem *p)
+{
+    return p->kind == LKI_OP_ALL_REDUCE;
+}
+
+static lki_work work(const lki_problem *p)
+{
+    state t = { .p = p };
+    cut_blocks(&t);
+    double n = (double)p->bytes, blocks = t.count, bits = t.blocks[0].bits;
+    double size = (double)(UINT32_C(1) << t.blocks[0].bits), part = (size - 1) / size;
+    double unit = (double)lki_problem_partial(p, p->width) / (double)p->width;
+    double more = blocks > 1 ? n * unit : 0; /* of a small block: its whole vector */
+
+    return (lki_work){ 2 * (bits + blocks - 1), 2 * (bits + blocks - 1),
+                       n / 2 + (part - 0.5) * n * unit + part * n + more, 2 * n + more };
+}
+
+const lki_method lki_method_halving = {
+    .name = "halving", .exact = true, .can = can, .work = work, .build = build
+};
