@@ -30,6 +30,10 @@ typedef struct {
 /* The names of the built-in models, in order; NULL past the end. */
 LK_API const char *lk_model_builtin(uint32_t index);
 
+/* The options as the model takes them: defaults filled in, fields that it does not read 0.  What
+ * lk_model_build() uses and checkpoints record.  An unknown name: only what is from the data. */
+LK_API lk_model_options lk_model_resolve(const char *name, const lk_model_options *options);
+
 /* Builds a built-in model.  LK_EINVAL: an unknown name, options or data that do not fit, with
  * what to change. */
 LK_API LK_NODISCARD lk_status lk_model_build(lk_model **out, const char *name,

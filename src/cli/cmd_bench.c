@@ -406,7 +406,8 @@ static int run_worker(const bench_options *options, bench_op op)
     b.ranks = lk_comm_size(b.comm);
     b.dtype = strcmp(options->dtype, "fp64") == 0 ? LK_F64 : LK_F32;
     b.width = lk_dtype_bytes(b.dtype);
-    status  = bench_all(&b, &right);
+    lki_name_worker(b.rank);
+    status = bench_all(&b, &right);
     if (status != LK_OK)
         lk_comm_abort(b.comm);
     else if (!right && b.rank == 0)

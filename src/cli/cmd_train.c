@@ -320,6 +320,7 @@ static int run_worker(train_options *options)
     if (status != LK_OK)
         return report(status);
 
+    lki_name_worker(lk_comm_rank(comm));
     status = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);

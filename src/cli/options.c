@@ -321,10 +321,14 @@ static bool walk(state *s, pass which, int argc, char **argv)
 
 static bool check_required(state *s)
 {
-    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
-        if (o->required && origin_of(s, o)->text == NULL)
-            return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
-                              o->help);
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
+        if (!o->required || origin_of(s, o)->text != NULL)
+            continue;
+        if (o->letter != 0) /* as the usage line has it */
+            return lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
+        return lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
+                          o->help);
+    }
     return true;
 }
 

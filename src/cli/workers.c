@@ -1,18 +1,43 @@
 /* workers.c -- starting copies of this program. */
 #include "cli/workers.h"
 
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/options.h"
 #include "lockstep/launch.h"
 
+/* The file that this program is, under its own name where that still leads to it: an upgrade may
+ * have put another there. */
+static char *own_file(char name[PATH_MAX])
+{
+    static char always[] = "/proc/self/exe";
+    struct stat mine, named;
+    ssize_t     length            = readlink(always, name, PATH_MAX - 1);
+    name[length > 0 ? length : 0] = '\0';
+    bool same                     = stat(always, &mine) == 0 && stat(name, &named) == 0 &&
+                mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+    return same ? name : always;
+}
+
+void lki_name_worker(uint32_t rank)
+{
+    char name[16]; /* what the kernel keeps */
+    (void)snprintf(name, sizeof name, "lockstep:%u", rank);
+    (void)prctl(PR_SET_NAME, name);
+}
+
 int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
-    static char self[] = "/proc/self/exe";
-    size_t      count  = 0;
+    char   self[PATH_MAX];
+    size_t count = 0;
     while (argv[count] != NULL)
         count++;
     char **worker = calloc(count + 2, sizeof *worker);
@@ -20,7 +45,7 @@ int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms)
         fprintf(stderr, "lockstep %s: out of memory\n", argv[0]);
         return LKI_EXIT_FAILURE;
     }
-    worker[0] = self;
+    worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
     lk_launch_options how    = { .workers = workers, .argv = worker, .timeout_ms = timeout_ms };

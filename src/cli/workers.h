@@ -8,4 +8,7 @@
  * to their end and says on stderr what failed first.  Returns the exit status. */
 int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms);
 
+/* What ps calls this process from here on: "lockstep:3". */
+void lki_name_worker(uint32_t rank);
+
 #endif

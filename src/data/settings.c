@@ -1,6 +1,7 @@
 /* settings.c -- what stands in a spec: numbers by table, pairs of paths. */
 #include "data/source.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -28,15 +29,28 @@ static bool parse_number(uint64_t *out, const char *text, const char *end)
     return true;
 }
 
+/* "vocab=N, width=N" */
+static void list_settings(const lki_setting *table, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0]      = '\0';
+    for (; table->key != NULL && used < bytes; table++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s=N", used > 0 ? ", " : "",
+                                 table->key);
+}
+
 static lk_status parse_one(const char *text, const char *end, const lki_setting *table,
                            uint64_t *seen, const char *spec)
 {
     const char        *equals = memchr(text, '=', (size_t)(end - text));
     const lki_setting *row = equals != NULL ? find(table, text, (size_t)(equals - text)) : NULL;
     uint64_t           value;
-    if (row == NULL)
-        return lk_fail(LK_EINVAL, "'%s': '%.*s' is no setting of this source", spec,
-                       (int)(end - text), text);
+    if (row == NULL) {
+        char known[128];
+        list_settings(table, known, sizeof known);
+        return lk_fail(LK_EINVAL, "'%s': '%.*s' is no setting of this source; there are %s", spec,
+                       (int)(end - text), text, known);
+    }
     uint64_t bit = UINT64_C(1) << (row - table);
     if ((*seen & bit) != 0)
         return lk_fail(LK_EINVAL, "'%s' gives %s twice", spec, row->key);

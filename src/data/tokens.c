@@ -99,9 +99,12 @@ static lk_status parse_settings(tokens *self, char *path)
         return LK_OK;
     const lki_setting table[] = {
         { "vocab", &self->vocabulary, 1, LKI_CLASSES_MAX },
-        { "width", &self->width, 16, 32 },
+        { "width", &self->width, 1, 64 }, /* 16 or 32, as below */
         { NULL, NULL, 0, 0 },
     };
+    if (mark == path)
+        return lk_fail(LK_EINVAL, "'%s' names no file before its settings: write FILE%s", path,
+                       path);
     *mark = '\0';
     LK_TRY(lki_settings_parse(mark + 1, '&', table, path));
     if (self->width != 0 && self->width != 16 && self->width != 32)

@@ -129,7 +129,12 @@ static void refuses_bad_files(void **state)
     lkt_refuses("tokens:a.u16?vocab=199", &ten, LK_EFORMAT, "token 199", "less than 199");
     lkt_refuses("tokens:a.u16?vocab=0", &ten, LK_EINVAL, "vocab", "from 1 to");
     lkt_refuses("tokens:a.u16?width=24", &ten, LK_EINVAL, "16 or 32", "not 24");
+    lkt_refuses("tokens:a.u16?width=8", &ten, LK_EINVAL, "16 or 32", "not 8");
     lkt_refuses("tokens:a.u16?words=3", &ten, LK_EINVAL, "words=3", "no setting");
+    lkt_refuses("tokens:a.u16?width", &ten, LK_EINVAL, "'width'", "there are vocab=N, width=N");
+    lkt_refuses("tokens:?width=16", &ten, LK_EINVAL, "'?width=16' names no file",
+                "write FILE?width=16");
+    lkt_refuses("shards:?width=8", &ten, LK_EINVAL, "'?width=8' names no file", "write");
     write_u32("wide.u32", 0x7ffffff0u, COUNT);
     lkt_refuses("tokens:wide.u32", &ten, LK_EFORMAT, "token 2147483731", "2147483647");
     write_u16("few.u16", 1, 19);

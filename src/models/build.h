@@ -30,7 +30,10 @@ LK_NODISCARD lk_status lki_build_end(lki_builder *builder, lk_model **out);
 typedef struct { char text[LK_NAME_MAX]; } lki_name;
 lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The builders. */
+/* The builders, each behind what copies its own options and fills in their defaults. */
+void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);
+void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options);
+void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_gpt(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_mlp(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_resnet(lk_model **out, const lk_model_options *options);

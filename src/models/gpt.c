@@ -86,14 +86,20 @@ static lk_status check_options(const lk_model_options *options, const gpt *g)
     return LK_OK;
 }
 
+void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options)
+{
+    out->layers  = options->layers > 0 ? options->layers : LAYERS_DEFAULT;
+    out->heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT;
+    out->width   = options->width > 0 ? options->width : WIDTH_DEFAULT;
+    out->dropout = options->dropout;
+}
+
 lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
 {
-    gpt g = {
-        .layers  = options->layers > 0 ? options->layers : LAYERS_DEFAULT,
-        .heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT,
-        .width   = options->width > 0 ? options->width : WIDTH_DEFAULT,
-        .dropout = options->dropout,
-    };
+    gpt g = { .layers  = options->layers,
+              .heads   = options->heads,
+              .width   = options->width,
+              .dropout = options->dropout };
     g.residual_deviation = DEVIATION / sqrtf(2.0F * (float)g.layers);
 
     LK_TRY(check_options(options, &g));

@@ -10,6 +10,7 @@
 enum { HIDDEN_MAX = sizeof((lk_model_options *)0)->hidden / sizeof(uint32_t) };
 
 static const uint32_t hidden_default[] = { 512, 512 };
+enum { HIDDEN_DEFAULT = sizeof hidden_default / sizeof hidden_default[0] };
 
 static lk_value layer(lki_builder *builder, uint32_t index, uint64_t in, uint64_t out,
                       const char *activation, lk_value x)
@@ -37,21 +38,26 @@ static lk_status check_options(const lk_model_options *options)
     return LK_OK;
 }
 
+void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options)
+{
+    bool given        = options->hidden_count > 0;
+    out->hidden_count = given ? options->hidden_count : HIDDEN_DEFAULT;
+    for (uint32_t i = 0; i < HIDDEN_MAX && i < out->hidden_count; i++)
+        out->hidden[i] = given ? options->hidden[i] : hidden_default[i];
+}
+
 lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
 {
-    lki_builder     builder;
-    const uint32_t *hidden = options->hidden_count > 0 ? options->hidden : hidden_default;
-    uint32_t        count  = options->hidden_count > 0 ? options->hidden_count : 2;
-
+    lki_builder builder;
     LK_TRY(check_options(options));
     LK_TRY(lki_build_begin(&builder, "mlp", options->input, false));
     lk_value x  = lki_build(&builder, &lk_block_flatten, "", NULL, 0, 0);
     uint64_t in = lk_shape_count(options->input);
-    for (uint32_t i = 0; i < count; i++) {
-        x  = layer(&builder, i, in, hidden[i], "relu", x);
-        in = hidden[i];
+    for (uint32_t i = 0; i < options->hidden_count; i++) {
+        x  = layer(&builder, i, in, options->hidden[i], "relu", x);
+        in = options->hidden[i];
     }
-    x = layer(&builder, count, in, options->classes, NULL, x);
+    x = layer(&builder, options->hidden_count, in, options->classes, NULL, x);
     lki_build(&builder, &lk_block_cross_entropy, "", NULL, 0, x);
     return lki_build_end(&builder, out);
 }

@@ -9,11 +9,12 @@
 
 static const struct {
     const char *name;
+    void (*resolve)(lk_model_options *out, const lk_model_options *options);
     lk_status (*build)(lk_model **out, const lk_model_options *options);
 } builtin[] = {
-    { "gpt", lki_build_gpt },
-    { "resnet", lki_build_resnet },
-    { "mlp", lki_build_mlp },
+    { "gpt", lki_resolve_gpt, lki_build_gpt },
+    { "resnet", lki_resolve_resnet, lki_build_resnet },
+    { "mlp", lki_resolve_mlp, lki_build_mlp },
 };
 
 enum { BUILTIN_COUNT = sizeof builtin / sizeof builtin[0] };
@@ -23,12 +24,24 @@ const char *lk_model_builtin(uint32_t index)
     return index < BUILTIN_COUNT ? builtin[index].name : NULL;
 }
 
-lk_status lk_model_build(lk_model **out, const char *name, const lk_model_options *options)
+lk_model_options lk_model_resolve(const char *name, const lk_model_options *options)
 {
-    *out = NULL;
+    lk_model_options own = { .input   = options->input,
+                             .tokens  = options->tokens,
+                             .classes = options->classes };
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
         if (strcmp(builtin[i].name, name) == 0)
-            return builtin[i].build(out, options);
+            builtin[i].resolve(&own, options);
+    return own;
+}
+
+lk_status lk_model_build(lk_model **out, const char *name, const lk_model_options *options)
+{
+    lk_model_options own = lk_model_resolve(name, options);
+    *out                 = NULL;
+    for (uint32_t i = 0; i < BUILTIN_COUNT; i++)
+        if (strcmp(builtin[i].name, name) == 0)
+            return builtin[i].build(out, &own);
     return lk_fail(LK_EINVAL, "unknown model %s; there are gpt, resnet and mlp", name);
 }
 

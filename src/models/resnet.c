@@ -106,9 +106,15 @@ static lk_status check_options(const lk_model_options *options, uint32_t depth)
     return LK_OK;
 }
 
+void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options)
+{
+    out->depth      = options->depth > 0 ? options->depth : DEPTH_DEFAULT;
+    out->zero_gamma = options->zero_gamma;
+}
+
 lk_status lki_build_resnet(lk_model **out, const lk_model_options *options)
 {
-    uint32_t depth  = options->depth > 0 ? options->depth : DEPTH_DEFAULT;
+    uint32_t depth  = options->depth;
     bool     is18   = depth == 18;
     uint32_t stages = is18 ? 4 : 3, blocks = is18 ? 2 : (depth - 2) / 6;
     uint64_t channels = is18 ? 64 : 16;

@@ -37,18 +37,33 @@ static void put_real(json_t *object, const char *key, double value)
     (void)json_object_set_new(object, key, json_real(value));
 }
 
-static void put_model(json_t *object, const lk_model_options *model, const lk_dataset_info *data)
+/* The model's own options, as they are without being given, too. */
+static void put_model(json_t *object, const char *name, const lk_model_options *options)
 {
-    json_t *hidden = json_array(), *input = json_array();
-    put_integer(object, "layers", model->layers);
-    put_integer(object, "heads", model->heads);
-    put_integer(object, "width", model->width);
-    put_real(object, "dropout", (double)model->dropout);
-    put_integer(object, "depth", model->depth);
-    (void)json_object_set_new(object, "zero-gamma", json_boolean(model->zero_gamma));
-    for (uint32_t i = 0; i < model->hidden_count; i++)
-        (void)json_array_append_new(hidden, json_integer(model->hidden[i]));
-    (void)json_object_set_new(object, "hidden", hidden);
+    lk_model_options model = lk_model_resolve(name, options);
+    if (model.layers > 0) {
+        put_integer(object, "layers", model.layers);
+        put_integer(object, "heads", model.heads);
+        put_integer(object, "width", model.width);
+        put_real(object, "dropout", (double)model.dropout);
+    }
+    if (model.depth > 0) {
+        put_integer(object, "depth", model.depth);
+        (void)json_object_set_new(object, "zero-gamma", json_boolean(model.zero_gamma));
+    }
+    if (model.hidden_count > 0) {
+        json_t *hidden = json_array();
+        for (uint32_t i = 0; i < model.hidden_count; i++)
+            (void)json_array_append_new(hidden, json_integer(model.hidden[i]));
+        (void)json_object_set_new(object, "hidden", hidden);
+    }
+}
+
+static void put_data(json_t *object, const lk_train_config *config, const lk_dataset_info *data)
+{
+    json_t *input = json_array();
+    if (data->tokens)
+        put_integer(object, "context", config->context);
     put_integer(object, "classes", data->classes);
     (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
     for (uint32_t i = 0; i < data->x.rank; i++)
@@ -98,8 +113,8 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     if (object == NULL)
         return NULL;
     (void)json_object_set_new(object, "model", json_string(config->model));
-    put_model(object, &config->model_options, data);
-    put_integer(object, "context", config->context);
+    put_model(object, config->model, &config->model_options);
+    put_data(object, config, data);
     put_real(object, "validation", config->validation);
     put_integer(object, "split-seed", config->split_seed);
     put_integer(object, "seed", config->seed);
@@ -126,29 +141,48 @@ static const char *known_as(const char *key, char text[64])
     return text;
 }
 
-lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+/* A model's option as a checkpoint records it.  Version 0.1.0 wrote defaults as 0 and []. */
+static const json_t *recorded(const json_t *stored, const json_t *defaults, const char *key)
+{
+    const json_t *value      = json_object_get(stored, key),
+                 *as_default = json_object_get(defaults, key);
+    bool unsaid              = (json_is_integer(value) && json_integer_value(value) == 0) ||
+                  (json_is_array(value) && json_array_size(value) == 0);
+    return unsaid && as_default != NULL ? as_default : value;
+}
+
+static lk_status refuse(const char *key, const json_t *value, const json_t *other)
 {
     const size_t as_people_write = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
-    const char  *key;
-    json_t      *value;
+    char         name[64];
+    char        *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
+    char        *now    = json_dumps(value, as_people_write);
+    lk_status    status = lk_fail(LK_EINVAL,
+                                  "%s is %s, but the checkpoint was made with %s; resume with the "
+                                     "same value, or start a new run in another directory",
+                                  known_as(key, name), now ? now : "?", was ? was : "none");
+    free(was);
+    free(now);
+    return status;
+}
+
+lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+{
+    const lk_model_options none     = { .layers = 0 };
+    const char            *model    = json_string_value(json_object_get(stored, "model"));
+    json_t                *defaults = json_object(), *value;
+    lk_status              status   = LK_OK;
+    const char            *key;
+
+    put_model(defaults, model != NULL ? model : "", &none);
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
-        json_t *other = json_object_get(stored, key);
-        if (other != NULL && json_equal(other, value))
-            continue;
-        char      name[64];
-        char     *was    = other == NULL ? NULL : json_dumps(other, as_people_write);
-        char     *now    = json_dumps(value, as_people_write);
-        lk_status status = lk_fail(
-            LK_EINVAL,
-            "%s is %s, but the checkpoint was made with %s; resume with the same "
-            "value, or start a new run in another directory",
-            known_as(key, name), now ? now : "?", was ? was : "none");
-        free(was);
-        free(now);
-        return status;
+        const json_t *other = recorded(stored, defaults, key);
+        if (status == LK_OK && !json_equal(other, value))
+            status = refuse(key, value, other);
     }
-    return LK_OK;
+    json_decref(defaults);
+    return status;
 }
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
@@ -158,9 +192,9 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     int        length = snprintf(
                text, sizeof text,
                "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
-               "global-batch %u data %s",
-               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers,
-               config->micro_batch, config->global_batch, data->content_hash);
+                      "global-batch %u data %s",
+               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers, config->micro_batch,
+               config->global_batch, data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -87,10 +87,73 @@ static void every_value_counts_and_every_nan_is_one(void **state)
     run_close(&r);
 }
 
+/* A configuration as a checkpoint holds it, for a model of this name and with one option. */
+static json_t *config_of(const char *model, const char *option, const char *value)
+{
+    lk_train_config config = { .model = model };
+    lk_dataset_info data   = { .tokens = strcmp(model, "gpt") == 0, .classes = 3 };
+    json_t         *json   = lki_config_json(&config, &data);
+    assert_non_null(json);
+    if (option != NULL)
+        assert_int_equal(
+            json_object_set_new(json, option, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
+    return json;
+}
+
+static void a_model_records_its_own_options(void **state)
+{
+    static const struct {
+        const char *model, *has[5], *lacks[5];
+    } cases[] = {
+        { "mlp", { "hidden" }, { "layers", "heads", "context", "depth", "dropout" } },
+        { "resnet", { "depth", "zero-gamma" }, { "layers", "heads", "context", "hidden" } },
+        { "gpt", { "layers", "heads", "width", "dropout", "context" }, { "hidden", "depth" } },
+    };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *json = config_of(cases[i].model, NULL, NULL);
+        for (size_t k = 0; k < 5; k++) {
+            if (cases[i].has[k] != NULL)
+                assert_non_null(json_object_get(json, cases[i].has[k]));
+            if (cases[i].lacks[k] != NULL)
+                assert_null(json_object_get(json, cases[i].lacks[k]));
+        }
+        json_decref(json);
+    }
+}
+
+/* Whether a run without options goes on with a checkpoint that records `value`. */
+static lk_status compare(const char *model, const char *option, const char *value)
+{
+    json_t   *mine = config_of(model, NULL, NULL), *stored = config_of(model, option, value);
+    lk_status status = lki_config_compare(stored, mine);
+    json_decref(mine);
+    json_decref(stored);
+    return status;
+}
+
+static void a_default_is_its_value(void **state)
+{
+    (void)state;
+    assert_int_equal(compare("mlp", "hidden", "[512, 512]"), LK_OK);
+    assert_int_equal(compare("mlp", "hidden", "[]"), LK_OK); /* as version 0.1.0 wrote it */
+    assert_int_equal(compare("mlp", "hidden", "[512, 511]"), LK_EINVAL);
+    assert_int_equal(compare("gpt", "heads", "4"), LK_OK);
+    assert_int_equal(compare("gpt", "heads", "0"), LK_OK);
+    assert_int_equal(compare("gpt", "heads", "2"), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "--heads is 4, but the checkpoint was made"));
+    assert_int_equal(compare("resnet", "depth", "20"), LK_OK);
+    assert_int_equal(compare("resnet", "depth", "0"), LK_OK);
+    assert_int_equal(compare("resnet", "seed", "1"), LK_EINVAL);
+    assert_int_equal(compare("resnet", "seed", "0"), LK_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value_counts_and_every_nan_is_one),
+        cmocka_unit_test(a_model_records_its_own_options),
+        cmocka_unit_test(a_default_is_its_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,10 +75,13 @@ static lk_status stored_heads(const sampler *s, uint32_t *out)
     if (s->checkpoint != NULL) {
         const char *text   = lk_checkpoint_describe(s->checkpoint)->config;
         json_t     *config = text == NULL ? NULL : json_loads(text, 0, NULL);
-        json_int_t  heads  = json_integer_value(json_object_get(config, "heads"));
+        json_t     *heads  = json_object_get(config, "heads");
+        json_int_t  number = json_integer_value(heads);
+        if (json_is_integer(heads) && number >= 0 && number <= UINT32_MAX) {
+            lk_model_options stored = { .heads = (uint32_t)number };
+            *out                    = lk_model_resolve("gpt", &stored).heads; /* 0: the default */
+        }
         json_decref(config);
-        if (heads > 0 && heads <= UINT32_MAX)
-            *out = (uint32_t)heads;
     }
     if (*out == 0)
         return lk_fail(LK_EINVAL,

@@ -10,7 +10,7 @@ static void every_operation_is_verified(void **state)
 {
     static const char *const calls[] = {
         "bench all_reduce --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench all_reduce --workers 2 --bytes 4,1K --iterations 5 --json --foreign --dtype fp64",
+        "bench all_reduce --workers 2 --bytes 4,1K,9K --iterations 5 --json --foreign --dtype fp64",
         "bench all_gather --workers 3 --bytes 4,1K,100K --iterations 5 --json",
         "bench reduce --workers 3 --bytes 4,1K,100K --iterations 5 --json",
         "bench reduce_scatter --workers 3 --bytes 4,1K,100K --iterations 5 --json --foreign",

@@ -102,6 +102,8 @@ static const struct {
     { GOOD "--steps 1 --validation 1",
       "--validation 1: must be a number of at least 0 and below 1" },
     { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+    { "run", "-n N is missing: how many copies of the program to start" },
+    { "run ./program", "-n N is missing: how many copies of the program to start" },
     { "sample", "CHECKPOINT is missing" },
     { "sample x --tokens 0", "--tokens 0: must be an integer from 1 to" },
     { "sample x --temperature -1", "--temperature -1: must be a number of at least 0" },
