@@ -210,6 +210,25 @@ static void an_end_that_is_not_finite_has_status_3(void **state)
     }
 }
 
+/* What was left to its default is in the checkpoint like what was given. */
+static void a_default_is_recorded(void **state)
+{
+#define SMALL                                                                                      \
+    "train gpt --data synthetic:tokens=2000,vocab=256 --layers 1 --width 16 --context 16 "         \
+    "--global-batch 8 --lr 0.1 --quiet --checkpoint small "
+    static command_result r;
+    run_command(&r, *state, SMALL "--steps 2");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "sample small --tokens 3");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, SMALL "--steps 3 --resume --heads 4");
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+    run_command(&r, *state, "inspect small");
+    assert_says(r.out, "  heads                    4\n");
+    assert_null(strstr(r.out, "  depth "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +240,7 @@ int main(void)
         cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
         cmocka_unit_test(a_trained_gpt_writes),
+        cmocka_unit_test(a_default_is_recorded),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
