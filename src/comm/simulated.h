@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/transport/chaos.h"
 #include "comm/transport/sim.h"
 #include "comm/wire.h"
+
+enum { SIMULATED_MAX = 16 };
 
 typedef struct {
     uint32_t  rank, ranks;
@@ -56,37 +59,46 @@ static inline lk_status sim_await(simulated *s, const lki_message *message)
 }
 
 typedef struct {
-    simulated      s;
-    simulated_main main;
-    void          *context;
-    bool           satisfied;
+    simulated        s;
+    const lki_chaos *chaos; /* before this rank's link; NULL: nothing */
+    simulated_main   main;
+    void            *context;
+    bool             satisfied;
 } simulated_thread;
 
 static inline void *simulated_thread_main(void *argument)
 {
-    simulated_thread *t = argument;
+    simulated_thread *t    = argument;
+    lki_link         *link = lki_sim_link(t->s.sim, t->s.rank);
 
-    if (lki_wire_open(&t->s.wire, lki_sim_link(t->s.sim, t->s.rank)) != LK_OK)
+    if (t->chaos != NULL && lki_chaos_open(&link, link, t->chaos) != LK_OK)
+        abort();
+    if (lki_wire_open(&t->s.wire, link) != LK_OK)
         abort();
     t->satisfied = t->main(&t->s, t->context);
     lki_wire_close(t->s.wire);
     return NULL;
 }
 
-/* Whether all ranks were satisfied. */
-static inline bool simulate(const lki_sim_options *options, simulated_main main, void *context)
+/* Whether all ranks were satisfied.  `chaos`: one a rank, or NULL; *trace, unless NULL, is the
+ * run's. */
+static inline bool simulate_with(const lki_sim_options *options, const lki_chaos *chaos,
+                                 simulated_main main, void *context, uint64_t *trace)
 {
-    simulated_thread ranks[16] = { 0 };
-    pthread_t        threads[16];
+    simulated_thread ranks[SIMULATED_MAX] = { 0 };
+    pthread_t        threads[SIMULATED_MAX];
     lki_sim         *sim;
     bool             satisfied = true;
 
-    if (options->ranks > 16 || lki_sim_new(&sim, options) != LK_OK)
+    if (options->ranks > SIMULATED_MAX || lki_sim_new(&sim, options) != LK_OK)
         abort();
     for (uint32_t rank = 0; rank < options->ranks; rank++) {
-        ranks[rank] = (simulated_thread){ .s = { rank, options->ranks, options->seed, sim, NULL,
-                                                 30000 },
-                                          .main = main, .context = context };
+        ranks[rank] = (simulated_thread){
+            .s       = { rank, options->ranks, options->seed, sim, NULL, 30000 },
+            .chaos   = chaos == NULL ? NULL : &chaos[rank],
+            .main    = main,
+            .context = context,
+        };
         if (pthread_create(&threads[rank], NULL, simulated_thread_main, &ranks[rank]) != 0)
             abort();
     }
@@ -94,8 +106,15 @@ static inline bool simulate(const lki_sim_options *options, simulated_main main,
         (void)pthread_join(threads[rank], NULL);
         satisfied = satisfied && ranks[rank].satisfied;
     }
+    if (trace != NULL)
+        *trace = lki_sim_trace(sim);
     lki_sim_free(sim);
     return satisfied;
+}
+
+static inline bool simulate(const lki_sim_options *options, simulated_main main, void *context)
+{
+    return simulate_with(options, NULL, main, context, NULL);
 }
 
 #endif

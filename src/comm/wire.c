@@ -47,6 +47,14 @@ lki_message *lki_queue_find(const lki_queue *queue, const lki_wire_op *op, uint3
 
 /* ---- Failing ----------------------------------------------------------------------------- */
 
+void lki_wire_watch(lki_wire *wire, const lki_stream *stream)
+{
+    bool reading = !stream->in.ended && !wire->failed && !wire->closing;
+    bool writing = stream->out.blocked && !stream->out.broken;
+
+    wire->link->ops->watch(wire->link, stream->peer, stream->index, reading, writing);
+}
+
 /* What is not written yet is not worth much now, and nothing is read any more. */
 static void stop(lki_wire *wire)
 {
@@ -55,18 +63,21 @@ static void stop(lki_wire *wire)
     lki_wire_detach_output(wire);
     for (uint32_t peer = 0; peer < link->ranks; peer++)
         for (uint32_t i = 0; peer != link->rank && i < link->streams; i++)
-            link->ops->watch(link, peer, i, false, lki_wire_stream(wire, peer, i)->out.blocked);
+            lki_wire_watch(wire, lki_wire_stream(wire, peer, i));
 }
 
-static void fail_with(lki_wire *wire, uint32_t culprit, const lk_error *why, bool tell)
+/* All ranks are told; one that was told itself passes it on to those it has written to, who else
+ * would see its streams end before they hear why. */
+static void fail_with(lki_wire *wire, uint32_t culprit, const lk_error *why, bool told)
 {
     wire->failed        = true;
     wire->culprit       = culprit;
     wire->failure       = *why;
     wire->failure.where = "wire";
     stop(wire);
-    for (uint32_t peer = 0; tell && peer < wire->link->ranks; peer++)
-        if (peer != wire->link->rank) {
+    for (uint32_t peer = 0; peer < wire->link->ranks; peer++)
+        if (peer != wire->link->rank && !wire->peers[peer].left
+            && (!told || wire->peers[peer].spoken)) {
             wire->peers[peer].saying = true;
             lki_wire_stir(wire, peer, 0);
         }
@@ -81,7 +92,7 @@ lk_status lki_wire_fail(lki_wire *wire, uint32_t culprit, lk_status status, cons
     (void)vsnprintf(why.message, sizeof why.message, format, args);
     va_end(args);
     if (!wire->failed)
-        fail_with(wire, culprit, &why, true);
+        fail_with(wire, culprit, &why, false);
     return lki_fail_again(&wire->failure);
 }
 
@@ -98,14 +109,14 @@ lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *fra
     } else {
         (void)snprintf(why.message, sizeof why.message, "rank %u gave up: %.400s", peer, text);
     }
-    fail_with(wire, culprit, &why, false);
+    fail_with(wire, culprit, &why, true);
     return lki_fail_again(&wire->failure);
 }
 
 void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why)
 {
     if (!wire->failed)
-        fail_with(wire, culprit, why, true);
+        fail_with(wire, culprit, why, false);
     (void)lki_wire_write(wire);
 }
 
@@ -137,32 +148,36 @@ lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank)
     if (need == NULL || !wire->peers[rank].left)
         return LK_OK;
     lki_print_text(text, sizeof text, need->print, need->seq, need->label);
-    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u has left, but rank %u still needs it in %s; "
-                         "every rank must issue the same operations", rank, wire->link->rank, text);
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u has left, but rank %u still needs it in "
+                         "%s; every rank must issue the same operations", rank,
+                         wire->link->rank, text);
 }
 
 /* There is no better reason to be heard any more. */
 static lk_status judge(lki_wire *wire, uint32_t rank)
 {
     lki_wire_peer *peer = &wire->peers[rank];
+    char           last[LKI_OPERATION_BYTES] = "no operation";
 
     wire->breaking -= peer->breaking;
     peer->breaking  = false;
     if (peer->left && need_of(peer, true) == NULL)
         return LK_OK;
-    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone: %s", rank, peer->broken_text);
+    if (peer->heard.print.what != 0)
+        lki_print_text(last, sizeof last, peer->heard.print, peer->heard.seq, peer->heard.label);
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %.300s", rank,
+                         last, peer->broken_text);
 }
 
 lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
 {
     lki_wire_peer *peer = &wire->peers[stream->peer];
-    lki_link      *link = wire->link;
 
     if (reading)
         stream->in.ended = true;
     else
         stream->out.broken = true;
-    link->ops->watch(link, stream->peer, stream->index, !stream->in.ended && !wire->failed, false);
+    lki_wire_watch(wire, stream);
     if (wire->failed || (peer->left && need_of(peer, true) == NULL))
         return LK_OK;
     if (!peer->breaking) {
@@ -263,8 +278,7 @@ static void make_room(lki_wire *wire, const lki_ready *ready)
     if (!ready->writable || !stream->out.blocked)
         return;
     stream->out.blocked = false;
-    wire->link->ops->watch(wire->link, ready->peer, ready->stream,
-                           !stream->in.ended && !wire->failed && !wire->closing, false);
+    lki_wire_watch(wire, stream);
     lki_wire_stir(wire, ready->peer, ready->stream);
 }
 
@@ -273,8 +287,7 @@ static bool unsaid(const lki_wire *wire)
 {
     for (uint32_t peer = 0; peer < wire->link->ranks; peer++) {
         const lki_output *out = &lki_wire_stream(wire, peer, 0)->out;
-        if (!out->broken && (out->active || (out->busy && wire->peers[peer].saying)
-                             || (out->blocked && wire->peers[peer].saying)))
+        if (!out->broken && (out->active || wire->peers[peer].saying))
             return true;
     }
     return false;
@@ -401,6 +414,11 @@ lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved)
         return LK_OK;
     (void)lki_wire_write(wire);
     return lki_fail_again(&wire->failure);
+}
+
+lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer)
+{
+    return wire->peers[peer].heard;
 }
 
 lki_wire_counts lki_wire_count(const lki_wire *wire)

@@ -38,7 +38,7 @@ typedef struct lki_message {
     lki_wire_op         op;
     unsigned char      *data; /* read from when sending */
     size_t              bytes;
-    size_t              assigned, moved; /* bytes that pieces were made of; that have gone or come */
+    size_t              assigned, moved; /* bytes that are in frames, that have gone or come */
     bool                granted;         /* bytes flow: the wire may touch `data` at any time */
     bool                done;
 } lki_message;
@@ -78,6 +78,9 @@ void lki_wire_probe(lki_wire *wire);
 
 /* The rank that the wire's failure is about. */
 uint32_t lki_wire_culprit(const lki_wire *wire);
+
+/* The operation that this rank was last heard of in; all zero (LKI_OP_NONE) before the first. */
+lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer);
 
 /* Tells every reachable rank that this one has failed, and why; then the wire has failed too. */
 void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why);

@@ -236,6 +236,8 @@ static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
         return lki_wire_fail(wire, stream->peer, LK_EPEER, "rank %u sent a frame of kind %u, "
                              "from rank %u, that has no place on stream %u", stream->peer,
                              in->frame.kind, in->frame.from, stream->index);
+    if (in->frame.op.print.what != 0)
+        wire->peers[stream->peer].heard = in->frame.op;
     switch (in->frame.kind) {
     case LKI_FRAME_EAGER: return begin_eager(wire, stream);
     case LKI_FRAME_ANNOUNCE: return begin_announce(wire, stream);
@@ -321,7 +323,8 @@ static lk_status read_some(lki_wire *wire, lki_stream *stream, void *data, size_
     if (st != LK_OK)
         return lki_wire_fail(wire, link->rank, st, "%s", lk_error_last()->message);
     LK_ASSERT(*moved <= bytes);
-    wire->moved = wire->moved || *moved > 0;
+    stream->in.drained = *moved < bytes;
+    wire->moved        = wire->moved || *moved > 0;
     return LK_OK;
 }
 
@@ -332,6 +335,8 @@ static lk_status read_header(lki_wire *wire, lki_stream *stream, size_t *moved)
 
     *moved = 0;
     if (in->end - in->first < LKI_FRAME_BYTES) {
+        if (in->drained)
+            return LK_OK;
         memmove(in->ahead, in->ahead + in->first, in->end - in->first);
         in->end  -= in->first;
         in->first = 0;
@@ -358,7 +363,7 @@ static lk_status read_payload(lki_wire *wire, lki_stream *stream, size_t *moved)
     if (*moved > 0) {
         memcpy(to, in->ahead + in->first, *moved);
         in->first += *moved;
-    } else {
+    } else if (!in->drained) {
         LK_TRY(read_some(wire, stream, to, left, moved));
     }
     if (!wire->link->sealed)
@@ -372,6 +377,7 @@ lk_status lki_wire_read(lki_wire *wire, lki_stream *stream)
     lki_input *in = &stream->in;
     size_t     moved, turn = 0;
 
+    in->drained = false;
     while (turn < LKI_WIRE_TURN_BYTES && !in->ended) {
         if (!in->active)
             LK_TRY(read_header(wire, stream, &moved));

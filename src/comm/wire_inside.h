@@ -16,7 +16,7 @@
 #include "comm/frame.h"
 
 enum {
-    LKI_WIRE_HISTORY    = 16,         /* operations of a group that are remembered after their end */
+    LKI_WIRE_HISTORY    = 16,         /* operations of a group that are remembered */
     LKI_WIRE_GROUPS     = 1024,       /* that are remembered though nothing is open in them */
     LKI_WIRE_BUCKETS    = 256,
     LKI_WIRE_WINDOW     = 256 * 1024, /* eager bytes from one peer that may be parked */
@@ -85,6 +85,7 @@ typedef struct {
     lki_message   *message;
     lki_parked    *parked;
     bool           active, ended;
+    bool           drained; /* the last read brought less than there was room for */
 } lki_input;
 
 typedef struct lki_stream {
@@ -102,6 +103,7 @@ typedef struct {
     uint64_t     charged;   /* eager bytes that it has sent and I have not given back */
     uint64_t     owed;      /* of them, those taken */
     uint64_t     announces; /* parked */
+    lki_wire_op  heard;     /* what it told last that it is or was in */
     lki_wire_op  asked;     /* what my last probe was about */
     lki_wire_op  asking;    /* what its last probe was about */
     lki_frame    answer;
@@ -178,6 +180,9 @@ LK_NODISCARD lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool 
 
 /* Fails if a message needs this peer, who said goodbye. */
 lk_status lki_wire_check_left(lki_wire *wire, uint32_t peer);
+
+/* Lets the link report what this stream can go on with. */
+void lki_wire_watch(lki_wire *wire, const lki_stream *stream);
 
 void lki_wire_done(lki_wire *wire, lki_message *message);
 

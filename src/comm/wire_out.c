@@ -229,8 +229,7 @@ static lk_status write_frame(lki_wire *wire, lki_stream *stream, size_t *moved)
 
 static lk_status write_stream(lki_wire *wire, lki_stream *stream)
 {
-    lki_link *link = wire->link;
-    size_t    moved, turn = 0;
+    size_t moved, turn = 0;
 
     if (stream->out.blocked || stream->out.broken)
         return LK_OK;
@@ -239,11 +238,11 @@ static lk_status write_stream(lki_wire *wire, lki_stream *stream)
         if (st == LK_EPEER)
             return lki_wire_broken(wire, stream, false);
         if (st != LK_OK)
-            return lki_wire_fail(wire, link->rank, st, "%s", lk_error_last()->message);
+            return lki_wire_fail(wire, wire->link->rank, st, "%s", lk_error_last()->message);
         turn += moved;
         if (stream->out.moved < stream->out.bytes) {
             stream->out.blocked = true;
-            link->ops->watch(link, stream->peer, stream->index, !stream->in.ended, true);
+            lki_wire_watch(wire, stream);
             return LK_OK;
         }
         finish_frame(wire, stream);

@@ -117,11 +117,17 @@ static size_t arrived_in(const lki_sim *sim, sim_pipe *pipe)
     return pipe->visible - pipe->read;
 }
 
+/* Whether nothing comes any more through a pipe that its writer had opened. */
+static bool over(const sim_pipe *pipe, const sim_rank *writer)
+{
+    return pipe->bytes != NULL
+           && (writer->dead || (writer->closed && pipe->read == pipe->written));
+}
+
 /* Whether a reader would notice something. */
 static bool readable(const lki_sim *sim, sim_pipe *pipe, const sim_rank *writer)
 {
-    return writer->dead || arrived_in(sim, pipe) > 0
-           || (writer->closed && pipe->read == pipe->written);
+    return arrived_in(sim, pipe) > 0 || over(pipe, writer);
 }
 
 static bool writable(const lki_sim *sim, const sim_pipe *pipe, const sim_rank *reader)
@@ -338,7 +344,7 @@ static lk_status sim_read(lki_link *link, uint32_t peer, uint32_t stream, void *
 
     stumble(sim, me);
     *moved = cut(sim, lki_min(bytes, arrived_in(sim, pipe)));
-    if (me->dead || other->dead || (other->closed && pipe->read == pipe->written))
+    if (me->dead || over(pipe, other))
         st = broken(me, other, stream, "from");
     if (st == LK_OK && *moved > 0) {
         take(sim, pipe, data, *moved);
