@@ -5,9 +5,12 @@
  * trains.  So a mistake is said once, before anything is started, and the workers need no other
  * channel for their configuration than the command line.
  */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
@@ -274,13 +277,36 @@ static bool launcher_asks(void *comm)
     return lk_stop_requested(comm);
 }
 
-/* Signals are blocked in the threads mode, so a request to stop stays pending for all to see. */
-static bool signal_pending(void *unused)
+/* In the threads mode all threads block the signals and one waits for them: the first asks the run
+ * to save and leave, the second ends it wherever it is.  `timeout` and its like signal a process
+ * and then its group, which is one request: what comes within a moment of the first is not a
+ * second. */
+typedef struct {
+    sigset_t    set;
+    atomic_bool asked;
+} listener;
+
+static void *listen(void *argument)
 {
-    sigset_t pending;
-    (void)unused;
-    return sigpending(&pending) == 0 &&
-           (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+    const struct timespec moment = { 0, 100000000 }, none = { 0, 0 };
+    listener             *self = argument;
+    int                   number;
+    if (sigwait(&self->set, &number) != 0)
+        return NULL;
+    atomic_store(&self->asked, true);
+    (void)nanosleep(&moment, NULL);
+    while (sigtimedwait(&self->set, NULL, &none) > 0)
+        continue;
+    if (sigwait(&self->set, &number) != 0)
+        return NULL;
+    fprintf(stderr, "lockstep train: a second SIG%s ended the workers before they had saved\n",
+            sigabbrev_np(number));
+    _exit(128 + number);
+}
+
+static bool was_asked(void *context)
+{
+    return atomic_load(&((listener *)context)->asked);
 }
 
 /* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
@@ -335,15 +361,24 @@ static int run_worker(train_options *options)
 
 static int run_threads(train_options *options)
 {
-    sigset_t set;
-    (void)sigemptyset(&set);
-    (void)sigaddset(&set, SIGINT);
-    (void)sigaddset(&set, SIGTERM);
-    (void)sigprocmask(SIG_BLOCK, &set, NULL);
-    options->config.stop = signal_pending;
+    listener  ear = { .asked = false };
+    pthread_t thread;
+    (void)sigemptyset(&ear.set);
+    (void)sigaddset(&ear.set, SIGINT);
+    (void)sigaddset(&ear.set, SIGTERM);
+    (void)pthread_sigmask(SIG_BLOCK, &ear.set, NULL);
+    int error = pthread_create(&thread, NULL, listen, &ear);
+    if (error != 0) {
+        fprintf(stderr, "lockstep train: cannot start a thread: %s\n", strerror(error));
+        return LKI_EXIT_FAILURE;
+    }
+    options->config.stop         = was_asked;
+    options->config.stop_context = &ear;
 
     lk_status status = lk_launch_threads(options->config.workers, options->config.timeout_ms, work,
                                          options);
+    (void)pthread_cancel(thread);
+    (void)pthread_join(thread, NULL);
     print_end(options, status);
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
 }

@@ -192,9 +192,9 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     int        length = snprintf(
                text, sizeof text,
                "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
-                      "global-batch %u data %s",
-               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers, config->micro_batch,
-               config->global_batch, data->content_hash);
+               "global-batch %u data %s",
+               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers,
+               config->micro_batch, config->global_batch, data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -45,6 +45,24 @@ static void a_signal_to_everybody_counts_once(void **state)
     stops_and_goes_on(*state, 3, RUN, SIGTERM, true, wanted);
 }
 
+/* As `timeout` does it: the process, then its group, at once. */
+static void a_signal_twice_at_once_is_one(void **state)
+{
+    static job j;
+    for (int round = 0; round < 5; round++) {
+        job_start(&j, *state, 3, RUN "--worker-mode threads");
+        job_await_word(&j, "step 1/");
+        (void)memset(j.worker, 0, sizeof j.worker);
+        while (!read_log(&j, HIT_AT))
+            nap();
+        job_hit(&j, j.pid, SIGTERM);
+        job_hit(&j, -j.pid, SIGTERM);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 75);
+        forget(*state);
+    }
+}
+
 static void threads_save_as_well(void **state)
 {
     static job j;
@@ -129,20 +147,25 @@ static bool has_taken_signals(pid_t pid)
 
 static void a_second_signal_ends_what_cannot_save(void **state)
 {
-    static const int signals[] = { SIGINT, SIGTERM };
-    static job       j;
-    for (size_t i = 0; i < 2; i++) {
-        char wanted[64];
-        job_start(&j, *state, 3, RUN "--checkpoint-every 5");
+    static const int         signals[] = { SIGINT, SIGTERM };
+    static const char *const modes[]   = { "", "--worker-mode threads" };
+    static job               j;
+    for (size_t n = 0; n < 4; n++) {
+        size_t i = n % 2;
+        char   wanted[64], line[512];
+        (void)snprintf(line, sizeof line, RUN "--checkpoint-every 5 %s", modes[n / 2]);
+        job_start(&j, *state, 3, line);
         job_await_step(&j, HIT_AT);
+        await_full_pipe(&j);
         job_hit(&j, j.pid, signals[i]); /* nobody reads the log: rank 0 cannot go on */
         for (double since = seconds_now(); !has_taken_signals(j.pid);)
             check_waiting(&j, since, "the first signal to be taken");
-        assert_int_equal(kill(j.pid, signals[i]), 0);
         int status;
-        while (waitpid(j.pid, &status, WNOHANG) == 0)
+        for (let_pass(0.2); waitpid(j.pid, &status, WNOHANG) == 0; let_pass(0.2)) {
             if (seconds_now() - j.hit_at > LIMIT_SECONDS)
                 job_fail(&j, "the second %s did not end the job", strsignal(signals[i]));
+            (void)kill(j.pid, signals[i]); /* as people do who wait */
+        }
         print_message("a second %s: ended after %.0f ms\n", strsignal(signals[i]),
                       1e3 * (seconds_now() - j.hit_at));
         for (uint32_t r = 0; r < 3; r++)
@@ -164,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_signal_to_the_launcher_saves, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_everybody_counts_once, begin_afresh),
+        cmocka_unit_test_setup(a_signal_twice_at_once_is_one, begin_afresh),
         cmocka_unit_test_setup(threads_save_as_well, begin_afresh),
         cmocka_unit_test_setup(ctrl_z_and_fg_are_no_fault, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_one_worker_stops_the_job, begin_afresh),
