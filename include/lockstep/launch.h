@@ -19,7 +19,7 @@ typedef struct {
     uint32_t     workers;
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
     bool         prefix_output; /* "[rank] " before each line; else inherited as it is */
-    uint32_t     timeout_ms;    /* of every wait of the workers; 0 = 30 s */
+    uint32_t     timeout_ms;    /* of every wait of the workers, and for their exec; 0 = 30 s */
     uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
 } lk_launch_options;
 

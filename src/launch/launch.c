@@ -3,9 +3,12 @@
  * Start-up is a fork and an exec a worker; all children are on their way before the launcher waits
  * for any.  Whether the execs succeeded is read from one pipe that every child inherits and that
  * exec closes: its end means that all programs run, a message on it names the one that does not.
+ * An exec can hang, on a file system that does not answer: the wait has the job's deadline.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
@@ -16,7 +19,7 @@
 #include "launch/job.h"
 #include "launch/spawn.h"
 
-enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126 };
+enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, TIMEOUT_MS = 30000 };
 
 static void close_if_open(int *fd)
 {
@@ -156,13 +159,49 @@ static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int no
     return st;
 }
 
-/* Waits until every child has become the program.  The first that could not fails the job. */
-static lk_status await_exec(const lki_job *job, int report, lk_launch_result *result)
+/* Whether a child still holds the pipe that exec closes: `pipe` is what it is to the kernel. */
+static bool holds_pipe(pid_t pid, int fd, const char *pipe)
 {
+    char    path[64], held[64];
+    (void)snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)pid, fd);
+    ssize_t length = readlink(path, held, sizeof held - 1);
+    held[length > 0 ? length : 0] = '\0';
+    return strcmp(held, pipe) == 0;
+}
+
+/* Names the first child that has not become the program, and so has `theirs` open. */
+static lk_status exec_late(const lki_job *job, int report, int theirs, uint32_t timeout_ms)
+{
+    char     path[64], pipe[64];
+    uint32_t rank = 0;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", report);
+    ssize_t length = readlink(path, pipe, sizeof pipe - 1);
+    pipe[length > 0 ? length : 0] = '\0';
+    while (rank + 1 < job->count && !holds_pipe(job->workers[rank].pid, theirs, pipe))
+        rank++;
+    return lk_fail(LK_ETIMEOUT,
+                   "rank %u (pid %ld) has not become %s within %g s: it is stopped, or the file "
+                   "system that holds the program does not answer",
+                   rank, (long)job->workers[rank].pid, job->options->argv[0],
+                   (double)timeout_ms / 1000);
+}
+
+/* Waits until every child has become the program.  The first that could not fails the job.
+ * `theirs`: the other end of the pipe, as the children know it. */
+static lk_status await_exec(const lki_job *job, int report, int theirs, lk_launch_result *result)
+{
+    uint32_t timeout_ms = job->options->timeout_ms > 0 ? job->options->timeout_ms : TIMEOUT_MS;
     const char      *program = job->options->argv[0];
     lki_exec_failure failure;
     ssize_t          got;
 
+    struct pollfd end = {.fd = report, .events = POLLIN};
+    int           ready;
+    do
+        ready = poll(&end, 1, (int)lki_min(timeout_ms, INT_MAX));
+    while (ready < 0 && errno == EINTR);
+    if (ready == 0)
+        return exec_late(job, report, theirs, timeout_ms);
     do
         got = read(report, &failure, sizeof failure);
     while (got < 0 && errno == EINTR);
@@ -190,9 +229,10 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
 
     for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
         st = start_worker(job, i, port, nothing, report[1]);
+    int theirs = report[1];
     close_if_open(&report[1]);
     if (st == LK_OK)
-        st = await_exec(job, report[0], result);
+        st = await_exec(job, report[0], theirs, result);
     close_if_open(&report[0]);
     close_if_open(&nothing);
     return st;
