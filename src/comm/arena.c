@@ -9,7 +9,7 @@
  * The kernel would rather kill a process than refuse it a page of shared memory; so the amount
  * is first compared with what the machine and the control group say is available.
  */
-#include "comm/group.h"
+#include "comm/span.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -253,6 +253,8 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     *out = NULL;
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
         return lk_fail(LK_EINVAL, "arena %s of %zu bytes", name, bytes);
+    if (comm->span != NULL)
+        return lki_span_arena(out, comm, name, bytes);
     LK_TRY(LKI_NEW(&arena, 1, "arena"));
     lk_status st = establish(comm, name, bytes, &memory);
     if (st != LK_OK) {
@@ -274,7 +276,7 @@ lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const s
         if (__builtin_add_overflow(end, bytes[rank], &end) || end > arena->bytes)
             return lk_fail(LK_EINVAL, "mirror: the pieces up to rank %u's end outside of the arena "
                            "of %zu bytes", rank, arena->bytes);
-    return lk_barrier(comm);
+    return comm->span == NULL ? lk_barrier(comm) : lki_span_mirror(comm, arena, offset, bytes);
 }
 
 void lki_arenas_close(lk_comm *comm)
@@ -299,6 +301,9 @@ size_t lk_arena_bytes(const lk_arena *arena)
 lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes)
 {
     uintptr_t at = (uintptr_t)data;
+
+    if (comm->span != NULL)
+        comm = comm->span->local;
     for (; comm != NULL; comm = comm->parent)
         for (const lk_arena *arena = comm->arenas; arena != NULL; arena = arena->next) {
             uintptr_t base = (uintptr_t)arena->data;

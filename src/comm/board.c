@@ -93,6 +93,7 @@ static const kind_row kinds[] = {
     [LKI_OP_SEND]             = { "send", "to", BYTES },
     [LKI_OP_RECV]             = { "recv", "from", BYTES },
     [LKI_OP_SPLIT]            = { "split", NULL, NOTHING },
+    [LKI_OP_MESSAGE]          = { "message", "to", BYTES },
 };
 
 /* "F32 sum, 100 elements", "100 bytes" or nothing. */

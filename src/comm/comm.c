@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "comm/group.h"
+#include "comm/span.h"
 
 enum { TIMEOUT_MS = 30000, SPINS = 50 };
 
@@ -65,8 +65,9 @@ static uint32_t cores(void)
 }
 
 /* Works on a half-made one. */
-static void comm_delete(lk_comm *comm)
+void lki_comm_delete(lk_comm *comm)
 {
+    lki_span_free(comm->span);
     lki_arenas_close(comm);
     lki_free(comm->world);
     lki_free(comm->flows);
@@ -90,7 +91,7 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     comm->size       = size;
     comm->seats      = seats;
     comm->seat_bytes = lki_seat_bytes(size);
-    comm->seat       = lki_seat_of(comm, rank);
+    comm->seat       = seats == NULL ? NULL : lki_seat_of(comm, rank);
     comm->timeout_ms = comm->opened_timeout_ms = TIMEOUT_MS;
     comm->spins      = self->seated <= cores() ? SPINS : 0;
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
@@ -103,7 +104,7 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     if (st == LK_OK)
         st = LKI_NEW(&comm->flows, size, "counts of messages");
     if (st != LK_OK) {
-        comm_delete(comm);
+        lki_comm_delete(comm);
         return st;
     }
     *out = comm;
@@ -150,6 +151,7 @@ static void leave(lk_comm *first)
 
     (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
     lki_wake_all(first->board);
+    lki_wire_close(self->wire);
     lki_peers_close(self);
     if (self->socket >= 0)
         (void)close(self->socket);
@@ -162,33 +164,28 @@ void lk_comm_free(lk_comm *comm)
     if (comm == NULL)
         return;
     lki_requests_orphan(comm);
-    atomic_store(&comm->seat->left, 1);
+    atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);
     while (comm != NULL && --comm->users == 0) { /* children keep their parents */
         lk_comm *parent = comm->parent;
         if (parent == NULL)
             leave(comm);
-        comm_delete(comm);
+        lki_comm_delete(comm);
         comm = parent;
     }
 }
 
-lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_options *options)
+lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_options *options)
 {
     lki_group *group;
-    uint32_t   made = 0;
-    lk_status  st   = LK_OK;
+    uint32_t   size = roster.count, made = 0;
+    lk_status  st = LK_OK;
 
-    for (uint32_t rank = 0; rank < size; rank++)
-        out[rank] = NULL;
-    if (size < 1 || size > LKI_RANKS_MAX)
-        return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
-                       LKI_RANKS_MAX);
-    LK_TRY(group_open(&group, -1, lki_board_bytes(lki_roster_alone(size)), true));
-    lki_board_init(group->board, lki_roster_alone(size));
+    LK_TRY(group_open(&group, -1, lki_board_bytes(roster), true));
+    lki_board_init(group->board, roster);
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
-        st = first_new(&out[made], group, made, options);
+        st = first_new(&out[made], group, roster.first + made, options);
     if (st != LK_OK) {
         atomic_store(&group->users, made + 1);
         group_release(group);
@@ -201,6 +198,16 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
     for (uint32_t rank = 0; rank < size; rank++)
         announce(out[rank]);
     return LK_OK;
+}
+
+lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_options *options)
+{
+    for (uint32_t rank = 0; rank < size; rank++)
+        out[rank] = NULL;
+    if (size < 1 || size > LKI_RANKS_MAX)
+        return lk_fail(LK_EINVAL, "a group of %u ranks: from 1 to %d are possible", size,
+                       LKI_RANKS_MAX);
+    return lki_comm_open_roster(out, lki_roster_alone(size), options);
 }
 
 static const lki_seat *first_seat(lki_board *board, uint32_t rank)
@@ -277,26 +284,25 @@ uint32_t lk_comm_size(const lk_comm *comm)
 
 uint32_t lk_comm_hosts(const lk_comm *comm)
 {
-    (void)comm;
-    return 1;
+    return comm->span == NULL ? 1 : comm->span->hosts;
 }
 
 uint32_t lk_comm_host(const lk_comm *comm, uint32_t rank)
 {
     LK_ASSERT(rank < comm->size);
-    return 0;
+    return comm->span == NULL ? 0 : comm->span->host_of[rank];
 }
 
 uint32_t lk_comm_local_rank(const lk_comm *comm, uint32_t rank)
 {
     LK_ASSERT(rank < comm->size);
-    return rank;
+    return comm->span == NULL ? rank : comm->span->local_ranks[rank];
 }
 
 uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host)
 {
-    LK_ASSERT(host == 0);
-    return comm->size;
+    LK_ASSERT(host < lk_comm_hosts(comm));
+    return comm->span == NULL ? comm->size : comm->span->local_sizes[host];
 }
 
 bool lki_comm_stop_requested(const lk_comm *comm)
@@ -331,14 +337,15 @@ void lk_comm_abort(lk_comm *comm)
 
     (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_FAILED);
     if (last->status != LK_OK) {
-        lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER,
-                          last->message);
-        return;
+        lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER, last->message);
+    } else {
+        lki_rank_view view;
+        char          message[240];
+        lki_board_view(comm->board, rank, &view);
+        snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", rank,
+                 view.pid, view.place);
+        lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
     }
-    lki_rank_view view;
-    char          message[240];
-    lki_board_view(comm->board, rank, &view);
-    snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", rank, view.pid,
-             view.place);
-    lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
+    if (comm->self->wire != NULL)
+        lki_span_tell(comm);
 }

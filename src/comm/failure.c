@@ -8,7 +8,7 @@
  * The texts name what can be known without the help of the rank in question: its process, the
  * state that the kernel reports, the step and phase it noted and the operation it last started.
  */
-#include "comm/group.h"
+#include "comm/span.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,6 +61,9 @@ void lki_board_failure(const lki_board *board, lk_error *out)
 lk_status lki_group_failure(const lk_comm *comm)
 {
     lk_error error;
+
+    if (comm->self->wire != NULL)
+        lki_span_tell(comm);
     lki_board_failure(comm->board, &error);
     return lki_fail_again(&error);
 }

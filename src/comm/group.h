@@ -65,6 +65,7 @@ typedef enum {
     LKI_OP_SEND,
     LKI_OP_RECV,
     LKI_OP_SPLIT,
+    LKI_OP_MESSAGE, /* what sender and receiver call a message between hosts */
 } lki_op_kind;
 
 /* What ranks must agree on before they touch each other's memory. */
@@ -181,6 +182,7 @@ typedef struct {
     uint32_t    seated;     /* ranks of the job on this host */
     int         socket;     /* to the launcher; -1 without one */
     int        *pidfds;     /* of the ranks of this host; NULL among threads */
+    struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
 } lki_self;
@@ -204,6 +206,7 @@ struct lk_comm {
     unsigned char   *seats;       /* of all ranks, seat_bytes each */
     size_t           seat_bytes;
     lki_self        *self;
+    struct lki_span *span;        /* NULL: all ranks are on this host (span.h) */
     lk_comm         *parent;      /* NULL: this is the first */
     uint32_t         users;       /* its owner, until it is freed, and its children */
     uint32_t         level;       /* 0 = the first, 1 = its children ... */
@@ -257,10 +260,15 @@ static inline lki_goal lki_goal_all(const lk_comm *comm, size_t offset, uint64_t
     return (lki_goal){ .offset = offset, .target = target, .first = 0, .end = comm->size };
 }
 
-/* A communicator over `size` seats, of which `rank` is mine; world, key and group are the
- * caller's to fill in (comm.c). */
+/* A communicator over `size` seats (NULL: over several hosts), of which `rank` is mine; world, key
+ * and group are the caller's to fill in (comm.c). */
 LK_NODISCARD lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t size,
                                     void *seats);
+void lki_comm_delete(lk_comm *comm);
+
+/* The ranks of one host of several as threads; as lk_comm_open_threads(). */
+LK_NODISCARD lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster,
+                                            const lk_comm_options *options);
 
 /* ---- Waiting (wait.c) -------------------------------------------------------------------- */
 

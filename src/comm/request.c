@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "comm/span.h"
 
 /* ---- The list ---------------------------------------------------------------------------- */
 
@@ -93,6 +94,8 @@ static lk_status advance(lk_request *r, bool *moved)
 {
     bool more = true;
 
+    if (r->comm->span != NULL)
+        return r->complete ? LK_OK : lki_span_advance(r, moved);
     while (!r->complete && more && lki_arrived(r->comm, r->goal)) {
         more = false;
         LK_TRY(r->how->move != NULL ? r->how->move(r, &more) : move_collective(r, &more));
@@ -108,6 +111,8 @@ bool lki_progress(lk_comm *comm)
 
     if (self->pending == 0)
         return false;
+    if (self->wire != NULL)
+        lki_span_poll(self);
     for (lk_request *r = self->requests; r != NULL; r = r->next) {
         bool moved = false, open = !r->complete;
         if (advance(r, &moved) != LK_OK)
@@ -133,6 +138,8 @@ static lk_status nearer(lk_request *first, int64_t ms, int64_t *late)
     lki_self *self  = first->comm->self;
     bool      moved = false;
 
+    if (first->comm->span != NULL)
+        return lki_span_await(first, ms, late);
     LK_TRY(lki_await_for(first->comm, first->goal, ms, late)); /* may complete it on the way */
     if (*late != 0 || first->complete)
         return LK_OK;
@@ -150,6 +157,8 @@ static lk_status finish(lk_request *request)
         int64_t     late;
         lk_request *first = next_to_move(request);
         LK_TRY(nearer(first, ms, &late));
+        if (late != 0 && comm->span != NULL)
+            return lki_span_timeout(request, late);
         if (late != 0)
             return lki_fail_timeout(comm, first->goal, late);
     }
@@ -162,6 +171,8 @@ static lk_status finish(lk_request *request)
 /* Collectives take their place in the order of operations here; mail has an order of its own. */
 static lk_status publish(lk_request *request)
 {
+    if (request->comm->span != NULL)
+        return lki_span_publish(request);
     if (lki_failed(request->comm))
         return lki_group_failure(request->comm);
     if (request->how->move != NULL)
@@ -190,14 +201,17 @@ static lk_status run_at_once(lk_request *request)
 
 lk_status lki_request_run(lk_request *request)
 {
-    lk_status st = publish(request);
+    lk_status st   = publish(request);
+    bool      span = request->comm->span != NULL;
 
-    if (st == LK_OK && request->lane == LKI_LANE_NONE) {
+    if (st == LK_OK && request->lane == LKI_LANE_NONE && !span) {
         st = run_at_once(request);
     } else if (st == LK_OK) {
         enter(request);
         st = finish(request);
         remove_from_list(request);
+        if (span && st != LK_OK)
+            lki_span_drop(request, false);
     }
     lki_free(request->offsets);
     return st;
@@ -216,17 +230,21 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
     }
     if (st == LK_OK) {
         enter(copy);
-        if (copy->how->move != NULL) /* what can be sent without waiting is sent */
+        if (copy->how->move != NULL || copy->comm->span != NULL) /* what can be sent now is */
             st = advance(copy, &moved);
         copy->comm->self->pending -= copy->complete;
         if (st != LK_OK)
             remove_from_list(copy);
+        if (st != LK_OK && copy->comm->span != NULL)
+            lki_span_drop(copy, false);
     }
     if (st != LK_OK) {
         lki_free(request->offsets);
         lki_free(copy);
         return st;
     }
+    if (copy->comm->span != NULL)
+        lki_span_poll(copy->comm->self);
     lki_ring(copy->comm);
     *out = copy;
     return LK_OK;
@@ -241,6 +259,10 @@ void lki_requests_orphan(lk_comm *comm)
         if (r->comm != comm)
             continue;
         remove_from_list(r);
+        if (comm->span != NULL && !r->complete) {
+            lki_span_drop(r, false);
+            r->complete = false;
+        }
         lki_free(r->offsets);
         r->offsets = NULL;
         r->comm    = NULL;
@@ -305,6 +327,10 @@ static void give_up(lk_request *request)
     lk_comm *comm = request->comm;
     char     text[LKI_OPERATION_BYTES];
 
+    if (comm->span != NULL) {
+        lki_span_drop(request, true);
+        return;
+    }
     if (!request->met && request->lane == LKI_LANE_NONE) {
         request->rounds = 1;
         complete_collective(request);

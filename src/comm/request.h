@@ -43,7 +43,8 @@ struct lk_request {
     lki_goal             goal;
     uint64_t             round, rounds;
     uint64_t             lane;   /* lki_lane; for mail also which: see coll/send_recv.c */
-    bool                 met;    /* all have published the same, and `plan` was called */
+    bool                 met;    /* all have published the same, and `plan` was called; over
+                                  * hosts: messages travel */
     bool                 filled; /* the first chunk was staged before publishing */
     bool                 complete;
 
@@ -58,6 +59,8 @@ struct lk_request {
     const lki_route     *route;
     lki_reduction        reduce;
     lk_tree_op           tree; /* its arrays are the caller's */
+    struct lki_task     *task; /* over hosts: owned */
+    unsigned char       *staging; /* owned: parts as one vector */
 };
 
 /* Publishes, waits and completes; frees what the request owns. */

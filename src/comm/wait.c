@@ -14,7 +14,7 @@
  * itself does not count: after Ctrl-Z and fg nobody is late.  A longer deadline than that of the
  * group's opening (lk_comm_set_timeout) is for peers that work; one that is stopped does not.
  */
-#include "comm/group.h"
+#include "comm/span.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { YIELDS = 4, SLICE_MS = 50, LATE_MS = 10 * SLICE_MS };
+enum { YIELDS = 4, SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, NAP_MS = 2 };
 
 /* ThreadSanitizer does not model fences.  This one orders atomics only, and publishes nothing:
  * what it would miss is a lost wake-up, never a race. */
@@ -95,7 +95,15 @@ bool lki_arrived(const lk_comm *comm, lki_goal goal)
     return true;
 }
 
-/* One slice of sleep, or none if there turns out to be something to do. */
+static bool nothing_to_do(lk_comm *comm, lki_goal goal)
+{
+    if (comm->self->wire != NULL)
+        lki_span_poll(comm->self);
+    return !lki_arrived(comm, goal) && !lki_failed(comm) && !lki_progress(comm);
+}
+
+/* One slice of sleep, or none if there turns out to be something to do.  A rank that has peers on
+ * other hosts cannot hear its bell and its link at once: it naps, and looks. */
 static void sleep_a_slice(lk_comm *comm, lki_goal goal, int64_t ms)
 {
     lki_rank *me   = comm->me;
@@ -104,9 +112,10 @@ static void sleep_a_slice(lk_comm *comm, lki_goal goal, int64_t ms)
     atomic_fetch_add(&comm->board->sleepers, 1);
     atomic_store(&me->sleeping, 1);
     full_fence();
-    if (!lki_arrived(comm, goal) && !lki_failed(comm) && !lki_progress(comm)) {
+    for (int64_t slept = 0, nap = comm->self->wire == NULL ? ms : NAP_MS;
+         slept < ms && atomic_load(&me->bell) == bell && nothing_to_do(comm, goal); slept += nap) {
         lki_ring(comm);
-        sleep_on(&me->bell, bell, ms);
+        sleep_on(&me->bell, bell, nap);
     }
     atomic_store(&me->sleeping, 0);
     atomic_fetch_sub(&comm->board->sleepers, 1);

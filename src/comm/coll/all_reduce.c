@@ -354,7 +354,7 @@ lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t coun
     size_t     bytes;
 
     LK_TRY(check(&bytes, send, recv, count, dtype, op));
-    if (bytes <= LKI_BODY_BYTES)
+    if (bytes <= LKI_BODY_BYTES && comm->span == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare(&r, comm, send, recv, count, dtype, op);
     return lki_request_run(&r);

@@ -204,6 +204,8 @@ static const lki_algorithm algorithm = { .publish = tell_nodes, .plan = plan, .a
 
 static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
 {
+    if (comm->span != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "tree_reduce over %u hosts", lk_comm_hosts(comm));
     LK_TRY(check_slices(comm, tree));
     LK_TRY(check_nodes(comm, tree));
     *r = (lk_request){ .comm = comm, .how = &algorithm, .tree = *tree };

@@ -1,0 +1,99 @@
+/* comm/hosted.h -- for tests: the ranks of several hosts as threads of one process, each host with
+ * a board of its own, all with a simulated link. */
+#ifndef LKI_COMM_HOSTED_H
+#define LKI_COMM_HOSTED_H
+
+#include "comm/span.h"
+#include "comm/transport/sim.h"
+#include "comm/world.h"
+
+enum { HOSTED_MAX = 32 };
+
+typedef struct {
+    uint32_t hosts;
+    uint32_t each;       /* ranks on a host */
+    uint32_t fewer;      /* so many less on the last one */
+    uint32_t timeout_ms; /* 0: 20 s */
+    uint64_t seed;
+} hosted;
+
+typedef struct {
+    lk_comm  *local;
+    lk_comm  *comm;
+    lki_link *link;
+    uint32_t *host_of;
+    world_main main;
+    void     *context;
+    bool      satisfied;
+} hosted_rank;
+
+static inline void *hosted_thread(void *argument)
+{
+    hosted_rank *r = argument;
+
+    if (lki_span_open(&r->comm, r->local, r->link, r->host_of) != LK_OK) {
+        fprintf(stderr, "cannot open a span: %s\n", lk_error_last()->message);
+        abort();
+    }
+    r->satisfied = r->main(r->comm, r->context);
+    lk_comm_free(r->comm);
+    return NULL;
+}
+
+static inline uint32_t hosted_size(hosted h)
+{
+    return h.hosts * h.each - h.fewer;
+}
+
+/* Ranks that wait for each other by shared memory, too, cannot share the processor by a baton. */
+static inline lki_sim *hosted_sim(hosted h)
+{
+    lki_sim_options options = { .mode    = h.each == 1 ? LKI_SIM_BATON : LKI_SIM_FREE,
+                                .ranks   = hosted_size(h),
+                                .streams = 2,
+                                .seed    = h.seed };
+    lki_sim *sim;
+
+    if (lki_sim_new(&sim, &options) != LK_OK)
+        abort();
+    return sim;
+}
+
+/* How many ranks were satisfied. */
+static inline uint32_t hosted_run(hosted h, world_main main, void *context)
+{
+    hosted_rank     ranks[HOSTED_MAX] = { 0 };
+    pthread_t       threads[HOSTED_MAX];
+    uint32_t        host_of[HOSTED_MAX], size = hosted_size(h), satisfied = 0;
+    lki_sim        *sim     = hosted_sim(h);
+    lk_comm_options options = { .timeout_ms = h.timeout_ms == 0 ? 20000 : h.timeout_ms };
+
+    for (uint32_t host = 0; host < h.hosts; host++) {
+        uint32_t   first = host * h.each, count = host + 1 < h.hosts ? h.each : size - first;
+        lki_roster roster = { .world = size, .first = first, .count = count };
+        lk_comm   *comms[HOSTED_MAX];
+        if (lki_comm_open_roster(comms, roster, &options) != LK_OK)
+            abort();
+        for (uint32_t k = 0; k < count; k++) {
+            host_of[first + k] = host;
+            ranks[first + k]   = (hosted_rank){ comms[k], NULL, lki_sim_link(sim, first + k),
+                                                host_of,  main, context, false };
+        }
+    }
+    for (uint32_t rank = 0; rank < size; rank++)
+        if (pthread_create(&threads[rank], NULL, hosted_thread, &ranks[rank]) != 0)
+            abort();
+    for (uint32_t rank = 0; rank < size; rank++) {
+        (void)pthread_join(threads[rank], NULL);
+        satisfied += ranks[rank].satisfied;
+    }
+    lki_sim_free(sim);
+    return satisfied;
+}
+
+static inline bool hosted_all(hosted h, world_main main, void *context)
+{
+    return hosted_run(h, main, context) == hosted_size(h);
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* span_test.c -- a communicator over several hosts: who is where, and the first operations.
+ *
+ * Goal:   ranks know who shares memory with them; barrier, broadcast, all_gather and all_reduce
+ *         are right for every number of hosts and of ranks on them, small and in segments.
+ * Method: hosted.h.  With one rank a host everything is a function of the seed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+#include "device/plain.h"
+
+static bool knows_places(lk_comm *comm, void *context)
+{
+    const hosted *h    = context;
+    uint32_t      size = lk_comm_size(comm);
+
+    CHECK(size == hosted_size(*h) && lk_comm_hosts(comm) == h->hosts);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        CHECK(lk_comm_host(comm, rank) == rank / h->each);
+        CHECK(lk_comm_local_rank(comm, rank) == rank % h->each);
+    }
+    CHECK(lk_comm_local_size(comm, 0) == h->each);
+    CHECK(lk_comm_local_size(comm, h->hosts - 1) == h->each - h->fewer);
+    return true;
+}
+
+static bool broadcasts(lk_comm *comm, uint32_t *data, size_t n, uint32_t root)
+{
+    for (size_t i = 0; i < n; i++)
+        data[i] = lk_comm_rank(comm) == root ? (uint32_t)i * 7 + root : 0;
+    CHECK(lk_broadcast(comm, data, n * sizeof *data, root) == LK_OK);
+    for (size_t i = 0; i < n; i++)
+        CHECK(data[i] == (uint32_t)i * 7 + root);
+    return true;
+}
+
+static bool gathers(lk_comm *comm, uint32_t *data, size_t n)
+{
+    uint32_t me = lk_comm_rank(comm);
+
+    for (size_t i = 0; i < n; i++)
+        data[me * n + i] = (uint32_t)i * 5 + me;
+    CHECK(lk_all_gather(comm, data + me * n, data, n * sizeof *data) == LK_OK);
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        for (size_t i = 0; i < n; i++)
+            CHECK(data[rank * n + i] == (uint32_t)i * 5 + rank);
+    return true;
+}
+
+static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
+{
+    if (count == 1)
+        return world_value(first, i, call);
+    uint32_t left = 1;
+    while (2 * left < count)
+        left *= 2;
+    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
+}
+
+static bool sums(lk_comm *comm, float *send, float *recv, size_t n, uint32_t call)
+{
+    for (size_t i = 0; i < n; i++)
+        send[i] = world_value(lk_comm_rank(comm), i, call);
+    CHECK(lk_all_reduce(comm, send, recv, n, LK_F32, LK_SUM) == LK_OK);
+    for (size_t i = 0; i < n; i++) {
+        float want = tree(0, lk_comm_size(comm), i, call);
+        CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
+    }
+    return true;
+}
+
+enum { MOST = 400001 };
+
+static bool does_the_first_four(lk_comm *comm, void *context)
+{
+    static const size_t counts[] = { 0, 1, 100, 5000, MOST };
+    uint32_t            size = lk_comm_size(comm);
+    void               *a = malloc(sizeof(float) * MOST), *b = malloc(sizeof(float) * MOST);
+    bool                good = a != NULL && b != NULL;
+
+    (void)context;
+    for (uint32_t k = 0; k < 5 && good; k++) {
+        good = lk_barrier(comm) == LK_OK && broadcasts(comm, a, counts[k], k % size) &&
+               gathers(comm, a, counts[k] / size) && sums(comm, a, b, counts[k], k) &&
+               sums(comm, a, a, counts[k], k + 7);
+    }
+    free(a);
+    free(b);
+    return good;
+}
+
+static void hosts_of_one(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 9; n++) {
+        hosted h = { .hosts = n, .each = 1, .seed = n };
+        assert_true(hosted_all(h, knows_places, &h));
+        assert_true(hosted_all(h, does_the_first_four, NULL));
+    }
+}
+
+static void hosts_of_several(void **state)
+{
+    (void)state;
+    for (uint32_t each = 2; each <= 3; each++)
+        for (uint32_t hosts = 2; hosts <= 3; hosts++) {
+            hosted h = { .hosts = hosts, .each = each, .fewer = each - 2, .seed = each };
+            assert_true(hosted_all(h, knows_places, &h));
+            assert_true(hosted_all(h, does_the_first_four, NULL));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts_of_one),
+        cmocka_unit_test(hosts_of_several),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
