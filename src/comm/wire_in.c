@@ -372,13 +372,20 @@ static lk_status read_payload(lki_wire *wire, lki_stream *stream, size_t *moved)
     return LK_OK;
 }
 
+/* Whether something can be done with what was read ahead: no event of the link would tell. */
+static bool is_ahead(const lki_input *in)
+{
+    size_t bytes = in->end - in->first;
+    return in->active ? bytes > 0 : bytes >= LKI_FRAME_BYTES;
+}
+
 lk_status lki_wire_read(lki_wire *wire, lki_stream *stream)
 {
     lki_input *in = &stream->in;
     size_t     moved, turn = 0;
 
     in->drained = false;
-    while (turn < LKI_WIRE_TURN_BYTES && !in->ended) {
+    while ((turn < LKI_WIRE_TURN_BYTES || is_ahead(in)) && !in->ended) {
         if (!in->active)
             LK_TRY(read_header(wire, stream, &moved));
         else
@@ -386,7 +393,7 @@ lk_status lki_wire_read(lki_wire *wire, lki_stream *stream)
         turn += moved;
         if (in->active && in->moved == in->frame.bytes)
             LK_TRY(finish_frame(wire, stream));
-        else if (moved == 0)
+        else if (moved == 0 && !is_ahead(in))
             return LK_OK;
     }
     return LK_OK;
