@@ -12,8 +12,6 @@
 
 enum { BLOCK_BYTES = 8192 };
 
-static const uint32_t polynomial = 0x82f63b78; /* reversed: bit 31 is x^0 */
-
 uint32_t lki_crc32c_plain(uint32_t sum, const void *data, size_t bytes)
 {
     static const uint32_t nibbles[16] = {
@@ -40,6 +38,8 @@ static int fast_here(void)
 {
     return __builtin_cpu_supports("sse4.2");
 }
+
+static const uint32_t polynomial = 0x82f63b78; /* reversed: bit 31 is x^0 */
 
 FAST static uint32_t take_word(uint32_t sum, const unsigned char *at)
 {

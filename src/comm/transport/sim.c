@@ -16,7 +16,9 @@
 
 #include "base/memory.h"
 
-enum { ARRIVALS = 32, PIPE_BYTES = 65536, DELAY_US_MAX = 200, NOBODY = UINT32_MAX };
+enum { ARRIVALS = 32, PIPE_BYTES = 65536, DELAY_US_MAX = 200 };
+
+#define NOBODY UINT32_MAX
 
 /* The bytes below `upto` of all that were ever written can be read from then on. */
 typedef struct {
