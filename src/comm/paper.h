@@ -121,8 +121,10 @@ static void carry_out(office *o)
 {
     bool moved = true;
 
-    for (uint32_t r = 0; r < o->size; r++)
-        o->desks[r].next = 0, o->desks[r].waiting = false;
+    for (uint32_t r = 0; r < o->size; r++) {
+        o->desks[r].next    = 0;
+        o->desks[r].waiting = false;
+    }
     while (moved) {
         moved = false;
         for (uint32_t i = 0; i < o->size; i++) {
