@@ -82,6 +82,9 @@ bool                   lki_tls_buffered(const lki_tls *tls);
 /* Announces the end of what this side writes; flush it. */
 LK_NODISCARD lk_status lki_tls_finish(lki_tls *tls);
 
+/* Whether it was the connection that ended, and not the handshake that one side refused. */
+bool lki_tls_cut(const lki_tls *tls);
+
 /* How often this side has renewed its key. */
 uint64_t lki_tls_renewals(const lki_tls *tls);
 

@@ -48,7 +48,7 @@ struct lki_tls {
     BIO               *ring;   /* our end of the pair it writes to */
     BIO               *inner;  /* its end; the session's */
     int                fd;
-    bool               server, established, more, finished;
+    bool               server, established, more, finished, cut;
     char               peer[LKI_TLS_PEER_BYTES];
     char               identity[LKI_TLS_IDENTITY_BYTES];
     unsigned char      key[LKI_KEY_BYTES]; /* the job's; zero after the handshake */
@@ -85,9 +85,11 @@ static lk_status broken_in(lki_tls *tls, const char *doing, int code, int error)
     unsigned long      number  = openssl->ERR_peek_error();
     const char        *reason  = number ? openssl->ERR_reason_error_string(number) : NULL;
 
+    tls->cut = code == SSL_ERROR_SYSCALL ||
+               ERR_GET_REASON(number) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
     if (code == SSL_ERROR_SYSCALL && error != 0)
         return broken(tls, "%s: %s", doing, strerror(error));
-    if (ERR_GET_REASON(number) == SSL_R_UNEXPECTED_EOF_WHILE_READING || code == SSL_ERROR_SYSCALL)
+    if (tls->cut)
         return broken(tls, "%s: the connection ended without a farewell", doing);
     return broken(tls, "%s: %s", doing, reason ? reason : "unknown failure");
 }
@@ -113,7 +115,10 @@ static int push(lki_tls *tls)
 lk_status lki_tls_flush(lki_tls *tls)
 {
     int error = push(tls);
-    return error == 0 ? LK_OK : broken(tls, "sending: %s", strerror(error));
+    if (error == 0)
+        return LK_OK;
+    tls->cut = true;
+    return broken(tls, "sending: %s", strerror(error));
 }
 
 /* ---- The key ----------------------------------------------------------------------------- */
@@ -444,6 +449,11 @@ lk_status lki_tls_finish(lki_tls *tls)
         (void)tls->openssl->SSL_shutdown(tls->ssl); /* into the ring: records leave it room */
     }
     return lki_tls_flush(tls);
+}
+
+bool lki_tls_cut(const lki_tls *tls)
+{
+    return tls->cut;
 }
 
 uint64_t lki_tls_renewals(const lki_tls *tls)

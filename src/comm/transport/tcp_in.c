@@ -1,0 +1,217 @@
+/* tcp_in.c -- strangers at the door.
+ *
+ * A stranger is a connection that has not said who it is, or not well enough.  It is heard when it
+ * says something, so nobody waits for it, and it goes when its time is up, when it has said too
+ * much, or when others want its place.  There are places for all that may still come, and some
+ * more.  Only a good hello makes it the incoming lane of a slot.
+ */
+#include "comm/transport/tcp_inside.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    PLACES       = 64,  /* besides those for the streams that are expected */
+    ACCEPTS_MAX  = 64,  /* in one go, so that a flood does not keep us from the others */
+    EXHAUSTED_MS = 100, /* without descriptors there is no point in trying again at once */
+};
+
+/* ---- Turning away ------------------------------------------------------------------------ */
+
+static void bury(lki_lane *lane)
+{
+    lki_tcp *tcp = lane->tcp;
+    lki_lane_unlink(lane);
+    lki_lane_hang_up(lane);
+    lki_lane_push(&tcp->graveyard, lane);
+    tcp->strangers_count--;
+}
+
+/* Counts, tells the owner the first of a kind, and tells the stranger if it may know. */
+static void refuse(lki_lane *lane, lki_refusal why)
+{
+    lki_tcp *tcp = lane->tcp;
+    char     text[400];
+
+    if (tcp->refusals[why]++ == 0 && tcp->options.refused != NULL) {
+        snprintf(text, sizeof text, "refused a connection from %s: %s%s%.200s", lane->address,
+                 lki_refusal_text(why), lane->why[0] != '\0' ? ": " : "", lane->why);
+        tcp->options.refused(tcp->options.context, why, text);
+    }
+    if (tcp->library == NULL || why == LKI_REFUSED_DUPLICATE) { /* not before TLS is through */
+        unsigned char answer = (unsigned char)why;
+        struct iovec  part   = { &answer, 1 };
+        size_t        moved;
+        if (lki_lane_write(lane, &part, 1, &moved) != LK_OK)
+            lane->why[0] = '\0'; /* it has gone already */
+    }
+    bury(lane);
+}
+
+void lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
+{
+    for (lki_lane *lane = tcp->strangers, *next; lane != NULL; lane = next) {
+        next = lane->next;
+        if (lane->deadline_ms <= now_ms)
+            refuse(lane, LKI_REFUSED_SLOW);
+        else if (lane->deadline_ms < *next_ms)
+            *next_ms = lane->deadline_ms;
+    }
+}
+
+static void make_place(lki_tcp *tcp)
+{
+    lki_lane *oldest = tcp->strangers;
+    if (oldest == NULL || tcp->strangers_count < PLACES + tcp->expected)
+        return;
+    while (oldest->next != NULL)
+        oldest = oldest->next;
+    refuse(oldest, LKI_REFUSED_CROWDED);
+}
+
+/* ---- Accepting --------------------------------------------------------------------------- */
+
+/* Called within the handshake: is there a slot for this identity? */
+static bool is_welcome(void *context, const char *identity)
+{
+    lki_lane *lane = context;
+    lki_tcp  *tcp  = lane->tcp;
+    lki_hello hello;
+
+    lane->heard   = true;
+    lane->verdict = LKI_REFUSED_GARBAGE;
+    if (lki_hello_parse(&hello, identity))
+        lane->verdict = lki_hello_judge(&hello, &tcp->mine, tcp->super.ranks, tcp->super.streams);
+    lane->peer   = hello.from;
+    lane->stream = hello.stream;
+    return lane->verdict == LKI_WELCOME;
+}
+
+static lk_status admit(lki_tcp *tcp, int fd, const lki_address *address)
+{
+    lki_lane *lane = NULL;
+
+    make_place(tcp);
+    lk_status status = lki_tcp_lane_new(&lane, tcp, false, fd);
+    if (status != LK_OK) {
+        close(fd);
+        return status;
+    }
+    lane->state       = LKI_LANE_GREETING;
+    lane->deadline_ms = lki_tcp_now_ms() + tcp->options.hello_ms;
+    lki_address_text(lane->address, address);
+    lki_lane_push(&tcp->strangers, lane);
+    tcp->strangers_count++;
+    LK_TRY(lki_lane_prepare(fd, tcp->options.silence_ms));
+    if (tcp->library != NULL)
+        LK_TRY(lki_tls_server(&lane->tls, tcp->library, fd, lane->address, tcp->key, is_welcome,
+                              lane));
+    return lki_tcp_hear(lane);
+}
+
+lk_status lki_tcp_accept(lki_tcp *tcp)
+{
+    for (int i = 0; i < ACCEPTS_MAX; i++) {
+        lki_address address = { .bytes = sizeof address.storage };
+        int         fd = accept4(tcp->listener, (struct sockaddr *)&address.storage, &address.bytes,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            tcp->refusals[LKI_REFUSED_CROWDED]++;
+            tcp->listen_again_ms = lki_tcp_now_ms() + EXHAUSTED_MS;
+            return LK_OK;
+        }
+        if (fd < 0 && errno == EAGAIN)
+            return LK_OK;
+        if (fd >= 0) /* anything else has befallen a connection, not the listener */
+            LK_TRY(admit(tcp, fd, &address));
+    }
+    return LK_OK;
+}
+
+/* ---- Hearing ----------------------------------------------------------------------------- */
+
+/* Reads more of a plain hello.  *done: lane->verdict says what to think of it. */
+static void hear_plain(lki_lane *lane, bool *done)
+{
+    size_t    moved = 0, room = sizeof lane->hello - 1 - lane->said;
+    lk_status status = lki_lane_read(lane, lane->hello + lane->said, room, &moved);
+    char     *end    = memchr(lane->hello + lane->said, '\n', moved);
+
+    *done = true;
+    lane->said += moved;
+    if (!lki_hello_begins(lane->hello, lane->said)) {
+        lane->verdict = LKI_REFUSED_GARBAGE;
+    } else if (end != NULL) {
+        *end          = '\0';
+        lane->verdict = LKI_REFUSED_GARBAGE; /* a writer waits for the answer before it goes on */
+        if (strlen(lane->hello) + 1 == lane->said)
+            (void)is_welcome(lane, lane->hello);
+    } else if (lane->said == sizeof lane->hello - 1) {
+        lane->verdict = LKI_REFUSED_OVERSIZED;
+    } else if (status != LK_OK) {
+        lane->verdict = LKI_REFUSED_CUT;
+    } else {
+        *done = false;
+    }
+}
+
+/* The same with TLS. */
+static void hear_tls(lki_lane *lane, bool *done)
+{
+    if (lki_tls_handshake(lane->tls, done) == LK_OK)
+        return;
+    *done = true;
+    (void)snprintf(lane->why, sizeof lane->why, "%.250s", lk_error_last()->message);
+    if (lki_tls_cut(lane->tls))
+        lane->verdict = LKI_REFUSED_CUT;
+    else if (!lane->heard)
+        lane->verdict = LKI_REFUSED_GARBAGE;
+    else if (lane->verdict == LKI_WELCOME)
+        lane->verdict = LKI_REFUSED_KEY;
+}
+
+/* The stranger becomes the incoming lane of its slot. */
+static lk_status let_in(lki_lane *lane)
+{
+    lki_tcp      *tcp    = lane->tcp;
+    lki_slot     *slot   = lki_tcp_slot(tcp, lane->peer, lane->stream);
+    unsigned char answer = LKI_WELCOME;
+    struct iovec  part   = { &answer, 1 };
+    size_t        moved  = 0;
+
+    if (lki_lane_write(lane, &part, 1, &moved) != LK_OK || moved != 1) {
+        refuse(lane, LKI_REFUSED_CUT);
+        return LK_OK;
+    }
+    lki_lane_unlink(lane);
+    tcp->strangers_count--;
+    tcp->expected--;
+    tcp->reached[lane->peer] = true;
+    slot->in                 = lane;
+    lane->state              = LKI_LANE_OPEN;
+    lane->was_open           = true;
+    lki_tcp_heat(slot);
+    return lki_tcp_rewatch(lane);
+}
+
+lk_status lki_tcp_hear(lki_lane *lane)
+{
+    bool done = false;
+
+    if (lane->tls != NULL)
+        hear_tls(lane, &done);
+    else
+        hear_plain(lane, &done);
+    if (!done)
+        return lki_tcp_rewatch(lane);
+    if (lane->verdict == LKI_WELCOME && lki_tcp_slot(lane->tcp, lane->peer, lane->stream)->in)
+        lane->verdict = LKI_REFUSED_DUPLICATE;
+    if (lane->verdict == LKI_WELCOME)
+        return let_in(lane);
+    refuse(lane, lane->verdict);
+    return LK_OK;
+}
