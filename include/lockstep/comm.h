@@ -95,7 +95,8 @@ LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_c
 /* Collective.  Creates `bytes` of zeroed memory that all ranks see; every page is really there on
  * return (lack of memory is LK_ENOMEM here, not a signal later).  All ranks give the same name
  * and size.  The arena is unmapped by lk_comm_free() at the latest. */
-LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes);
+LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name,
+                                            size_t bytes);
 /* Collective.  Piece r of what begins at `offset` (bytes[r] bytes, one piece behind the other) was
  * written by rank r; on return every host's arena has all of them.  On one host that is a barrier.
  * All ranks give the same list. */
@@ -115,7 +116,8 @@ LK_API LK_NODISCARD lk_status lk_broadcast(lk_comm *comm, void *data, size_t byt
 
 /* Every rank's `bytes` bytes, in order of rank, into recv (size * bytes) on every rank.
  * In place: send == recv + rank * bytes. */
-LK_API LK_NODISCARD lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv, size_t bytes);
+LK_API LK_NODISCARD lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv,
+                                            size_t bytes);
 
 /* The same with bytes[r] bytes from rank r; all ranks give the same list.
  * In place: send is where this rank's part of recv is. */
@@ -134,7 +136,8 @@ LK_API LK_NODISCARD lk_status lk_scatter(lk_comm *comm, const void *send, void *
 
 /* Part r of every rank's send goes to rank r, which has the parts in order of rank in recv; a
  * part is `bytes` bytes.  In place: send == recv. */
-LK_API LK_NODISCARD lk_status lk_all_to_all(lk_comm *comm, const void *send, void *recv, size_t bytes);
+LK_API LK_NODISCARD lk_status lk_all_to_all(lk_comm *comm, const void *send, void *recv,
+                                            size_t bytes);
 
 /* The same with send_bytes[r] bytes to rank r and recv_bytes[r] from it, one part behind the
  * other.  Two ranks that do not mean the same number are told so.  In place: send == recv, and
@@ -275,7 +278,8 @@ enum { LK_TREE_NODES_MAX = 16 };
  * each owner reads every node of its slice once and writes the result once.  The arrays of
  * `op` are borrowed until completion, and other ranks may read my nodes until every
  * rank has completed (a later lk_barrier() tells). */
-LK_API LK_NODISCARD lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op);
+LK_API LK_NODISCARD lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm,
+                                                   const lk_tree_op *op);
 LK_API LK_NODISCARD lk_status lk_tree_reduce(lk_comm *comm, const lk_tree_op *op);
 
 #ifdef __cplusplus
