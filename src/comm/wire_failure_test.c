@@ -1,9 +1,8 @@
-/* wire_failure_test.c -- ranks that disagree, leave, give up, die or send garbage.
+/* wire_failure_test.c -- ranks that disagree, leave, give up or die.
  *
  * Goal:   every rank learns of it soon, by the same status and a text that names the culprit and
  *         what both sides were in; a rank that is only late is no failure.
- * Method: simulated ranks, of which two are at odds and the others wait for them; and one wire
- *         alone with a hand that writes frames to it.
+ * Method: simulated ranks, of which one or two do what is wrong and the others wait for them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -178,7 +177,8 @@ static const quarrel quarrels[] = {
                                     "broadcast #0 (8 bytes from rank 0)", 0 },
     { "operation, one late", other_operation, "rank 0 is in all_gather #0 (8 bytes); rank 1 is "
                                               "in broadcast #0", 7000 },
-    { "both send", both_send, "rank 0 is in all_gather #0 (8 bytes); rank 1 is in broadcast #0", 0 },
+    { "both send", both_send, "rank 0 is in all_gather #0 (8 bytes); rank 1 is in broadcast #0 "
+                              "(8 bytes from rank 0)", 0 },
     { "order", other_order, "rank 0 is in reduce #4 (F32 sum, 16 elements to rank 0); rank 1 is in "
                             "gather #4 (16 bytes to rank 0)", 0 },
     { "ended", ended_without, "rank 0 is in reduce #0 (F32 sum, 16 elements to rank 0); rank 1 is "
@@ -282,11 +282,180 @@ static void late_is_no_failure(void **state)
     }
 }
 
+/* ---- One that fails ---------------------------------------------------------------------- */
+
+/* Rank 1 does something while everybody sends everybody LARGE bytes. */
+typedef struct {
+    const char *name;
+    void (*does)(simulated *s);
+    lk_status   own, verdict; /* of rank 1, of the others */
+    const char *text;
+    int64_t     within_ms;
+} mishap;
+
+static void gives_up(simulated *s)
+{
+    lk_error why = { .status = LK_ENOMEM, .message = "out of memory: 7 bytes" };
+    lki_wire_abort(s->wire, 1, &why);
+}
+
+static void waited_long(simulated *s)
+{
+    lk_error why = { .status = LK_ETIMEOUT, .message = "rank 1 waited 5 ms for rank 3" };
+    lki_wire_abort(s->wire, 3, &why);
+}
+
+static void dies(simulated *s)
+{
+    lki_sim_kill(s->sim, 1);
+}
+
+static void leaves(simulated *s)
+{
+    (void)s;
+}
+
+static const mishap mishaps[] = {
+    { "gives up", gives_up, LK_ENOMEM, LK_EPEER, "rank 1 gave up: out of memory: 7 bytes", 100 },
+    { "waited long", waited_long, LK_ETIMEOUT, LK_ETIMEOUT, "rank 1 waited 5 ms for rank 3", 100 },
+    { "dies", dies, LK_EIO, LK_EPEER, "rank 1 is gone, last heard of in all_to_all #0 (4 bytes)",
+      1000 },
+    { "leaves", leaves, LK_OK, LK_EPEER, "rank 1 has left, but rank ", 100 },
+};
+
+static bool mishap_main(simulated *s, void *context)
+{
+    const mishap  *what = context;
+    unsigned char *data = calloc(RANKS, LARGE);
+    lki_message    out[RANKS], in[RANKS], last;
+    lki_wire_op    op = op_of(0, LKI_OP_ALL_TO_ALL, 4);
+    lk_status      st = LK_OK;
+
+    CHECK(data != NULL && lki_wire_begin(s->wire, &op) == LK_OK);
+    for (uint32_t peer = 0; peer < s->ranks; peer++) {
+        if (peer == s->rank)
+            continue;
+        out[peer] = message_of(op, peer, 0, data + (size_t)peer * LARGE, LARGE);
+        in[peer]  = message_of(op, peer, 0, data + (size_t)s->rank * LARGE, LARGE);
+        lki_wire_send(s->wire, &out[peer]);
+        lki_wire_receive(s->wire, &in[peer]);
+    }
+    last = message_of(op, s->rank == 1 ? 0 : 1, 1, data, 1); /* never comes */
+    if (what->does != leaves || s->rank != 1)
+        lki_wire_receive(s->wire, &last);
+    while (s->rank == 1 && what->does != leaves && out[0].moved == 0)
+        CHECK(sim_progress(s, 1) == LK_OK);
+    for (uint32_t i = 0; s->rank == 1 && what->does == leaves && i < s->ranks; i++)
+        CHECK(i == 1 || (sim_await(s, &out[i]) == LK_OK && sim_await(s, &in[i]) == LK_OK));
+    int64_t now = lki_wire_now_ms(s->wire);
+    CHECK(what->does == leaves || s->rank != 1 || !out[0].done);
+    if (s->rank == 1)
+        what->does(s);
+    if (s->rank != 1 || what->does != leaves)
+        st = await_failure(s);
+    CHECK(st == (s->rank == 1 ? what->own : what->verdict));
+    CHECK(s->rank == 1 || strstr(lk_error_last()->message, what->text) != NULL);
+    CHECK(s->rank == 1 || lki_wire_culprit(s->wire) == (what->does == waited_long ? 3 : 1));
+    CHECK(lki_wire_now_ms(s->wire) - now <= what->within_ms + 100);
+    for (uint32_t peer = 0; st != LK_OK && peer < s->ranks; peer++)
+        if (peer != s->rank) {
+            lki_wire_forget(s->wire, &out[peer]);
+            lki_wire_forget(s->wire, &in[peer]);
+        }
+    memset(data, 0xff, (size_t)RANKS * LARGE); /* nobody may look at it any more */
+    free(data);
+    return true;
+}
+
+static void all_hear_of_it(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof mishaps / sizeof mishaps[0]; i++)
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            mishap          what    = mishaps[i];
+            lki_sim_options options = { .ranks = RANKS, .streams = 1 + (uint32_t)seed % 3,
+                                        .seed = seed };
+            if (!simulate(&options, mishap_main, &what))
+                fail_msg("%s, seed %llu", what.name, (unsigned long long)seed);
+        }
+}
+
+/* A failure stays, whatever one calls; a message posted then is never touched. */
+static bool stays_failed(simulated *s, void *context)
+{
+    lki_wire_op op = op_of(0, LKI_OP_BARRIER, 0), next = op_of(1, LKI_OP_BARRIER, 0);
+    lk_error    why[2] = { { .status = LK_ENOMEM, .message = "first" },
+                           { .status = LK_EIO, .message = "second" } };
+    uint32_t    value = 0;
+    lki_message m = message_of(op, 1 - s->rank, 0, &value, sizeof value);
+
+    (void)context;
+    CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
+    lki_wire_receive(s->wire, &m);
+    if (s->rank == 0) {
+        lki_wire_abort(s->wire, 0, &why[0]);
+        lki_wire_abort(s->wire, 1, &why[1]);
+    }
+    lk_status st = await_failure(s);
+    CHECK(st == (s->rank == 0 ? LK_ENOMEM : LK_EPEER));
+    CHECK(strstr(lk_error_last()->message, "first") != NULL && lki_wire_culprit(s->wire) == 0);
+    CHECK(lki_wire_begin(s->wire, &next) == st && lki_wire_end(s->wire, &op) == st);
+    lki_wire_forget(s->wire, &m);
+    lki_wire_receive(s->wire, &m);
+    lki_wire_send(s->wire, &m);
+    lki_wire_probe(s->wire);
+    CHECK(sim_progress(s, 1) == st && strstr(lk_error_last()->message, "first") != NULL);
+    return !m.done;
+}
+
+static void a_failure_stays(void **state)
+{
+    lki_sim_options options = { .ranks = 2, .streams = 1, .seed = 3 };
+
+    (void)state;
+    assert_true(simulate(&options, stays_failed, NULL));
+}
+
+/* Who says goodbye is not missed by those who have all they need. */
+static bool goes_early(simulated *s, void *context)
+{
+    lki_wire_op op    = op_of(0, LKI_OP_SCATTER, 4);
+    uint32_t    value = s->rank == 0 ? 5 : 0;
+    lki_message m;
+
+    (void)context;
+    CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
+    for (uint32_t peer = 1; s->rank == 0 && peer < s->ranks; peer++) {
+        m = message_of(op, peer, 0, &value, sizeof value);
+        lki_wire_send(s->wire, &m);
+        CHECK(sim_await(s, &m) == LK_OK);
+    }
+    for (int64_t until = lki_wire_now_ms(s->wire) + (s->rank == 0 ? 0 : 5000);
+         lki_wire_now_ms(s->wire) < until;)
+        CHECK(sim_progress(s, 100) == LK_OK); /* rank 0 is long gone */
+    if (s->rank != 0) {
+        m = message_of(op, 0, 0, &value, sizeof value);
+        lki_wire_receive(s->wire, &m);
+        CHECK(sim_await(s, &m) == LK_OK && value == 5);
+    }
+    return lki_wire_end(s->wire, &op) == LK_OK;
+}
+
+static void goodbyes(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        lki_sim_options options = { .ranks = 4, .streams = 2, .seed = seed };
+        assert_true(simulate(&options, goes_early, NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_sides_are_named),
-        cmocka_unit_test(late_is_no_failure),
+        cmocka_unit_test(both_sides_are_named), cmocka_unit_test(late_is_no_failure),
+        cmocka_unit_test(all_hear_of_it),       cmocka_unit_test(a_failure_stays),
+        cmocka_unit_test(goodbyes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
