@@ -41,15 +41,20 @@ static lk_status check_records(const lki_map *map, const char *path)
 }
 
 /* Adds one file, which becomes the cifar10's to close whatever is found in it. */
-static lk_status add_file(cifar10 *self, const char *folder, const char *name)
+static lk_status add_file(lk_dataset *dataset, const char *folder, const char *name)
 {
-    char *path = NULL;
+    cifar10 *self = dataset->state;
+    char    *path = NULL;
     LK_TRY(lki_reserve((void **)&self->maps, &self->capacity, self->count, sizeof *self->maps,
                        "CIFAR-10 files"));
     LK_TRY(lki_path_join(&path, folder, name));
     lk_status status = lki_map_open(&self->maps[self->count], path);
+    if (status == LK_OK) {
+        self->count++;
+        status = lki_data_watch(dataset, path);
+    }
     if (status == LK_OK)
-        status = check_records(&self->maps[self->count++], path);
+        status = check_records(&self->maps[self->count - 1], path);
     lki_free(path);
     return status;
 }
@@ -61,14 +66,15 @@ static bool is_batch(const char *name)
            strcmp(name + length - 4, ".bin") == 0;
 }
 
-static lk_status add_batches(cifar10 *self, const char *folder)
+static lk_status add_batches(lk_dataset *dataset, const char *folder)
 {
-    lki_listing files;
+    const cifar10 *self = dataset->state;
+    lki_listing    files;
     LK_TRY(lki_listing_open(&files, folder, false));
     lk_status status = LK_OK;
     for (size_t i = 0; i < files.count && status == LK_OK; i++)
         if (is_batch(files.paths[i]))
-            status = add_file(self, folder, files.paths[i]);
+            status = add_file(dataset, folder, files.paths[i]);
     lki_listing_close(&files);
     if (status == LK_OK && self->count == 0)
         status = lk_fail(LK_EIO, "'%s' has no data_batch_*.bin; give the folder of CIFAR-10's "
@@ -86,7 +92,7 @@ static lk_status add_test(lk_dataset *dataset, const char *folder)
     lki_free(path);
     if (!there)
         return LK_OK;
-    LK_TRY(add_file(self, folder, name));
+    LK_TRY(add_file(dataset, folder, name));
     dataset->held_out = self->maps[self->count - 1].bytes / RECORD;
     return LK_OK;
 }
@@ -108,7 +114,7 @@ static lk_status cifar10_open(lk_dataset *dataset, const char *rest)
     cifar10 *self = NULL;
     LK_TRY(LKI_NEW(&self, 1, "CIFAR-10"));
     dataset->state = self;
-    LK_TRY(add_batches(self, rest));
+    LK_TRY(add_batches(dataset, rest));
     if (!(dataset->options.validation > 0))
         LK_TRY(add_test(dataset, rest));
     for (size_t i = 0; i < self->count; i++)

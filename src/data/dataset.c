@@ -133,6 +133,7 @@ void lk_dataset_free(lk_dataset *dataset)
         return;
     if (dataset->state != NULL)
         dataset->source->close(dataset);
+    lki_data_watch_end(dataset);
     lki_free(dataset);
 }
 

@@ -16,8 +16,9 @@ typedef struct {
     float   pixel[256];
 } idx;
 
-static lk_status open_files(idx *self, const char *rest)
+static lk_status open_files(lk_dataset *dataset, const char *rest)
 {
+    idx  *self    = dataset->state;
     char *path[2] = { NULL, NULL };
     lk_status status = lki_split_pair(path, rest, "idx:IMAGES,LABELS");
     for (int i = 0; i < 2 && status == LK_OK; i++) {
@@ -25,6 +26,8 @@ static lk_status open_files(idx *self, const char *rest)
         if (status == LK_OK)
             status = lki_idx_parse(&self->file[i], self->map[i].data, self->map[i].bytes,
                                    i == 0 ? 3 : 1, path[i]);
+        if (status == LK_OK && self->file[i].memory == NULL) /* not inflated into a copy */
+            status = lki_data_watch(dataset, path[i]);
     }
     if (status == LK_OK && self->file[0].dims[0] != self->file[1].dims[0])
         status = lk_fail(LK_EFORMAT, "'%s' has %llu images, but '%s' has %llu labels", path[0],
@@ -40,7 +43,7 @@ static lk_status idx_open(lk_dataset *dataset, const char *rest)
     idx *self = NULL;
     LK_TRY(LKI_NEW(&self, 1, "IDX files"));
     dataset->state = self;
-    LK_TRY(open_files(self, rest));
+    LK_TRY(open_files(dataset, rest));
     lki_pixel_table(self->pixel, 0.5f, 0.5f);
     const lki_idx *images = &self->file[0], *labels = &self->file[1];
     uint8_t        max = 0;

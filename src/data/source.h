@@ -33,6 +33,8 @@ typedef struct {
     void (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
 } lki_source;
 
+typedef struct lki_watched lki_watched; /* watch.c */
+
 struct lk_dataset {
     const lki_source  *source;
     void              *state;
@@ -42,7 +44,14 @@ struct lk_dataset {
     uint64_t           held_out; /* for validation, at the end: tokens, or samples of files that
                                   * the source itself holds out */
     size_t             elements; /* of x in one sample */
+    lki_watched       *watched;  /* files whose content is read where it lies */
+    size_t             watched_count, watched_capacity;
 };
+
+/* Remembers what the file at `path`, just mapped and not read yet, is like: lk_dataset_check() says
+ * when that changes. */
+LK_NODISCARD lk_status lki_data_watch(lk_dataset *dataset, const char *path);
+void                   lki_data_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
     lki_source_cifar10, lki_source_npy, lki_source_synthetic;

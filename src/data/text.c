@@ -101,9 +101,11 @@ static lk_status open_folder(text *self, size_t *bytes, const char *folder)
     return status;
 }
 
-static lk_status open_file(text *self, size_t *bytes, const char *path)
+static lk_status open_file(lk_dataset *dataset, size_t *bytes, const char *path)
 {
+    text *self = dataset->state;
     LK_TRY(lki_map_open(&self->map, path));
+    LK_TRY(lki_data_watch(dataset, path));
     if (self->map.bytes == 0)
         return lk_fail(LK_EFORMAT, "'%s' is empty", path);
     self->bytes = self->map.data;
@@ -123,7 +125,7 @@ static lk_status text_open(lk_dataset *dataset, const char *rest)
     if (S_ISDIR(info.st_mode))
         LK_TRY(open_folder(self, &bytes, rest));
     else
-        LK_TRY(open_file(self, &bytes, rest));
+        LK_TRY(open_file(dataset, &bytes, rest));
     dataset->total        = bytes;
     dataset->info.tokens  = true;
     dataset->info.classes = 256;

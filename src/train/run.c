@@ -300,6 +300,15 @@ static bool due(uint64_t every, uint64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* Rank 0 looks for all: where an epoch begins, and before anything is saved or finished. */
+static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
+{
+    uint64_t samples = lk_dataset_describe(s->dataset)->train_count;
+    bool begins = lk_step_at(samples, s->config->global_batch, s->config->drop_last, done).first ==
+                  0;
+    return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
+}
+
 static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_result *result)
 {
     const lk_train_config *c          = s->config;
@@ -307,9 +316,11 @@ static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_
     bool                   validation = lk_dataset_describe(s->dataset)->validation_count > 0;
 
     LK_TRY(stop_asked(s, stop));
+    bool saving = last || *stop || (c->checkpoint != NULL && due(c->checkpoint_every, done));
+    LK_TRY(check_data(s, done, saving));
     if (validation && (last || due(c->eval_every, done)))
         LK_TRY(evaluate(s, done, result));
-    if (c->checkpoint != NULL && (last || *stop || due(c->checkpoint_every, done)))
+    if (c->checkpoint != NULL && saving)
         LK_TRY(lki_save(s, done));
     return LK_OK;
 }

@@ -121,6 +121,39 @@ static void cut_data_is_refused(void **state)
     }
 }
 
+/* What was trained on before the change is saved, what came after it is not. */
+static void data_that_change_are_named(void **state)
+{
+    static const char *const modes[] = { "", "--worker-mode threads" };
+    static job               j;
+    static command_result    r;
+    for (size_t i = 0; i < 2; i++) {
+        char line[512], path[64];
+        (void)run_shell(&r, *state, "rm -rf ck; head -c 4000 /dev/zero | tr '\\0' a > text");
+        (void)snprintf(line, sizeof line,
+                       "train gpt --data text:text --layers 1 --width 16 --context 16 "
+                       "--global-batch 8 --micro-batch 2 --lr 0.01 --steps 300 --checkpoint ck "
+                       "--checkpoint-every 10 --log pipe %s",
+                       modes[i]);
+        job_start(&j, *state, 2, line);
+        job_await_step(&j, HIT_AT);
+        (void)snprintf(path, sizeof path, "%s/text", (const char *)*state);
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert_int_equal(pwrite(fd, "b", 1, 100), 1);
+        assert_int_equal(close(fd), 0);
+        j.hit_at = seconds_now();
+        (void)memset(j.worker, 0, sizeof j.worker);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 1);
+        assert_string_equal(j.result.out, "");
+        assert_says(j.result.err, "'text' has changed since it was opened (written at 20");
+        (void)run_shell(&r, *state, "ls ck");
+        assert_says(r.out, "step-00000010");
+        assert_null(strstr(r.out, "step-0000006"));
+        forget(*state);
+    }
+}
+
 /* ---- lockstep run ------------------------------------------------------------------------- */
 
 static void run_reports_the_first_failure(void **state)
@@ -175,6 +208,7 @@ int main(void)
         cmocka_unit_test_setup(contradictions_are_named, begin_afresh),
         cmocka_unit_test_setup(infinities_update_nothing, begin_afresh),
         cmocka_unit_test_setup(cut_data_is_refused, begin_afresh),
+        cmocka_unit_test_setup(data_that_change_are_named, begin_afresh),
         cmocka_unit_test_setup(run_reports_the_first_failure, begin_afresh),
         cmocka_unit_test_setup(the_example_has_the_same_weights_for_every_n, begin_afresh),
     };
