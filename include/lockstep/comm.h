@@ -159,8 +159,8 @@ LK_API LK_NODISCARD lk_status lk_recv(lk_comm *comm, void *recv, size_t bytes, u
  * mean for each type is said beside lk_reduce_op.  Buffers are aligned as their type. */
 
 /* The reduction of all ranks' `send` into every rank's `recv`.  In place: send == recv. */
-LK_API LK_NODISCARD lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
-                                            lk_dtype dtype, lk_reduce_op op);
+LK_API LK_NODISCARD lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv,
+                                            size_t count, lk_dtype dtype, lk_reduce_op op);
 
 /* The same into root's recv alone; elsewhere recv is not looked at. */
 LK_API LK_NODISCARD lk_status lk_reduce(lk_comm *comm, const void *send, void *recv, size_t count,
