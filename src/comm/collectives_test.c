@@ -1,7 +1,8 @@
 /* collectives_test.c -- barrier, broadcast, all_gather and all_reduce, for every number of ranks.
  *
  * Goal:   the right bytes on every rank, whatever the size, the place of the buffers and the
- *         number of ranks; as threads and as processes; with more ranks than cores.
+ *         number of ranks; as threads and as processes; with more ranks than cores; on several
+ *         hosts.
  * Method: sizes around every switch-over, and enough chunks to use every staging buffer again;
  *         all_reduce against the tree evaluated here by plain recursion, bit by bit; a barrier is
  *         tested by the counter that it orders.
@@ -12,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "comm/world.h"
+#include "comm/hosted.h"
 
 static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001 };
 enum { WIDTH = 7, COUNTS = sizeof counts / sizeof counts[0], MANY = 40001 };
@@ -216,22 +217,35 @@ static void every_size(world_main main, void *context)
     assert_true(world_all(7, false, main, context));
 }
 
+/* What does not lean on memory that all ranks share. */
+static void on_hosts(world_main main, void *context)
+{
+    for (uint32_t hosts = 2; hosts <= 6; hosts += 2) {
+        hosted h = { .hosts = hosts, .each = 1, .seed = hosts };
+        assert_true(hosted_all(h, main, context));
+    }
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 3, .fewer = 1 }, main, context));
+}
+
 static void all_reduce_is_the_tree(void **state)
 {
     (void)state;
     every_size(reduces_every_count, NULL);
+    on_hosts(reduces_every_count, NULL);
 }
 
 static void bytes_arrive(void **state)
 {
     (void)state;
     every_size(moves_every_size, NULL);
+    on_hosts(moves_every_size, NULL);
 }
 
 static void nonsense_is_refused(void **state)
 {
     (void)state;
     every_size(refuses_nonsense, NULL);
+    on_hosts(refuses_nonsense, NULL);
 }
 
 static void barriers_order_memory(void **state)
@@ -246,6 +260,8 @@ static void small_operations_in_a_row(void **state)
     uint32_t rounds = 500;
     (void)state;
     every_size(turns_the_ring, &rounds);
+    rounds = 100;
+    on_hosts(turns_the_ring, &rounds);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* conformance_test.c -- every operation, type, reduction, size and place, against plain loops.
  *
  * Goal:   the right bytes on every rank, whatever the number of ranks, as threads and as
- *         processes; blocking and started; in place and not; from arenas, from the heap, and from
+ *         processes, on one host and on several; blocking and started; in place and not; from arenas, from the heap, and from
  *         both at once; in groups of some of the ranks.
  * Method: what every rank sends is a function of (rank, call), so that any rank works out by
  *         itself what it must receive: by plain.h for reductions.  The product of all
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "comm/world.h"
+#include "comm/hosted.h"
 #include "device/plain.h"
 
 static const size_t counts[] = { 0, 1, 2, 7, 64, 1000, 4097, 30011, 100003 };
@@ -433,6 +433,21 @@ static void every_operation(void **state)
         assert_true(world_all(size, size % 2 == 1, conforms, &first));
 }
 
+/* The same over hosts: one rank on each, and several. */
+static void every_operation_over_hosts(void **state)
+{
+    uint32_t first = 5000;
+    (void)state;
+    for (uint32_t hosts = 1; hosts <= 9; hosts++, first += 150) {
+        hosted h = { .hosts = hosts, .each = 1, .seed = first };
+        assert_true(hosted_all(h, conforms, &first));
+    }
+    for (uint32_t each = 2; each <= 3; each++, first += 150) {
+        hosted h = { .hosts = 2, .each = each, .fewer = each - 2, .seed = first };
+        assert_true(hosted_all(h, conforms, &first));
+    }
+}
+
 /* ---- Groups ------------------------------------------------------------------------------ */
 
 static bool in_group(lk_comm *comm, uint32_t first)
@@ -519,11 +534,27 @@ static void groups(void **state)
         }
 }
 
+static void groups_over_hosts(void **state)
+{
+    static const hosted shapes[] = { { .hosts = 4, .each = 1 },
+                                     { .hosts = 2, .each = 2 },
+                                     { .hosts = 3, .each = 2 },
+                                     { .hosts = 2, .each = 4, .fewer = 2 } };
+    (void)state;
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        assert_true(hosted_all(shapes[k], splits, NULL));
+        assert_true(hosted_all(shapes[k], shares_arenas, NULL));
+        assert_true(hosted_all(shapes[k], refuses_groups, NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups),
         cmocka_unit_test(every_operation),
+        cmocka_unit_test(groups_over_hosts),
+        cmocka_unit_test(every_operation_over_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

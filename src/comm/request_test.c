@@ -2,7 +2,7 @@
  *
  * Goal:   requests of several communicators, staged and direct, complete in any order with the
  *         right results; the end of a wait of its own length harms nothing.
- * Method: every rank finishes its requests in another order.
+ * Method: every rank finishes its requests in another order; on one host and on several.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "comm/world.h"
+#include "comm/hosted.h"
 
 enum { OPEN = 12, EACH = 20000 };
 
@@ -87,10 +87,24 @@ static void many_at_once(void **state)
         }
 }
 
+static void many_at_once_over_hosts(void **state)
+{
+    static const hosted shapes[] = { { .hosts = 2, .each = 1 },
+                                     { .hosts = 4, .each = 1 },
+                                     { .hosts = 2, .each = 2 },
+                                     { .hosts = 2, .each = 3 } };
+    (void)state;
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        assert_true(hosted_all(shapes[k], interleaves, NULL));
+        assert_true(hosted_all(shapes[k], waits_briefly, NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(many_at_once_over_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,7 +116,8 @@ static lki_wire_op name_of(const lk_request *r)
     if (is_mail(r)) {
         bool           sends    = kind_of(r) == LKI_OP_SEND;
         uint32_t       from     = sends ? comm->rank : r->root, to = sends ? r->root : comm->rank;
-        const uint64_t words[3] = { comm->key, comm->world[from], comm->world[to] };
+        const uint64_t words[4] = { LKI_OP_MESSAGE, comm->key, comm->world[from],
+                                            comm->world[to] };
         op.group                = lki_xxh3(words, sizeof words);
         op.print                = lki_print_make(LKI_OP_MESSAGE, LK_U8, to, r->bytes);
     }
@@ -354,7 +355,7 @@ static void place(lki_span *span, const lk_comm *comm, const uint32_t *host_of)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         uint32_t before = 0;
-        while (before < rank && host_of[comm->world[before]] != host_of[comm->world[rank]])
+        while (before < rank && host_of[before] != host_of[rank])
             before++;
         uint32_t host = before < rank ? span->host_of[before] : span->hosts++;
         span->host_of[rank]     = host;
@@ -363,7 +364,7 @@ static void place(lki_span *span, const lk_comm *comm, const uint32_t *host_of)
 }
 
 lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t size,
-                       const uint32_t *world, const uint32_t *host_of)
+                       const uint32_t *host_of)
 {
     lki_span *span;
 
@@ -383,9 +384,6 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
         *out = NULL;
         return st;
     }
-    memcpy((*out)->world, world, size * sizeof *world);
-    (*out)->timeout_ms        = local->timeout_ms;
-    (*out)->opened_timeout_ms = local->opened_timeout_ms;
     place(span, *out, host_of);
     LK_ASSERT(span->local_sizes[span->host_of[rank]] == local->size);
     return LK_OK;
@@ -393,19 +391,15 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
 
 static lk_status open_first(lk_comm **out, lk_comm *local, const uint32_t *host_of)
 {
-    uint32_t  size = local->board->size, *world;
-    lki_self *self = local->self;
-
-    LK_TRY(LKI_NEW(&world, size, "ranks of a job"));
-    for (uint32_t rank = 0; rank < size; rank++)
-        world[rank] = rank;
-    lk_status st = lki_span_new(out, local, self->rank, size, world, host_of);
-    if (st == LK_OK) {
-        (*out)->parent = local;
-        (*out)->level  = local->level + 1;
-    }
-    lki_free(world);
-    return st;
+    LK_TRY(lki_span_new(out, local, local->self->rank, local->board->size, host_of));
+    lk_comm *comm           = *out;
+    comm->parent            = local;
+    comm->level             = local->level + 1;
+    comm->timeout_ms        = local->timeout_ms;
+    comm->opened_timeout_ms = local->opened_timeout_ms;
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        comm->world[rank] = rank;
+    return LK_OK;
 }
 
 lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uint32_t *host_of)

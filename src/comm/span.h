@@ -33,9 +33,9 @@ LK_NODISCARD lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *li
                                      const uint32_t *host_of);
 
 /* A communicator of `size` ranks, of which `rank` is this one; `local` are those on this host.
- * Here host_of is by ranks in the job.  key, group and parent are the caller's to fill in. */
+ * The rest of what a communicator is, from `world` to `parent`, is the caller's to fill in. */
 LK_NODISCARD lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t size,
-                                    const uint32_t *world, const uint32_t *host_of);
+                                    const uint32_t *host_of);
 
 /* For lki_comm_delete(): NULL is allowed. */
 void lki_span_free(lki_span *span);

@@ -19,6 +19,7 @@
 
 #include "base/memory.h"
 #include "comm/coll/move.h"
+#include "comm/span.h"
 
 static size_t mail_bytes(const lk_comm *comm)
 {
@@ -126,8 +127,9 @@ static lk_status check_message(lk_request *r, const lki_mail *mail)
                           "rank %u is in send #%llu (%llu bytes to rank %u); rank %u is in recv "
                           "#%llu (%zu bytes from rank %u)",
                           comm->world[r->root], (unsigned long long)r->op.seq,
-                          (unsigned long long)sent, comm->rank, comm->world[comm->rank],
-                          (unsigned long long)r->op.seq, r->bytes, r->root);
+                          (unsigned long long)sent, comm->world[comm->rank],
+                          comm->world[comm->rank], (unsigned long long)r->op.seq, r->bytes,
+                          comm->world[r->root]);
 }
 
 static lk_status move_receive(lk_request *r, bool *moved)
@@ -172,10 +174,15 @@ static lk_status prepare(lk_request *r, lk_comm *comm, bool send, const void *fr
     LK_TRY(lki_check_root(comm, send ? "send" : "recv", peer));
     LK_TRY(lki_check_buffers(send ? "send" : "recv", from, send ? bytes : 0, into, send ? 0 : bytes,
                              false));
+    lki_print print = lki_print_make(send ? LKI_OP_SEND : LKI_OP_RECV, LK_U8, peer, bytes);
+    if (comm->span != NULL && lk_comm_host(comm, peer) == lk_comm_host(comm, comm->rank)) {
+        peer = lk_comm_local_rank(comm, peer); /* what stays on a host needs no wire */
+        comm = comm->span->local;
+    }
     *r = (lk_request){
         .comm     = comm,
         .how      = send ? &sending : &receiving,
-        .op.print = lki_print_make(send ? LKI_OP_SEND : LKI_OP_RECV, LK_U8, peer, bytes),
+        .op.print = print,
         .lane     = LKI_LANE_MAIL + 2 * (uint64_t)peer + send,
         .send     = from,
         .recv     = into,

@@ -6,6 +6,9 @@
  * a rank together (record, bell, failure, requests) stays the same: a rank that sleeps in one
  * group is woken by what concerns it in another, and a failure anywhere ends all.
  *
+ * Over several hosts every host splits its own communicator in the same way.  A group of which all
+ * ranks are on one host is what came of that; any other is made over it.
+ *
  * Cost:   one all_gather of 8 bytes, one arena and one agreement.
  * Memory: a seat for every rank (about 0.5 MiB), kept until its last communicator is freed.
  */
@@ -14,6 +17,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/move.h"
+#include "comm/span.h"
 
 typedef struct {
     uint32_t color, key;
@@ -123,17 +127,62 @@ static lk_status make(lk_comm **out, lk_comm *comm, const choice *all, uint32_t 
     return LK_OK;
 }
 
+/* ---- Over several hosts ------------------------------------------------------------------ */
+
+static lk_status make_over(lk_comm **out, lk_comm *comm, lk_comm *local, const uint32_t *members,
+                           uint32_t count, uint32_t rank, uint32_t color)
+{
+    uint32_t *host_of;
+
+    LK_TRY(LKI_NEW(&host_of, count, "hosts of a group"));
+    for (uint32_t i = 0; i < count; i++)
+        host_of[i] = comm->span->host_of[members[i]];
+    lk_status st = lki_span_new(out, local, rank, count, host_of);
+    lki_free(host_of);
+    LK_TRY(st);
+    (*out)->span->owns_local = true;
+    describe(*out, comm, members, color);
+    return LK_OK;
+}
+
+/* My group, or the part of it on this host where that is all. */
+static lk_status make_spanning(lk_comm **out, lk_comm *comm, const choice *all, uint32_t *members)
+{
+    uint32_t color = all[comm->rank].color, here = comm->span->host_of[comm->rank];
+    uint32_t count = count_of(all, comm->size, color), rank = 0, hosts = 0;
+    lk_comm *local;
+
+    if (color != LK_NO_COLOR)
+        rank = order(comm, all, color, members);
+    LK_TRY(lk_comm_split(&local, comm->span->local, color, rank));
+    for (uint32_t i = 0; i < count && color != LK_NO_COLOR; i++)
+        hosts += comm->span->host_of[members[i]] != here;
+    if (hosts == 0) {
+        *out = local;
+        return LK_OK;
+    }
+    lk_status st = make_over(out, comm, local, members, count, rank, color);
+    if (st != LK_OK)
+        lk_comm_free(local);
+    return st;
+}
+
 static lk_status split(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash, choice *all,
                        uint32_t *members)
 {
     lk_arena *arena;
 
     LK_TRY(tell(comm, mine, hash, all));
-    size_t bytes = bytes_below(all, comm->size, LK_NO_COLOR);
+    size_t    bytes = bytes_below(all, comm->size, LK_NO_COLOR);
+    lk_status st;
     if (bytes == 0) /* nobody is in any group */
         return LK_OK;
-    LK_TRY(lk_comm_arena(&arena, comm, "seats", bytes));
-    lk_status st = lki_agree(comm, make(out, comm, all, members, lk_arena_data(arena)));
+    if (comm->span != NULL) {
+        st = lki_agree(comm, make_spanning(out, comm, all, members));
+    } else {
+        LK_TRY(lk_comm_arena(&arena, comm, "seats", bytes));
+        st = lki_agree(comm, make(out, comm, all, members, lk_arena_data(arena)));
+    }
     if (st != LK_OK && *out != NULL) {
         lk_comm_free(*out);
         *out = NULL;
