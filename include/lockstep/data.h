@@ -56,8 +56,8 @@ LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec
 LK_API void                   lk_dataset_free(lk_dataset *dataset);
 
 /* LK_EIO names a file that was changed in place since it was opened, by its size and time of
- * writing: what is read from now on may be of neither version.  A file that was removed, or replaced
- * by another of its name, does no harm: the data set keeps the one that it opened.  A few
+ * writing: what is read from now on may be of neither version.  A file that was removed, or
+ * replaced by another of its name, does no harm: the data set keeps the one that it opened.  A few
  * microseconds a file. */
 LK_API LK_NODISCARD lk_status lk_dataset_check(const lk_dataset *dataset);
 

@@ -30,9 +30,7 @@ lk_status lki_data_watch(lk_dataset *dataset, const char *path)
     LK_TRY(lki_reserve((void **)&dataset->watched, &dataset->watched_capacity,
                        dataset->watched_count, sizeof *dataset->watched, "the files of the data"));
     lki_watched *watched = &dataset->watched[dataset->watched_count];
-    *watched             = (lki_watched){
-                    .device = info.st_dev, .inode = info.st_ino, .bytes = info.st_size, .written = info.st_mtim
-    };
+    *watched = (lki_watched){ NULL, info.st_dev, info.st_ino, info.st_size, info.st_mtim };
     LK_TRY(LKI_NEW(&watched->path, strlen(path) + 1, "a path"));
     memcpy(watched->path, path, strlen(path) + 1);
     dataset->watched_count++;
