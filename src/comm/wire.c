@@ -2,7 +2,7 @@
  *
  * A stream that breaks is often the second thing that one hears of a failure: the peer has failed,
  * told why, and is gone; its words are on another stream or still on their way.  So nobody judges
- * before stream 0 of that peer has ended or a moment has passed.
+ * before stream 0 of that peer has ended, if it had begun, or a moment has passed.
  */
 #include "comm/wire_inside.h"
 
@@ -140,33 +140,45 @@ static const lki_wire_op *need_of(const lki_wire_peer *peer, bool arriving)
     return NULL;
 }
 
+static lk_status fail_gone(lki_wire *wire, uint32_t rank)
+{
+    const lki_wire_peer *peer                      = &wire->peers[rank];
+    char                 last[LKI_OPERATION_BYTES] = "no operation";
+
+    if (peer->heard.print.what != 0)
+        lki_print_text(last, sizeof last, peer->heard.print, peer->heard.seq, peer->heard.label);
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %.300s", rank,
+                         last, peer->broken_text);
+}
+
 lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank)
 {
-    const lki_wire_op *need = need_of(&wire->peers[rank], false);
-    char               text[LKI_OPERATION_BYTES];
+    const lki_wire_peer *peer = &wire->peers[rank];
+    const lki_wire_op   *need = need_of(peer, false);
+    char                 text[LKI_OPERATION_BYTES];
 
-    if (need == NULL || !wire->peers[rank].left)
+    if (need == NULL || (!peer->left && !peer->gone))
         return LK_OK;
+    if (!peer->left)
+        return fail_gone(wire, rank);
     lki_print_text(text, sizeof text, need->print, need->seq, need->label);
     return lki_wire_fail(wire, rank, LK_EPEER, "rank %u has left, but rank %u still needs it in "
                          "%s; every rank must issue the same operations", rank,
                          wire->link->rank, text);
 }
 
-/* There is no better reason to be heard any more. */
+/* There is no better reason to be heard any more.  A peer that never wrote to this rank owes it no
+ * goodbye, so that its streams end may be in order as long as nobody needs it. */
 static lk_status judge(lki_wire *wire, uint32_t rank)
 {
     lki_wire_peer *peer = &wire->peers[rank];
-    char           last[LKI_OPERATION_BYTES] = "no operation";
 
     wire->breaking -= peer->breaking;
     peer->breaking  = false;
-    if (peer->left && need_of(peer, true) == NULL)
+    peer->gone      = true;
+    if ((peer->left || !peer->known) && need_of(peer, true) == NULL)
         return LK_OK;
-    if (peer->heard.print.what != 0)
-        lki_print_text(last, sizeof last, peer->heard.print, peer->heard.seq, peer->heard.label);
-    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %.300s", rank,
-                         last, peer->broken_text);
+    return fail_gone(wire, rank);
 }
 
 lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
@@ -178,7 +190,7 @@ lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
     else
         stream->out.broken = true;
     lki_wire_watch(wire, stream);
-    if (wire->failed || (peer->left && need_of(peer, true) == NULL))
+    if (wire->failed || peer->gone || (peer->left && need_of(peer, true) == NULL))
         return LK_OK;
     if (!peer->breaking) {
         peer->breaking  = true;
@@ -187,7 +199,8 @@ lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
         (void)snprintf(peer->broken_text, sizeof peer->broken_text, "%.390s",
                        lk_error_last()->message);
     }
-    return reading && stream->index == 0 && !peer->left ? judge(wire, stream->peer) : LK_OK;
+    bool last = reading && stream->index == 0 && peer->known && !peer->left;
+    return last ? judge(wire, stream->peer) : LK_OK;
 }
 
 static lk_status judge_late(lki_wire *wire)

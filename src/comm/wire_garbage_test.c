@@ -1,7 +1,7 @@
 /* wire_garbage_test.c -- a wire whose peer sends what no wire sends.
  *
- * Goal:   every frame that breaks a rule ends the wire with a text that names the peer and the rule,
- *         before memory is taken for it or touched by it.
+ * Goal:   every frame that breaks a rule ends the wire with a text that names the peer and the
+ *         rule, before memory is taken for it or touched by it.
  * Method: one thread holds both ends: a wire, and a link that frames are written to by hand.
  */
 #include <setjmp.h>
@@ -323,13 +323,34 @@ static void good_frames_are_taken(void **state)
     tear_down(b);
 }
 
+/* What was read ahead is used without another event of the link. */
+static void read_ahead(void **state)
+{
+    unsigned char both[2 * (LKI_FRAME_BYTES + 100)] = { 0 }, *at = both;
+    lki_frame     frame = good_eager;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++, at = both) {
+        bench *b  = set_up(seed);
+        frame.op  = b->op;
+        frame.sum = lki_crc32c(0, both + LKI_FRAME_BYTES, 100);
+        b->large.bytes = 100;
+        for (frame.step = 1; frame.step <= 2; frame.step++, at += LKI_FRAME_BYTES + 100)
+            lki_frame_encode(at, &frame);
+        write_bytes(b, 0, both, sizeof both);
+        progress(b, LK_OK);
+        assert_true(b->small.done && b->large.done);
+        tear_down(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_frames_are_taken),   cmocka_unit_test(breaches_are_named),
         cmocka_unit_test(headers_are_checked),     cmocka_unit_test(twice_is_once_too_often),
         cmocka_unit_test(pieces_beyond_the_end),   cmocka_unit_test(floods_are_stopped),
-        cmocka_unit_test(words_after_goodbye),
+        cmocka_unit_test(words_after_goodbye),     cmocka_unit_test(read_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,7 @@ static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
     in->message = NULL;
     in->parked  = NULL;
     wire->counts.frames_received++;
+    wire->peers[stream->peer].known = true;
     if (in->frame.from != stream->peer || (stream->index > 0 && in->frame.kind != LKI_FRAME_PIECE)
         || (wire->peers[stream->peer].left && in->frame.kind != LKI_FRAME_PIECE))
         return lki_wire_fail(wire, stream->peer, LK_EPEER, "rank %u sent a frame of kind %u, "

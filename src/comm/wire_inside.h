@@ -110,7 +110,9 @@ typedef struct {
     bool         probing, answering, saying; /* to be written: probe, answer, abort or goodbye */
     bool         curious;   /* `asking` may have to be answered once more */
     bool         spoken;    /* I have written to it */
+    bool         known;     /* it has written to me */
     bool         left;      /* it said goodbye */
+    bool         gone;      /* it cannot be reached any more, and nobody minded yet */
     bool         breaking;  /* a stream has broken: the reason may be on its way */
     int64_t      broken_ms; /* since when */
     char         broken_text[400];
@@ -178,7 +180,7 @@ lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *fra
  * nobody needs it, or a better reason may come. */
 LK_NODISCARD lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading);
 
-/* Fails if a message needs this peer, who said goodbye. */
+/* Fails if a message needs this peer, who said goodbye or is gone. */
 lk_status lki_wire_check_left(lki_wire *wire, uint32_t peer);
 
 /* Lets the link report what this stream can go on with. */

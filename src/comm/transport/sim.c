@@ -119,17 +119,23 @@ static size_t arrived_in(const lki_sim *sim, sim_pipe *pipe)
     return pipe->visible - pipe->read;
 }
 
-/* Whether nothing comes any more through a pipe that its writer had opened. */
-static bool over(const sim_pipe *pipe, const sim_rank *writer)
+/* Whether nothing comes any more from a writer with whom there was a stream, in any direction. */
+static bool over(const lki_sim *sim, const sim_rank *reader, const sim_rank *writer,
+                 uint32_t stream)
 {
-    return pipe->bytes != NULL
-           && (writer->dead || (writer->closed && pipe->read == pipe->written));
+    const sim_pipe *in  = pipe_of(sim, writer->super.rank, reader->super.rank, stream);
+    const sim_pipe *out = pipe_of(sim, reader->super.rank, writer->super.rank, stream);
+
+    return (in->bytes != NULL || out->bytes != NULL)
+           && (writer->dead || (writer->closed && in->read == in->written));
 }
 
 /* Whether a reader would notice something. */
-static bool readable(const lki_sim *sim, sim_pipe *pipe, const sim_rank *writer)
+static bool readable(const lki_sim *sim, const sim_rank *reader, const sim_rank *writer,
+                     uint32_t stream)
 {
-    return arrived_in(sim, pipe) > 0 || over(pipe, writer);
+    return arrived_in(sim, pipe_of(sim, writer->super.rank, reader->super.rank, stream)) > 0
+           || over(sim, reader, writer, stream);
 }
 
 static bool writable(const lki_sim *sim, const sim_pipe *pipe, const sim_rank *reader)
@@ -183,10 +189,10 @@ static uint32_t collect(lki_sim *sim, const sim_rank *me, lki_ready *ready, uint
             uint32_t peer = (first + i) % ranks;
             if (peer == rank)
                 continue;
-            sim_pipe *in = pipe_of(sim, peer, rank, stream);
-            sim_pipe *out = pipe_of(sim, rank, peer, stream);
-            bool      r = in->reading && readable(sim, in, &sim->ranks[peer]);
-            bool      w = out->writing && writable(sim, out, &sim->ranks[peer]);
+            const sim_pipe *in  = pipe_of(sim, peer, rank, stream);
+            const sim_pipe *out = pipe_of(sim, rank, peer, stream);
+            bool            r   = in->reading && readable(sim, me, &sim->ranks[peer], stream);
+            bool            w   = out->writing && writable(sim, out, &sim->ranks[peer]);
             if (r || w)
                 ready[count++] = (lki_ready){ peer, stream, r, w };
         }
@@ -346,7 +352,7 @@ static lk_status sim_read(lki_link *link, uint32_t peer, uint32_t stream, void *
 
     stumble(sim, me);
     *moved = cut(sim, lki_min(bytes, arrived_in(sim, pipe)));
-    if (me->dead || over(pipe, other))
+    if (me->dead || over(sim, me, other, stream))
         st = broken(me, other, stream, "from");
     if (st == LK_OK && *moved > 0) {
         take(sim, pipe, data, *moved);
