@@ -1,8 +1,8 @@
 /* conformance_test.c -- every operation, type, reduction, size and place, against plain loops.
  *
  * Goal:   the right bytes on every rank, whatever the number of ranks, as threads and as
- *         processes, on one host and on several; blocking and started; in place and not; from arenas, from the heap, and from
- *         both at once; in groups of some of the ranks.
+ *         processes, on one host and on several; blocking and started; in place and not; from
+ *         arenas, from the heap, and from both at once; in groups of some of the ranks.
  * Method: what every rank sends is a function of (rank, call), so that any rank works out by
  *         itself what it must receive: by plain.h for reductions.  The product of all
  *         choices is sampled: call number c of a run takes a choice of each kind by its own

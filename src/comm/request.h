@@ -59,7 +59,8 @@ struct lk_request {
     const lki_route     *route;
     lki_reduction        reduce;
     lk_tree_op           tree; /* its arrays are the caller's */
-    struct lki_task     *task; /* over hosts: owned */
+    struct lki_task     *task;   /* over hosts: owned */
+    struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
     unsigned char       *staging; /* owned: parts as one vector */
 };
 

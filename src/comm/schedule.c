@@ -81,9 +81,12 @@ static void add(lki_schedule *s, lki_action action)
 static void add_message(lki_schedule *s, lki_act_kind kind, uint32_t peer, lki_spot spot,
                         size_t bytes)
 {
+    uint32_t step = s->lane * (s->stride == 0 ? LKI_ROUNDS_MAX : s->stride) + s->round;
+
+    LK_ASSERT(step < LKI_STEPS_MAX);
     add(s, (lki_action){ .kind  = kind,
                          .peer  = peer,
-                         .step  = 2 * s->round + s->lane,
+                         .step  = step,
                          .spot  = spot,
                          .bytes = bytes });
     s->messages++;

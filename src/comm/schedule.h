@@ -4,8 +4,8 @@
  * it can be read, counted and tested on paper.  Actions come in rounds: those of a round are done
  * in order (a message counts as done when it is handed over), and the next round begins when all
  * messages of this one have come and gone.  Two ranks name a message between them by the number
- * of its round and by its lane, of which there are two, so both must send and receive it in
- * the same round.
+ * of its round and by its lane, of which there are two (or more, if fewer rounds are enough: see
+ * `stride`), so both must send and receive it in the same round.
  *
  * Large vectors are cut into segments.  Every segment is the same problem with another window, and
  * has a schedule of its own.  As everything is elementwise that cannot change a bit.
@@ -31,6 +31,7 @@ typedef struct {
     const size_t *recv_parts; /* all_to_all_v: offsets of what comes; `parts` of what goes */
     bool          in_place;   /* send and recv are one buffer, and both are divided */
     size_t        at, window; /* the segment: of the vector, or of each part */
+    const struct lki_forest *forest; /* of a tree_reduce (forest.h); `at` numbers its pieces */
 } lki_problem;
 
 /* Bytes [at, at + bytes) of a buffer. */
@@ -89,10 +90,11 @@ typedef struct {
     size_t      count, capacity, term_count, term_capacity, messages;
     size_t      scratch; /* bytes */
     uint32_t    round, lane, terms_most;
+    uint32_t    stride; /* rounds a lane has names for; 0 = LKI_ROUNDS_MAX */
     lk_status   status;
 } lki_schedule;
 
-enum { LKI_ROUNDS_MAX = 4096 };
+enum { LKI_ROUNDS_MAX = 4096, LKI_STEPS_MAX = 2 * LKI_ROUNDS_MAX };
 
 void lki_schedule_free(lki_schedule *s);
 

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/reduction.h"
+#include "comm/forest.h"
 #include "comm/task.h"
 
 enum { RUNNING = 8, SLICE_MS = 10, SHORT_SLICE_MS = 1, PEERS_MS = 50, LATE_MS = 500 };
@@ -165,12 +166,26 @@ static lk_status make_task(lk_request *r)
 {
     lki_task_plan plan = { .problem = problem_of(r), .world = r->comm->world };
 
+    if (plan.problem.kind == LKI_OP_TREE_REDUCE)
+        return lki_forest_new(&r->forest, r);
     LK_TRY(gather_parts(r));
     plan.method = lki_span_choose(r->comm, &plan.problem);
     plan.op     = name_of(r);
     plan.send   = r->send;
     plan.recv   = r->recv;
     return lki_task_new(&r->task, r->comm->self->wire, &plan);
+}
+
+static void clear(lk_request *r)
+{
+    r->comm->span->running -= r->met;
+    lki_task_free(r->task);
+    lki_forest_free(r->forest);
+    lki_free(r->staging);
+    r->task    = NULL;
+    r->forest  = NULL;
+    r->staging = NULL;
+    lki_request_complete(r);
 }
 
 lk_status lki_span_publish(lk_request *r)
@@ -193,21 +208,10 @@ lk_status lki_span_publish(lk_request *r)
     st             = lki_wire_begin(comm->self->wire, &op);
     if (st != LK_OK) {
         condemn(comm->self);
-        lki_task_free(r->task);
-        lki_free(r->staging);
+        clear(r);
         return lki_group_failure(comm);
     }
     return LK_OK;
-}
-
-static void clear(lk_request *r)
-{
-    r->comm->span->running -= r->met;
-    lki_task_free(r->task);
-    lki_free(r->staging);
-    r->task    = NULL;
-    r->staging = NULL;
-    lki_request_complete(r);
 }
 
 lk_status lki_span_advance(lk_request *r, bool *moved)
@@ -217,19 +221,21 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
 
     if (lki_failed(r->comm))
         return lki_group_failure(r->comm);
+    lki_wire_op op = name_of(r);
     if (!r->met && span->running == RUNNING)
         return LK_OK;
     span->running += !r->met;
     r->met = true;
-    if (lki_task_move(r->task, moved, &done) != LK_OK)
+    lk_status st = r->forest != NULL ? lki_forest_move(r->forest, &op, moved, &done)
+                                     : lki_task_move(r->task, moved, &done);
+    if (st != LK_OK)
         return fail_here(r->comm);
     if (!done)
         return LK_OK;
     *moved = true;
     if (r->reduce.parts != NULL)
         copy_parts(r, false);
-    lki_wire_op op = name_of(r);
-    lk_status   st = lki_wire_end(r->comm->self->wire, &op);
+    st = lki_wire_end(r->comm->self->wire, &op);
     clear(r);
     if (st != LK_OK) {
         condemn(r->comm->self);
@@ -238,12 +244,17 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
     return LK_OK;
 }
 
+static const lki_task *task_of(const lk_request *r)
+{
+    return r->forest != NULL ? lki_forest_task(r->forest) : r->task;
+}
+
 void lki_span_drop(lk_request *r, bool others)
 {
     char text[LKI_OPERATION_BYTES];
 
     lki_print_text(text, sizeof text, r->op.print, r->op.seq, r->comm->group);
-    if (others || lki_task_granted(r->task))
+    if (others || lki_task_granted(task_of(r)))
         (void)(lki_fail_group(r->comm, r->comm->self->rank, LK_EPEER,
                               "rank %u freed its request of %s before it was complete",
                               r->comm->self->rank, text) == LK_OK);
@@ -318,9 +329,13 @@ lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
     lk_comm      *comm = r->comm;
     char          missing[360] = "", mine[LKI_OPERATION_BYTES];
     size_t        used = 0;
-    uint32_t      ranks[8], count = lki_task_missing(r->task, ranks, 8);
+    uint32_t      ranks[8], count;
     lki_rank_view view;
 
+    if (r->forest != NULL && lki_forest_gathering(r->forest) != NULL)
+        return lki_fail_timeout(comm->span->local, lki_forest_gathering(r->forest)->goal,
+                                waited_ms);
+    count = lki_task_missing(task_of(r), ranks, 8);
     for (uint32_t i = 0; i < count && used < sizeof missing - 100; i++) {
         uint32_t at = 0;
         while (comm->world[at] != ranks[i])
@@ -347,6 +362,8 @@ void lki_span_free(lki_span *span)
     lki_free(span->host_of);
     lki_free(span->local_ranks);
     lki_free(span->local_sizes);
+    lki_free(span->first_of);
+    lki_free(span->ranks);
     lki_free(span);
 }
 
@@ -361,6 +378,10 @@ static void place(lki_span *span, const lk_comm *comm, const uint32_t *host_of)
         span->host_of[rank]     = host;
         span->local_ranks[rank] = span->local_sizes[host]++;
     }
+    for (uint32_t host = 1; host < span->hosts; host++)
+        span->first_of[host] = span->first_of[host - 1] + span->local_sizes[host - 1];
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        span->ranks[span->first_of[span->host_of[rank]] + span->local_ranks[rank]] = rank;
 }
 
 lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t size,
@@ -379,6 +400,10 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
         st = LKI_NEW(&span->local_ranks, size, "ranks on their hosts");
     if (st == LK_OK)
         st = LKI_NEW(&span->local_sizes, size, "ranks of hosts");
+    if (st == LK_OK)
+        st = LKI_NEW(&span->first_of, size, "ranks of hosts");
+    if (st == LK_OK)
+        st = LKI_NEW(&span->ranks, size, "ranks of hosts");
     if (st != LK_OK) {
         lki_comm_delete(*out);
         *out = NULL;

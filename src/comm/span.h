@@ -24,6 +24,8 @@ struct lki_span {
     uint32_t *host_of;     /* of every rank */
     uint32_t *local_ranks; /* of every rank, on its host */
     uint32_t *local_sizes; /* of every host */
+    uint32_t *first_of;    /* of every host: where its ranks begin in ... */
+    uint32_t *ranks;       /* ... all ranks, host after host */
     uint32_t  running;     /* operations whose messages travel */
 };
 

@@ -14,7 +14,7 @@
 
 enum { STEP_BITS = 13 }; /* of a round and a lane; segments have the rest */
 
-_Static_assert(1 << STEP_BITS >= 2 * LKI_ROUNDS_MAX, "rounds and lanes fit a step");
+_Static_assert(1 << STEP_BITS >= LKI_STEPS_MAX, "rounds and lanes fit a step");
 
 /* One segment. */
 typedef struct {
@@ -77,7 +77,7 @@ static lk_status begin(lki_task *task, instance *i)
     const lki_task_plan *plan = &task->plan;
 
     *i                = (instance){ .problem = plan->problem, .number = (uint32_t)task->begun };
-    i->problem.at     = (size_t)task->begun * (task->segments > 1 ? task->window : 0);
+    i->problem.at     = (size_t)task->begun * (plan->numbered ? 1 : task->window);
     i->problem.window = task->window;
     plan->method->build(&i->problem, &i->schedule);
     lk_status st = i->schedule.status;
@@ -162,6 +162,8 @@ lk_status lki_task_new(lki_task **out, lki_wire *wire, const lki_task_plan *plan
     *task          = (lki_task){ .wire = wire, .plan = *plan, .window = window_of(plan) };
     size_t longest = lki_problem_longest(&plan->problem);
     task->segments = longest <= task->window ? 1 : (longest - 1) / task->window + 1;
+    if (plan->numbered)
+        task->segments = plan->segments;
     LK_ASSERT(task->segments <= UINT32_MAX >> STEP_BITS);
     *out = task;
     return LK_OK;

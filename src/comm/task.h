@@ -26,6 +26,8 @@ typedef struct {
     const void       *send;
     void             *recv;
     size_t            segment_bytes; /* the same on all ranks; 0 = the default */
+    bool              numbered;      /* the problem's `at` is a number, of `segments` */
+    uint64_t          segments;
 } lki_task_plan;
 
 /* Borrows the wire, the buffers and what the plan points to.  Nothing is sent yet. */

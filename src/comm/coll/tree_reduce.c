@@ -8,6 +8,8 @@
  *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
  *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    inner sums that a rank holds are done
  *
+ * Over several hosts the ranks of each tell each other the same, and forest.c goes on from there.
+ *
  * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
  *          each rank; nothing else moves.
  * Order:   the canonical tree, for every number of ranks, map and slicing.
@@ -17,7 +19,8 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/request.h"
+#include "comm/forest.h"
+#include "comm/span.h"
 
 /* A node as the others need to know it. */
 typedef struct {
@@ -204,8 +207,6 @@ static const lki_algorithm algorithm = { .publish = tell_nodes, .plan = plan, .a
 
 static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
 {
-    if (comm->span != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "tree_reduce over %u hosts", lk_comm_hosts(comm));
     LK_TRY(check_slices(comm, tree));
     LK_TRY(check_nodes(comm, tree));
     *r = (lk_request){ .comm = comm, .how = &algorithm, .tree = *tree };
@@ -213,6 +214,29 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
     r->op.print.hash = hash_of(tree);
     return LK_OK;
 }
+
+/* ---- Over several hosts ------------------------------------------------------------------ */
+
+static lk_status keep_nodes(lk_request *request)
+{
+    lk_comm *comm = request->comm;
+    return lki_forest_take(request->forest, comm->inputs,
+                           collect(comm, &request->op, comm->inputs));
+}
+
+static const lki_algorithm gathering = { .publish = tell_nodes, .plan = plan, .act = keep_nodes };
+
+lk_status lki_tree_gather_start(lk_request **out, const lk_request *request, lki_forest *forest)
+{
+    const lk_request r = { .comm     = request->comm->span->local,
+                           .how      = &gathering,
+                           .tree     = request->tree,
+                           .forest   = forest,
+                           .op.print = request->op.print };
+    return lki_request_start(out, &r);
+}
+
+/* ---- The calls --------------------------------------------------------------------------- */
 
 lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *tree)
 {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "comm/world.h"
+#include "comm/hosted.h"
 
 enum { ELEMENTS = 1237, LEAVES_MAX = 32, SLICES = 9 };
 
@@ -101,12 +101,19 @@ static void fill_nodes(map *m, float *memory, size_t elements, uint32_t call)
     }
 }
 
+/* On every host one rank owns it. */
+static bool owns(lk_comm *comm, const lk_slice *slice)
+{
+    uint32_t me = lk_comm_rank(comm);
+    return slice->owner % lk_comm_local_size(comm, lk_comm_host(comm, me)) ==
+           lk_comm_local_rank(comm, me);
+}
+
 static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
 {
     for (size_t s = 0; s < op->slice_count; s++) {
         const lk_slice *slice = &op->slices[s];
-        for (size_t i = slice->first; slice->owner == lk_comm_rank(comm)
-                                      && i < slice->first + slice->count; i++) {
+        for (size_t i = slice->first; owns(comm, slice) && i < slice->first + slice->count; i++) {
             float want = tree(0, op->leaves, i, call);
             CHECK(memcmp(&op->out[i], &want, sizeof want) == 0);
         }
@@ -254,6 +261,13 @@ static bool refuses_bad_nodes(lk_comm *comm, void *context)
     return true;
 }
 
+/* Over hosts a failure may reach who is still in the barrier, but nobody before it. */
+static bool all_have_come(lk_comm *comm)
+{
+    lk_status st = lk_barrier(comm);
+    return st == LK_OK || st == LK_EMISMATCH;
+}
+
 /* Nobody holds virtual worker 3: all ranks are told, also those that own no slice. */
 static bool notices_a_gap(lk_comm *comm, void *context)
 {
@@ -261,6 +275,7 @@ static bool notices_a_gap(lk_comm *comm, void *context)
     float     out[8];
     (void)context;
     CHECK(lk_comm_arena(&arena, comm, "gap", 4096) == LK_OK);
+    CHECK(all_have_come(comm));
     lk_tree_node nodes[] = { { 0, 2, lk_arena_data(arena) }, { 2, 1, lk_arena_data(arena) } };
     lk_slice     slice   = { .first = 0, .count = 8, .owner = 0 };
     lk_tree_op   op      = { .leaves = 4, .elements = 8, .nodes = nodes,
@@ -278,6 +293,7 @@ static bool notices_other_slices(lk_comm *comm, void *context)
     float     out[8];
     (void)context;
     CHECK(lk_comm_arena(&arena, comm, "slices", 4096) == LK_OK);
+    CHECK(all_have_come(comm));
     lk_tree_node node  = { 0, 1, lk_arena_data(arena) };
     lk_slice     slice = { .first = 0, .count = 8 - lk_comm_rank(comm) % 2, .owner = 0 };
     lk_tree_op   op    = { .leaves = 1, .elements = 8, .nodes = &node,
@@ -288,6 +304,43 @@ static bool notices_other_slices(lk_comm *comm, void *context)
     return true;
 }
 
+static const hosted shapes[] = { { .hosts = 2, .each = 1 },
+                                 { .hosts = 5, .each = 1, .seed = 1 },
+                                 { .hosts = 2, .each = 2 },
+                                 { .hosts = 3, .each = 3, .fewer = 2 } };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* Vectors of several pieces, of which slices leave out some. */
+static bool cuts_large_slices(lk_comm *comm, void *context)
+{
+    enum { LARGE = 700001 };
+    uint32_t  me = lk_comm_rank(comm), size = lk_comm_size(comm);
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "large", (size_t)LARGE * sizeof(float) * size) == LK_OK);
+    float         *mine     = (float *)lk_arena_data(arena) + (size_t)LARGE * me;
+    const lk_slice slices[] = { { 3, 600000, 0 }, { 600003, 0, 1 }, { 600010, 99000, size - 1 } };
+    lk_tree_node   node     = { me, 1, mine };
+    lk_tree_op     op = { .leaves = size, .elements = LARGE, .nodes = &node, .node_count = 1,
+                          .slices = slices, .slice_count = 3, .out = mine };
+    for (size_t i = 0; i < LARGE; i++)
+        mine[i] = tree(me, 1, i, 77);
+    CHECK(lk_tree_reduce(comm, &op) == LK_OK);
+    if (!slices_are_right(comm, &op, 77))
+        return false;
+    CHECK(lk_barrier(comm) == LK_OK);
+    return true;
+}
+
+static void large_slices(void **state)
+{
+    (void)state;
+    assert_true(world_all(3, true, cuts_large_slices, NULL));
+    for (size_t k = 0; k < SHAPES; k++)
+        assert_true(hosted_all(shapes[k], cuts_large_slices, NULL));
+}
+
 static void same_bits_for_every_map(void **state)
 {
     (void)state;
@@ -295,6 +348,8 @@ static void same_bits_for_every_map(void **state)
         assert_true(world_all(size, size % 2 == 0, reduces_every_map, NULL));
     assert_true(world_all(3, true, reduces_every_map, NULL));
     assert_true(world_all(4, false, reduces_every_map, NULL));
+    for (size_t k = 0; k < SHAPES; k++)
+        assert_true(hosted_all(shapes[k], reduces_every_map, NULL));
 }
 
 static void many_open_in_any_order(void **state)
@@ -303,6 +358,8 @@ static void many_open_in_any_order(void **state)
     for (uint32_t size = 1; size <= 8; size = size * 3 / 2 + 1)
         for (int threads = 0; threads < 2; threads++)
             assert_true(world_all(size, threads == 1, keeps_many_open, NULL));
+    for (size_t k = 0; k < SHAPES; k++)
+        assert_true(hosted_all(shapes[k], keeps_many_open, NULL));
 }
 
 static void bad_calls_are_refused(void **state)
@@ -314,6 +371,11 @@ static void bad_calls_are_refused(void **state)
             assert_true(world_all(size, threads == 1, notices_a_gap, NULL));
             assert_true(world_all(size, threads == 1, notices_other_slices, NULL));
         }
+    for (size_t k = 0; k < SHAPES; k++) {
+        assert_true(hosted_all(shapes[k], refuses_bad_nodes, NULL));
+        assert_true(hosted_all(shapes[k], notices_a_gap, NULL));
+        assert_true(hosted_all(shapes[k], notices_other_slices, NULL));
+    }
 }
 
 int main(void)
@@ -322,6 +384,7 @@ int main(void)
         cmocka_unit_test(bad_calls_are_refused),
         cmocka_unit_test(same_bits_for_every_map),
         cmocka_unit_test(many_open_in_any_order),
+        cmocka_unit_test(large_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
