@@ -12,6 +12,7 @@
 #ifndef LKI_COMM_CONTROL_H
 #define LKI_COMM_CONTROL_H
 
+#include "comm/address.h"
 #include "lockstep/comm.h"
 
 typedef struct lki_control lki_control;
@@ -29,6 +30,8 @@ enum {
     LKI_PHASE_BYTES     = 64,
     LKI_OPERATION_BYTES = 112,
     LKI_PLACE_BYTES     = 112,
+    LKI_MESSAGE_BYTES   = 480,
+    LKI_HOST_BYTES      = 64,
 };
 
 /* What is known of a rank: a copy, taken without stopping it. */
@@ -43,7 +46,7 @@ typedef struct {
     char           operation[LKI_OPERATION_BYTES]; /* "all_reduce #12 (F32, 100 elements)" */
     char           place[LKI_PLACE_BYTES];         /* "at step 12 in backward" */
     lk_status      status;      /* its first error; LK_OK if it had none */
-    char           message[480];
+    char           message[LKI_MESSAGE_BYTES];
 } lki_rank_view;
 
 /* ---- For the launcher -------------------------------------------------------------------- */

@@ -1,0 +1,149 @@
+/* comm/rendezvous.h -- where the launchers of a job on several hosts meet, and stay in touch.
+ *
+ * The launcher of node 0 listens at the one address that everybody knows.  The others connect to
+ * it and say who they are: which node (or any), how many workers, which version.  When all have
+ * come, everybody is told the roster: which ranks are on which host.  Through the same
+ * connections then travel the addresses of the workers, the end of every worker, verdicts (why
+ * the job has failed), requests to stop, and at last how each launcher's part ended.  Node 0
+ * passes on what concerns the others; its own launcher is a guest like them.
+ *
+ * A node whose connection breaks, or that says nothing for `silence_ms`, is lost: the others get
+ * a verdict that names its host, and it counts as a failure.  A node that loses node 0 gives the
+ * same verdict about that one.
+ *
+ * Strangers (scanners, wrong keys, other versions, garbage, somebody who says nothing) are
+ * refused and counted, and disturb nobody: they have little memory, little time, and there is
+ * room for a few of them only.
+ *
+ * Ownership: a rendezvous owns its sockets.  Texts in events are valid until the next call.
+ * Threads:   one at a time.  Nothing here blocks, save opening (names are resolved) and closing
+ *            (node 0 gives the others a moment to hear the end).
+ */
+#ifndef LKI_COMM_RENDEZVOUS_H
+#define LKI_COMM_RENDEZVOUS_H
+
+#include "comm/control.h"
+#include "comm/tcp.h"
+
+typedef struct lki_rendezvous lki_rendezvous;
+
+enum { LKI_CAUSE_BYTES = 512, LKI_ENDPOINT_BYTES = 160 };
+
+typedef struct {
+    const char *endpoint;   /* "tcp://HOST:PORT"; node 0 listens there */
+    int         listener;   /* node 0: a socket that listens already, borrowed; else -1 */
+    const char *host;       /* what this host is called in messages */
+    uint32_t    nodes;      /* of the job */
+    uint32_t    workers;    /* of this node */
+    int32_t     node;       /* 0 listens; -1 = any other that is free */
+    uint64_t    epoch;      /* of the job: all must say the same */
+    uint32_t    join_ms;    /* how long to wait for the others; 0 = 5 min */
+    uint32_t    silence_ms; /* after which a node is lost; node 0's counts; 0 = 10 s */
+    uint16_t    port;       /* node 0: for lki_rendezvous_port() */
+    const unsigned char *key; /* LKI_KEY_BYTES, copied; NULL: no TLS, for trusted networks */
+} lki_rendezvous_options;
+
+typedef struct {
+    lki_roster roster;                /* the ranks of this node */
+    char       host[LKI_HOST_BYTES];
+} lki_node;
+
+/* What is known of a worker once it can be reached. */
+typedef struct {
+    int32_t pid;
+    char    address[LKI_ADDRESS_BYTES];
+} lki_introduction;
+
+/* A worker has ended: it left, or it is dead. */
+typedef struct {
+    uint32_t rank;
+    int32_t  exit_code, signal;
+} lki_rank_end;
+
+/* Why the job has failed. */
+typedef struct {
+    uint32_t  culprit; /* a rank */
+    lk_status status;
+    char      message[LKI_MESSAGE_BYTES];
+} lki_verdict;
+
+/* How the workers of a node ended, and in the end how the job did: the weightiest of all, and
+ * among equals the first. */
+typedef struct {
+    uint32_t weight; /* 0 = all is well; the launcher's scale, up to LKI_WEIGHT_MAX */
+    bool     failed;
+    int32_t  exit_code, signal, pid;
+    uint32_t rank;
+    char     cause[LKI_CAUSE_BYTES];
+} lki_outcome;
+
+enum { LKI_WEIGHT_LOST = 4, LKI_WEIGHT_MAX = 100 }; /* of a node that is lost */
+
+typedef enum {
+    LKI_EVENT_NONE,    /* nothing more for now */
+    LKI_EVENT_MET,     /* everybody has come: lki_rendezvous_node() */
+    LKI_EVENT_KNOWN,   /* all workers can be reached: lki_rendezvous_introduction() */
+    LKI_EVENT_ENDED,   /* `ended`, on another node */
+    LKI_EVENT_VERDICT, /* `verdict`, of another node */
+    LKI_EVENT_STOP,    /* `signal` was sent to another node; with `force` for the second time */
+    LKI_EVENT_OVER,    /* `outcome` of the job: there is nothing left to do but to close */
+} lki_event_kind;
+
+typedef struct {
+    lki_event_kind kind;
+    int            signal;
+    bool           force;
+    lki_rank_end   ended;
+    lki_verdict    verdict;
+    lki_outcome    outcome;
+} lki_event;
+
+/* Opens this node's end, and on node 0 the meeting place.  LK_EINVAL for an endpoint that is none,
+ * LK_EIO where nothing can listen there. */
+LK_NODISCARD lk_status lki_rendezvous_open(lki_rendezvous **out,
+                                           const lki_rendezvous_options *options);
+
+/* Tells those who still wait for this node, if `why` is not NULL, that it gives up. */
+void lki_rendezvous_close(lki_rendezvous *rendezvous, const char *why);
+
+/* For poll(): readable when lki_rendezvous_next() may have something to do. */
+int lki_rendezvous_fd(const lki_rendezvous *rendezvous);
+
+/* The next event.  Fails only before LKI_EVENT_MET: LK_ETIMEOUT names who is missing, LK_EINVAL
+ * and LK_EPEER say why this node was refused. */
+LK_NODISCARD lk_status lki_rendezvous_next(lki_rendezvous *rendezvous, lki_event *out);
+
+/* ---- Known once all have met ------------------------------------------------------------- */
+
+uint32_t        lki_rendezvous_self(const lki_rendezvous *rendezvous); /* the number of this node */
+const lki_node *lki_rendezvous_node(const lki_rendezvous *rendezvous, uint32_t node);
+
+/* LKI_JOB_BYTES that are random, and the same on all nodes. */
+const unsigned char *lki_rendezvous_job(const lki_rendezvous *rendezvous);
+
+/* A port that was free on node 0, for programs that want one (MASTER_PORT). */
+uint16_t lki_rendezvous_port(const lki_rendezvous *rendezvous);
+
+/* The address, without port, by which this host reaches node 0 (which, itself: is reached). */
+const char *lki_rendezvous_address(const lki_rendezvous *rendezvous);
+
+const lki_introduction *lki_rendezvous_introduction(const lki_rendezvous *rendezvous,
+                                                    uint32_t rank);
+
+/* ---- Telling the others; without effect once node 0 is lost -------------------------------- */
+
+/* The workers of this node, in order of rank: once, after LKI_EVENT_MET. */
+void lki_rendezvous_introduce(lki_rendezvous *rendezvous, const lki_introduction *workers);
+void lki_rendezvous_ended(lki_rendezvous *rendezvous, const lki_rank_end *end);
+void lki_rendezvous_verdict(lki_rendezvous *rendezvous, const lki_verdict *verdict);
+void lki_rendezvous_stop(lki_rendezvous *rendezvous, int signal, bool force);
+
+/* This node has nothing more to say; LKI_EVENT_OVER follows when that is true of all. */
+void lki_rendezvous_finish(lki_rendezvous *rendezvous, const lki_outcome *outcome);
+
+/* ---- For tests and reports ----------------------------------------------------------------- */
+
+/* How many connections node 0 has turned away. */
+uint32_t lki_rendezvous_refused(const lki_rendezvous *rendezvous);
+
+#endif

@@ -1,0 +1,86 @@
+/* rendezvous/guests.h -- inside node 0's part: server.c deals with connections and time, seats.c
+ * with what guests say.
+ *
+ *     stranger --hello--> admitted --all have come--> seated --outcome--> finished
+ *        |                    |                          |
+ *     refused             forgotten; may           lost: a verdict to all,
+ *                         come again               and an outcome in its place
+ *
+ * Telling something to a guest may show that it is lost, and that must be told to the others.  So
+ * a guest that fails is only marked where that is found, and dismissed at the end of each entry.
+ */
+#ifndef LKI_RENDEZVOUS_GUESTS_H
+#define LKI_RENDEZVOUS_GUESTS_H
+
+#include "comm/rendezvous/endpoint.h"
+#include "comm/rendezvous/server.h"
+
+enum { LKI_GUEST_OWN = 0 /* the number of node 0's own launcher */ };
+
+typedef struct {
+    lki_line  line;
+    int64_t   since;    /* when it was let in */
+    bool      admitted; /* has said a good hello */
+    bool      failing;  /* to be dismissed: `why` */
+    bool      sending;  /* epoll tells when there is room */
+    lki_hello_letter hello;    /* once admitted; its `node` is the seat once all have met */
+    lki_ip    from;
+    char      why[400];
+} lki_guest;
+
+typedef struct {
+    lki_roster ranks;
+    char       host[LKI_HOST_BYTES];
+    int32_t    guest; /* -1 = lost */
+    bool       introduced, finished;
+} lki_seat_of_node;
+
+struct lki_server {
+    lki_rendezvous_options options;
+    lki_tls_library       *library; /* borrowed; NULL: plain */
+    int                    listener, epoll;
+    bool                   borrowed;  /* the listener */
+    bool                   listening; /* it stands in the epoll */
+    lki_guest             *guests;
+    uint32_t               capacity, strangers, admitted, failing;
+    lki_seat_of_node      *seats;
+    bool                   met, given_up, over;
+    int64_t                deadline; /* for all to come */
+    unsigned char          job[LKI_JOB_BYTES];
+    lki_introduction      *workers; /* of the world */
+    uint32_t               world, introduced, finished;
+    lki_outcome            outcome;
+    lki_ip                 address;
+    uint32_t               refused;
+    char                   last[480]; /* who was refused, or lost while waiting, last */
+    unsigned char         *bytes;     /* for letters with lists */
+};
+
+/* ---- Connections (server.c) -------------------------------------------------------------- */
+
+void lki_guest_fail(lki_server *server, lki_guest *guest, const char *why);
+
+/* Without effect on guests that have failed. */
+void lki_guest_say(lki_server *server, lki_guest *guest, const void *letter, size_t bytes);
+void lki_guest_write(lki_server *server, lki_guest *guest, const lki_letter *letter);
+
+/* ---- What they say (seats.c) ------------------------------------------------------------- */
+
+/* Tells it why it cannot stay. */
+void lki_guest_refuse(lki_server *server, lki_guest *guest, lk_status status, const char *why);
+
+void lki_guest_hear(lki_server *server, lki_guest *guest, const lki_letter *letter);
+
+/* There will be no job: tells all who have come. */
+void lki_seats_give_up(lki_server *server, lk_status status, const char *why);
+
+/* "1 of 4 nodes has not come within 300 s: node 3" */
+void lki_seats_missing(const lki_server *server, char *out, size_t bytes);
+
+/* The node's launcher cannot be reached any more; its workers die with it, or can do no good. */
+void lki_seat_lose(lki_server *server, uint32_t node, const char *why);
+
+/* How often each side says that it is there. */
+uint32_t lki_server_here_ms(const lki_server *server);
+
+#endif

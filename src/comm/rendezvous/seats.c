@@ -1,0 +1,327 @@
+/* seats.c -- node 0's part: who is let in, and what is passed on to whom. */
+#include "comm/rendezvous/guests.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/memory.h"
+
+/* Tells everybody who is seated, but not `from` (which may be NULL). */
+static void tell_all(lki_server *server, const lki_guest *from, const void *letter, size_t bytes)
+{
+    for (uint32_t i = 0; i < server->options.nodes; i++) {
+        int32_t number = server->seats[i].guest;
+        if (number >= 0 && &server->guests[number] != from)
+            lki_guest_say(server, &server->guests[number], letter, bytes);
+    }
+}
+
+static void pass_on(lki_server *server, const lki_guest *from, const lki_letter *letter)
+{
+    unsigned char bytes[LKI_LETTER_PLAIN_BYTES];
+    tell_all(server, from, bytes, lki_letter_write(bytes, letter));
+}
+
+/* ---- Hello ------------------------------------------------------------------------------- */
+
+void lki_guest_refuse(lki_server *server, lki_guest *g, lk_status status, const char *why)
+{
+    lki_letter letter = { .kind = LKI_LETTER_REFUSED, .refused = { .status = status } };
+
+    (void)snprintf(letter.refused.message, sizeof letter.refused.message, "%s", why);
+    lki_guest_write(server, g, &letter);
+    lki_guest_fail(server, g, why);
+}
+
+void lki_seats_give_up(lki_server *server, lk_status status, const char *why)
+{
+    server->given_up = true;
+    (void)snprintf(server->last, sizeof server->last, "%s", why);
+    for (uint32_t i = 0; i < server->capacity; i++)
+        if (server->guests[i].admitted)
+            lki_guest_refuse(server, &server->guests[i], status, why);
+}
+
+/* The admitted guest that said it is this node, or NULL. */
+static lki_guest *guest_of_node(const lki_server *server, int32_t node)
+{
+    for (uint32_t i = 0; i < server->capacity && node >= 0; i++)
+        if (server->guests[i].admitted && server->guests[i].hello.node == node)
+            return &server->guests[i];
+    return NULL;
+}
+
+static uint32_t workers_so_far(const lki_server *server)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < server->capacity; i++)
+        sum += server->guests[i].admitted ? server->guests[i].hello.workers : 0;
+    return sum;
+}
+
+static lk_status check_same(const lki_server *server, const lki_hello_letter *hello)
+{
+    if (hello->protocol != LKI_RENDEZVOUS_PROTOCOL || strcmp(hello->version, LK_VERSION) != 0)
+        return lk_fail(LK_EINVAL, "host %s has lockstep %s (protocol %u), node 0 has %s "
+                       "(protocol %d): all nodes need the same", hello->host, hello->version,
+                       hello->protocol, LK_VERSION, LKI_RENDEZVOUS_PROTOCOL);
+    if (hello->nodes != server->options.nodes)
+        return lk_fail(LK_EINVAL, "host %s says that there are %u nodes, node 0 says %u",
+                       hello->host, hello->nodes, server->options.nodes);
+    if (hello->epoch != server->options.epoch)
+        return lk_fail(LK_EINVAL, "host %s is in epoch %llu of its job, node 0 in %llu",
+                       hello->host, (unsigned long long)hello->epoch,
+                       (unsigned long long)server->options.epoch);
+    return LK_OK;
+}
+
+static lk_status check_hello(const lki_server *server, const lki_guest *g,
+                             const lki_hello_letter *hello)
+{
+    const lki_guest *same   = guest_of_node(server, hello->node);
+    uint32_t         nodes  = server->options.nodes, others = workers_so_far(server);
+    bool             is_own = g == &server->guests[LKI_GUEST_OWN];
+
+    LK_TRY(check_same(server, hello));
+    if (server->given_up)
+        return lk_fail(LK_EPEER, "%s", server->last);
+    if (server->met)
+        return lk_fail(LK_EINVAL, "host %s comes too late: the job has begun with its %u nodes",
+                       hello->host, nodes);
+    if (hello->node >= (int32_t)nodes)
+        return lk_fail(LK_EINVAL, "host %s says that it is node %d: the last of %u nodes is %u",
+                       hello->host, hello->node, nodes, nodes - 1);
+    if (same != NULL || (hello->node == 0 && !is_own))
+        return lk_fail(LK_EINVAL, "host %s says that it is node %d, but so is host %s: every node "
+                       "needs a number of its own", hello->host, hello->node,
+                       same != NULL ? same->hello.host : server->options.host);
+    if (hello->workers == 0 || hello->workers > LKI_RANKS_MAX - others)
+        return lk_fail(LK_EINVAL, "host %s brings %u workers to the %u that have come: from 1 to "
+                       "%d in all are possible", hello->host, hello->workers, others,
+                       LKI_RANKS_MAX);
+    return LK_OK;
+}
+
+/* ---- All have come ----------------------------------------------------------------------- */
+
+/* Who has no number yet, first come first served. */
+static lki_guest *next_without_number(const lki_server *server)
+{
+    lki_guest *next = NULL;
+    for (uint32_t i = 0; i < server->capacity; i++) {
+        lki_guest *g = &server->guests[i];
+        if (g->admitted && g->hello.node < 0 && (next == NULL || g->since < next->since))
+            next = g;
+    }
+    return next;
+}
+
+static void take_seats(lki_server *server)
+{
+    uint32_t first = 0;
+
+    for (uint32_t node = 0; node < server->options.nodes; node++) {
+        lki_guest *g = guest_of_node(server, (int32_t)node);
+        if (g == NULL)
+            g = next_without_number(server);
+        LK_ASSERT(g != NULL); /* as many have come as there are nodes, none twice */
+        g->hello.node       = (int32_t)node;
+        server->seats[node] = (lki_seat_of_node){
+            .guest = (int32_t)(g - server->guests),
+            .ranks = { .first = first, .count = g->hello.workers },
+        };
+        memcpy(server->seats[node].host, g->hello.host, LKI_HOST_BYTES);
+        first += g->hello.workers;
+    }
+    server->world = first;
+}
+
+/* Where the others reach this host.  If some came by a loopback address and others did not, they
+ * could not reach each other by the addresses that they know of themselves. */
+static lk_status find_address(lki_server *server)
+{
+    const lki_guest *near = NULL, *far = NULL;
+
+    for (uint32_t i = 1; i < server->options.nodes; i++) {
+        const lki_guest *g = &server->guests[server->seats[i].guest];
+        if (lki_ip_local(g->line.fd).loopback)
+            near = g;
+        else
+            far = g;
+    }
+    if (near != NULL && far != NULL)
+        return lk_fail(LK_EINVAL, "host %s has reached node 0 by a loopback address, host %s has "
+                       "not: give all nodes an address of node 0 that means the same everywhere",
+                       near->hello.host, far->hello.host);
+    if (near != NULL || far != NULL)
+        server->address = lki_ip_local((far != NULL ? far : near)->line.fd);
+    return LK_OK;
+}
+
+static void tell_roster(lki_server *server, uint32_t node)
+{
+    lki_letter letter = { .kind = LKI_LETTER_ROSTER,
+                          .job  = { .node       = node,
+                                    .nodes      = server->options.nodes,
+                                    .here_ms    = lki_server_here_ms(server),
+                                    .silence_ms = server->options.silence_ms,
+                                    .port       = server->options.port } };
+    memcpy(letter.job.job, server->job, sizeof server->job);
+    size_t used = lki_letter_write(server->bytes, &letter);
+    for (uint32_t i = 0; i < server->options.nodes; i++)
+        used += lki_letter_add_host(server->bytes + used, server->seats[i].ranks.count,
+                                    server->seats[i].host);
+    lki_guest_say(server, &server->guests[server->seats[node].guest], server->bytes, used);
+}
+
+static void meet(lki_server *server)
+{
+    take_seats(server);
+    lk_status st = find_address(server);
+    if (st == LK_OK && getrandom(server->job, sizeof server->job, 0) != sizeof server->job)
+        st = lk_fail(LK_EIO, "no random number for the job: %s", strerror(errno));
+    if (st == LK_OK)
+        st = LKI_NEW(&server->workers, server->world, "addresses of all workers");
+    if (st != LK_OK) {
+        lki_seats_give_up(server, st, lk_error_last()->message);
+        return;
+    }
+    server->met = true;
+    for (uint32_t i = 0; i < server->options.nodes; i++)
+        tell_roster(server, i);
+}
+
+static void hear_hello(lki_server *server, lki_guest *g, const lki_hello_letter *hello)
+{
+    lk_status st = check_hello(server, g, hello);
+
+    if (st != LK_OK) {
+        lki_guest_refuse(server, g, st, lk_error_last()->message);
+        return;
+    }
+    g->hello      = *hello;
+    g->admitted   = true;
+    g->line.limit = LKI_LETTER_BYTES_MAX;
+    server->strangers--;
+    if (++server->admitted == server->options.nodes)
+        meet(server);
+}
+
+void lki_seats_missing(const lki_server *server, char *out, size_t bytes)
+{
+    uint32_t nodes = server->options.nodes, missing = nodes - server->admitted, listed = 0;
+    char     list[160] = "";
+    size_t   used      = 0;
+
+    for (uint32_t node = 0; node < nodes; node++) {
+        if (guest_of_node(server, (int32_t)node) != NULL)
+            continue;
+        if (used + 20 < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%u",
+                                     listed == 0 ? missing == 1 ? ": node " : ": nodes " : ", ",
+                                     node);
+        listed++;
+    }
+    used = (size_t)snprintf(out, bytes, "%u of %u nodes %s not come within %.3g s%s", missing,
+                            nodes, missing == 1 ? "has" : "have", server->options.join_ms / 1e3,
+                            listed == missing ? list : ""); /* more: some came without a number */
+    if (server->last[0] != '\0')
+        (void)snprintf(out + used, bytes - used, " (%u connections were refused; the last to go: "
+                       "%.180s)", server->refused, server->last);
+}
+
+/* ---- While the job runs ------------------------------------------------------------------ */
+
+static void finish(lki_server *server, lki_seat_of_node *seat, const lki_outcome *outcome)
+{
+    if (seat->finished)
+        return;
+    seat->finished = true;
+    if (outcome->weight > server->outcome.weight)
+        server->outcome = *outcome;
+    if (++server->finished < server->options.nodes)
+        return;
+    lki_letter letter = { .kind = LKI_LETTER_OUTCOME, .outcome = server->outcome };
+    server->over      = true;
+    pass_on(server, NULL, &letter);
+}
+
+static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
+                               const lki_letter *letter)
+{
+    lki_roster mine = seat->ranks;
+
+    if (seat->introduced || letter->workers.first != mine.first
+        || letter->workers.count != mine.count) {
+        lki_guest_fail(server, &server->guests[seat->guest], "introduced workers of others");
+        return;
+    }
+    for (uint32_t i = 0; i < mine.count; i++)
+        server->workers[mine.first + i] = lki_letter_introduction(letter, i);
+    seat->introduced = true;
+    if (++server->introduced < server->options.nodes)
+        return;
+    lki_letter all  = { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, server->world } };
+    size_t     used = lki_letter_write(server->bytes, &all);
+    for (uint32_t i = 0; i < server->world; i++)
+        used += lki_letter_add_introduction(server->bytes + used, &server->workers[i]);
+    tell_all(server, NULL, server->bytes, used);
+}
+
+static void hear_seated(lki_server *server, lki_guest *g, const lki_letter *letter)
+{
+    lki_seat_of_node *seat = &server->seats[g->hello.node];
+
+    switch (letter->kind) {
+    case LKI_LETTER_HERE: return;
+    case LKI_LETTER_INTRODUCTIONS: hear_introductions(server, seat, letter); return;
+    case LKI_LETTER_OUTCOME: finish(server, seat, &letter->outcome); return;
+    case LKI_LETTER_STOP: pass_on(server, g, letter); return;
+    case LKI_LETTER_ENDED:
+        if (letter->ended.rank - seat->ranks.first >= seat->ranks.count)
+            break;
+        pass_on(server, g, letter);
+        return;
+    case LKI_LETTER_VERDICT:
+        if (letter->verdict.culprit >= server->world)
+            break;
+        pass_on(server, g, letter);
+        return;
+    case LKI_LETTER_HELLO:
+    case LKI_LETTER_REFUSED:
+    case LKI_LETTER_ROSTER: break;
+    }
+    lki_guest_fail(server, g, "sent a letter that is not its to send");
+}
+
+void lki_guest_hear(lki_server *server, lki_guest *g, const lki_letter *letter)
+{
+    if (!g->admitted && letter->kind == LKI_LETTER_HELLO)
+        hear_hello(server, g, &letter->hello);
+    else if (!g->admitted)
+        lki_guest_fail(server, g, "sent something else than a hello");
+    else if (server->met)
+        hear_seated(server, g, letter);
+    else if (letter->kind != LKI_LETTER_HERE)
+        lki_guest_fail(server, g, "sent a letter before all had come");
+}
+
+void lki_seat_lose(lki_server *server, uint32_t node, const char *why)
+{
+    lki_seat_of_node *seat   = &server->seats[node];
+    lki_outcome       end    = { .weight = LKI_WEIGHT_LOST, .failed = true, .exit_code = 1,
+                                 .rank = seat->ranks.first };
+    lki_letter        letter = { .kind    = LKI_LETTER_VERDICT,
+                                 .verdict = { .culprit = seat->ranks.first, .status = LK_EPEER } };
+
+    seat->guest = -1;
+    if (seat->finished)
+        return;
+    lki_lost_text(letter.verdict.message, sizeof letter.verdict.message, seat->host, node,
+                  seat->ranks, why);
+    (void)snprintf(end.cause, sizeof end.cause, "%s", letter.verdict.message);
+    pass_on(server, NULL, &letter);
+    finish(server, seat, &end);
+}

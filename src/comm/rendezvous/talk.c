@@ -1,0 +1,93 @@
+/* talk.c -- a launcher's end of the rendezvous: what it knows and what it says. */
+#include "comm/rendezvous/inside.h"
+
+#include "base/memory.h"
+
+/* ---- What is known ----------------------------------------------------------------------- */
+
+uint32_t lki_rendezvous_self(const lki_rendezvous *r)
+{
+    return r->self;
+}
+
+const lki_node *lki_rendezvous_node(const lki_rendezvous *r, uint32_t node)
+{
+    LK_ASSERT(node < r->nodes);
+    return &r->roster[node];
+}
+
+const unsigned char *lki_rendezvous_job(const lki_rendezvous *r)
+{
+    return r->job;
+}
+
+uint16_t lki_rendezvous_port(const lki_rendezvous *r)
+{
+    return r->port;
+}
+
+const char *lki_rendezvous_address(const lki_rendezvous *r)
+{
+    return r->server != NULL ? lki_server_address(r->server) : r->address.text;
+}
+
+const lki_introduction *lki_rendezvous_introduction(const lki_rendezvous *r, uint32_t rank)
+{
+    LK_ASSERT(rank < r->roster[0].roster.world);
+    return &r->workers[rank];
+}
+
+uint32_t lki_rendezvous_refused(const lki_rendezvous *r)
+{
+    return r->server != NULL ? lki_server_refused(r->server) : 0;
+}
+
+/* ---- Telling the others ------------------------------------------------------------------ */
+
+void lki_rendezvous_introduce(lki_rendezvous *r, const lki_introduction *workers)
+{
+    void *bytes;
+
+    if (r->stage != LKI_MET)
+        return;
+    lki_roster mine   = r->roster[r->self].roster;
+    lki_letter letter = { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { mine.first, mine.count } };
+    if (lki_alloc(&bytes, LKI_LETTER_BYTES_MAX, "introductions of workers") != LK_OK) {
+        lki_rendezvous_lose(r, lk_error_last()->message);
+        return;
+    }
+    size_t used = lki_letter_write(bytes, &letter);
+    for (uint32_t i = 0; i < mine.count; i++)
+        used += lki_letter_add_introduction((unsigned char *)bytes + used, &workers[i]);
+    lki_rendezvous_say(r, bytes, used);
+    lki_free(bytes);
+}
+
+void lki_rendezvous_ended(lki_rendezvous *r, const lki_rank_end *end)
+{
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &(lki_letter){ .kind = LKI_LETTER_ENDED, .ended = *end });
+}
+
+void lki_rendezvous_verdict(lki_rendezvous *r, const lki_verdict *verdict)
+{
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &(lki_letter){ .kind = LKI_LETTER_VERDICT, .verdict = *verdict });
+}
+
+void lki_rendezvous_stop(lki_rendezvous *r, int signal, bool force)
+{
+    lki_letter letter = { .kind = LKI_LETTER_STOP, .stop = { signal, force } };
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &letter);
+}
+
+void lki_rendezvous_finish(lki_rendezvous *r, const lki_outcome *outcome)
+{
+    if (r->finished)
+        return;
+    r->finished = true;
+    r->outcome  = *outcome;
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &(lki_letter){ .kind = LKI_LETTER_OUTCOME, .outcome = *outcome });
+}
