@@ -38,6 +38,8 @@ typedef struct {
  *
  * Environment:  everything is inherited; RANK and its kin are replaced, and OMP_NUM_THREADS is 1
  *               unless it is set.  Rank 0 has the caller's standard input, the others none.
+ * Cores:        where there are as many as workers, each worker runs on an equal share of those
+ *               that the caller may run on; the caller's own are left alone.
  * Result:       exit_code is the failing worker's status, 128 + signal, or 75 when workers left
  *               with 75 after a request to stop.  A worker that failed because a peer had is
  *               never the cause.

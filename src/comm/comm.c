@@ -56,12 +56,21 @@ static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
 
 /* ---- A rank ------------------------------------------------------------------------------ */
 
-static uint32_t cores(void)
+/* Polls before yielding.  Spinning is for ranks with a core each; they may be bound to these, so
+ * what counts is the cores of all ranks whose processes are known. */
+static uint32_t spins_of(const lki_self *self)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1;
-    return (uint32_t)CPU_COUNT(&set);
+    const lki_board *board = self->group->board;
+    cpu_set_t        all, one;
+
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return 0;
+    for (uint32_t i = 0; i < self->seated && (uint32_t)CPU_COUNT(&all) < self->seated; i++) {
+        int32_t pid = atomic_load(&board->ranks[board->first + i].pid);
+        if (pid > 0 && sched_getaffinity(pid, sizeof one, &one) == 0)
+            CPU_OR(&all, &all, &one);
+    }
+    return self->seated <= (uint32_t)CPU_COUNT(&all) ? SPINS : 0;
 }
 
 /* Works on a half-made one. */
@@ -93,7 +102,7 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     comm->seat_bytes = lki_seat_bytes(size);
     comm->seat       = seats == NULL ? NULL : lki_seat_of(comm, rank);
     comm->timeout_ms = comm->opened_timeout_ms = TIMEOUT_MS;
-    comm->spins      = self->seated <= cores() ? SPINS : 0;
+    comm->spins      = spins_of(self);
     lk_status st = LKI_NEW(&comm->inputs, (size_t)size * LK_TREE_NODES_MAX * 2, "nodes of a tree");
     if (st == LK_OK)
         st = LKI_NEW(&comm->pointers, (size_t)size * 2, "buffers of all ranks");
@@ -260,6 +269,7 @@ lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int la
     st = lki_await(comm, lki_goal_all(comm, offsetof(lki_seat, joined), 1));
     if (st == LK_OK)
         st = lki_peers_open(comm);
+    comm->spins = spins_of(comm->self); /* now the others are known */
     if (st != LK_OK) {
         comm->self->socket = -1; /* still the caller's */
         lk_comm_abort(comm);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "launch/cores.h"
 #include "launch/job.h"
 #include "launch/spawn.h"
 
@@ -138,7 +139,8 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
 
 /* Rank 0 has the launcher's standard input, the others have none: they would share its bytes in
  * an order that nobody chose. */
-static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int nothing, int report)
+static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int nothing, int report,
+                              const lki_cores *cores)
 {
     lki_spawn_plan   plan = {.rank     = rank,
                              .argv     = job->options->argv,
@@ -151,7 +153,8 @@ static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int no
                               .control_fd = lki_control_fd(job->control),
                               .socket_fd  = -1,
                               .timeout_ms = job->options->timeout_ms};
-    lk_status        st    = start_planned(job, &plan, &facts);
+    plan.bound   = lki_cores_share(&plan.cores, cores, rank, job->count);
+    lk_status st = start_planned(job, &plan, &facts);
 
     close_if_open(&facts.socket_fd);
     close_if_open(&plan.standard[1]);
@@ -225,10 +228,12 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
     uint16_t  port    = lki_port_free();
     int       nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     int       report[2];
+    lki_cores cores;
     lk_status st = make_pipe(report);
 
+    lki_cores_find(&cores);
     for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
-        st = start_worker(job, i, port, nothing, report[1]);
+        st = start_worker(job, i, port, nothing, report[1], &cores);
     int theirs = report[1];
     close_if_open(&report[1]);
     if (st == LK_OK)

@@ -358,6 +358,39 @@ static void joins_in_many_sizes(void **state)
     assert_good(launch(plain(2), "wrong_size"));
 }
 
+/* How many workers may run on a core. */
+static uint32_t times_dealt(const char *text, unsigned cpu)
+{
+    uint32_t times = 0;
+    char     line[32];
+
+    (void)snprintf(line, sizeof line, " on %u\n", cpu);
+    for (const char *at = strstr(text, line); at != NULL; at = strstr(at + 1, line))
+        times++;
+    return times;
+}
+
+static void deals_the_cores(void **state)
+{
+    cpu_set_t mine, after;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof mine, &mine), 0);
+    uint32_t cores = (uint32_t)CPU_COUNT(&mine);
+    for (uint32_t workers = cores; workers <= cores + 1; workers++) {
+        (void)setenv("CORES_ENOUGH", workers <= cores ? "yes" : "no", 1);
+        const outcome *o = launch(prefixed(workers), "cores");
+        assert_good(o);
+        for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+            if (times_dealt(o->out, cpu) != (!CPU_ISSET(cpu, &mine) ? 0
+                                             : workers <= cores     ? 1
+                                                                    : workers))
+                fail_msg("%u workers, core %u:\n%s", workers, cpu, o->out);
+    }
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&mine, &after));
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "worker") == 0)
@@ -383,6 +416,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(leaves_the_callers_signals_as_they_were),
         cmocka_unit_test(workers_die_with_their_launcher),
         cmocka_unit_test(joins_in_many_sizes),
+        cmocka_unit_test(deals_the_cores),
     };
     return cmocka_run_group_tests_name("launch.launch", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #ifndef LKI_LAUNCH_TEST_H
 #define LKI_LAUNCH_TEST_H
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/group.h"
 #include "lockstep/launch.h"
 
 static int my_rank(void)
@@ -259,6 +261,23 @@ static int work_join(void)
     return bad;
 }
 
+/* Leaves word of its cores, and fails if it spins where it should not, or the other way round:
+ * ranks with a core each do, whether they are bound to it or not. */
+static int work_cores(void)
+{
+    lk_comm  *comm = join();
+    cpu_set_t set;
+    bool      room = strcmp(getenv("CORES_ENOUGH"), "yes") == 0;
+    bool      good = (comm->spins > 0) == room && sched_getaffinity(0, sizeof set, &set) == 0;
+
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &set))
+            printf("runs on %u\n", cpu);
+    good = lk_barrier(comm) == LK_OK && good; /* nobody leaves while others still look at it */
+    lk_comm_free(comm);
+    return !good;
+}
+
 static int work_wrong_size(void)
 {
     (void)setenv("WORLD_SIZE", "7", 1);
@@ -279,7 +298,7 @@ static int work(const char *mode)
         {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
         {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
         {"wrong_size", work_wrong_size},   {"told_first", work_told_first},
-        {"slow_to_leave", work_slow_to_leave},
+        {"slow_to_leave", work_slow_to_leave}, {"cores", work_cores},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)

@@ -111,6 +111,8 @@ static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
             child_failed(plan);
     if (sigprocmask(SIG_SETMASK, &plan->mask, NULL) != 0)
         child_failed(plan);
+    if (plan->bound) /* where it is not allowed, the program runs all the same */
+        (void)sched_setaffinity(0, sizeof plan->cores, &plan->cores);
     (void)execvpe(plan->argv[0], plan->argv, plan->environment);
     child_failed(plan);
 }

@@ -2,6 +2,7 @@
 #ifndef LKI_LAUNCH_SPAWN_H
 #define LKI_LAUNCH_SPAWN_H
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
 
@@ -29,6 +30,8 @@ typedef struct {
     int          standard[3]; /* become its 0, 1 and 2; -1 = as the launcher's */
     int          report;   /* the write end of a pipe: an lki_exec_failure arrives there */
     sigset_t     mask;     /* the program's signal mask */
+    bool         bound;    /* it runs on these cores only */
+    cpu_set_t    cores;
 } lki_spawn_plan;
 
 /* What a child could not do. */
