@@ -1,7 +1,9 @@
 /* wait.c -- waiting for peers: spin, yield, sleep, and never for ever.
  *
  * Spinning is cheap only while the peer runs on another core, so it is left out when there are
- * more ranks than cores; a few yields often are all it takes then.  After them a rank sleeps on
+ * more ranks than cores; a few yields often are all it takes then.  Where each rank has a core, it
+ * spins on after them for as long as sleeping and being woken would take: whoever is late by less
+ * costs the others no more than that, whoever is later at most doubles it.  Then a rank sleeps on
  * the bell in its record.  Who publishes something looks whether anybody sleeps, and rings.
  *
  * Nobody can sleep through a bell.  The sleeper: reads its bell, raises its flag, fence, looks
@@ -24,7 +26,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { YIELDS = 4, SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, NAP_MS = 2 };
+enum {
+    YIELDS      = 4,
+    PATIENCE_NS = 50000, /* about what it takes to sleep and be woken */
+    SLICE_MS    = 50,
+    LATE_MS     = 10 * SLICE_MS,
+    NAP_MS      = 2
+};
 
 /* ThreadSanitizer does not model fences.  This one orders atomics only, and publishes nothing:
  * what it would miss is a lost wake-up, never a race. */
@@ -46,11 +54,16 @@ static void relax(void)
 #endif
 }
 
-int64_t lki_now_ms(void)
+static int64_t now_ns(void)
 {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t lki_now_ms(void)
+{
+    return now_ns() / 1000000;
 }
 
 /* The futex calls are not the private kind: the word may be in another process. */
@@ -121,15 +134,33 @@ static void sleep_a_slice(lk_comm *comm, lki_goal goal, int64_t ms)
     atomic_fetch_sub(&comm->board->sleepers, 1);
 }
 
-static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
+/* Whether the goal is reached without sleeping. */
+static bool arrives_soon(lk_comm *comm, lki_goal goal)
 {
-    lki_ring(comm);
     for (int i = 0; i < YIELDS; i++) {
         (void)lki_progress(comm);
         if (lki_arrived(comm, goal))
-            return LK_OK;
+            return true;
         (void)sched_yield();
     }
+    if (comm->spins == 0)
+        return false;
+    for (int64_t began = now_ns(); now_ns() - began < PATIENCE_NS;) {
+        (void)lki_progress(comm);
+        for (uint32_t i = 0; i < comm->spins; i++) {
+            if (lki_arrived(comm, goal))
+                return true;
+            relax();
+        }
+    }
+    return false;
+}
+
+static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
+{
+    lki_ring(comm);
+    if (arrives_soon(comm, goal))
+        return LK_OK;
     int64_t began = lki_now_ms(), left = ms;
     int     stopped = 0; /* slices in a row: fg does not wake all ranks in one moment */
     for (;;) {
