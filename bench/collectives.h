@@ -1,0 +1,223 @@
+/* collectives.h -- what the drivers of bench/collectives have in common: how they are asked, what
+ * they write before each call, what they time, and what the results must be.
+ *
+ * Every rank reads tasks from its own pipe and answers through another, so that between its turns
+ * a driver sleeps and the machine belongs to the one whose turn it is.  A task is one line,
+ *
+ *     WAY OP DTYPE BYTES CALLS ROUNDS         arena all_reduce fp32 4096 100 20
+ *
+ * and so is its answer: nanoseconds of a call in each round, or why there are none.  BYTES are
+ * those of the whole vector: of both buffers of all_reduce, of what reduce_scatter takes and of
+ * what all_gather gives.
+ *
+ * Before each call a rank writes its input anew.  Up to SMALL_BYTES the time of a call includes
+ * that, since reading the clock would take longer; above, it is what passes between the writing
+ * and the return, less what the clock itself takes.  Above MEDIUM_BYTES ranks meet after the
+ * writing, so that it is not one rank's writing that the other's call is seen to wait for.
+ */
+#ifndef LK_BENCH_COLLECTIVES_H
+#define LK_BENCH_COLLECTIVES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SMALL_BYTES = 512, MEDIUM_BYTES = 4096, ROUNDS_MAX = 1000, WARM_UP = 2 };
+
+typedef enum { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER } task_op;
+
+typedef struct {
+    char     way[16], op_name[16], dtype[16];
+    task_op  op;
+    bool     bf16;
+    size_t   bytes, width;         /* of the whole vector, of an element */
+    size_t   part, input, output;  /* elements of a part, of what a rank puts in and gets */
+    uint32_t calls, rounds;
+} task;
+
+typedef struct driver driver;
+struct driver {
+    uint32_t       rank, size;
+    size_t         bytes_max;
+    unsigned char *send, *recv; /* of the task: set by begin */
+    const char *(*begin)(driver *d, const task *t); /* NULL, or why it cannot be done */
+    void (*barrier)(driver *d);
+    void (*call)(driver *d, const task *t);
+    bool (*right)(const driver *d, const task *t); /* whether the results of the last call are */
+    void *own;
+};
+
+/* ---- Tasks ------------------------------------------------------------------------------- */
+
+static inline const char *task_read(task *t, const driver *d, const char *line)
+{
+    static const char *const ops[] = { "all_reduce", "reduce_scatter", "all_gather" };
+
+    if (sscanf(line, "%15s %15s %15s %zu %u %u", t->way, t->op_name, t->dtype, &t->bytes, &t->calls,
+               &t->rounds) != 6)
+        return "not a task";
+    size_t op = 0;
+    while (op < 3 && strcmp(ops[op], t->op_name) != 0)
+        op++;
+    if (op == 3 || t->bytes > d->bytes_max || t->rounds > ROUNDS_MAX)
+        return "no such operation, or too much of it";
+    t->op    = (task_op)op;
+    t->bf16  = strcmp(t->dtype, "bf16") == 0;
+    t->width = t->bf16 ? 2 : 4;
+
+    size_t whole = t->bytes / t->width;
+    t->part      = whole / d->size;
+    t->input     = t->op == OP_ALL_GATHER ? t->part : whole;
+    t->output    = t->op == OP_REDUCE_SCATTER ? t->part : whole;
+    return NULL;
+}
+
+/* ---- Inputs and results ------------------------------------------------------------------ */
+
+/* Small whole numbers: their sums are exact in any order and in 16 bits. */
+static inline uint32_t input_of(uint32_t rank, size_t element, uint32_t call)
+{
+    return ((uint32_t)element + 3 * rank + call) % 8;
+}
+
+static inline uint16_t bf16_of(uint32_t value)
+{
+    float    x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static inline void write_input(const driver *d, const task *t, uint32_t call)
+{
+    uint32_t first = 3 * d->rank + call;
+
+    if (t->bf16) {
+        uint16_t *x = (uint16_t *)(void *)d->send;
+        for (uint32_t i = 0; i < t->input; i++)
+            x[i] = bf16_of((i + first) % 8);
+    } else {
+        float *x = (float *)(void *)d->send;
+        for (uint32_t i = 0; i < t->input; i++)
+            x[i] = (float)((i + first) % 8);
+    }
+}
+
+static inline uint32_t expected(const driver *d, const task *t, size_t i, uint32_t call)
+{
+    uint32_t sum = 0;
+
+    if (t->op == OP_ALL_GATHER)
+        return input_of((uint32_t)(i / t->part), i % t->part, call);
+    for (uint32_t rank = 0; rank < d->size; rank++)
+        sum += input_of(rank, t->op == OP_REDUCE_SCATTER ? i + d->rank * t->part : i, call);
+    return sum;
+}
+
+static inline bool is_right(const driver *d, const task *t, uint32_t call)
+{
+    const unsigned char *result = d->recv;
+
+    for (size_t i = 0; i < t->output; i++) {
+        uint32_t value = expected(d, t, i, call);
+        float    x     = (float)value;
+        uint16_t h     = bf16_of(value);
+        if (memcmp(result + i * t->width, t->bf16 ? (void *)&h : (void *)&x, t->width) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* ---- Timing ------------------------------------------------------------------------------ */
+
+static inline double now_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* What passes between two readings of the clock. */
+static inline double clock_cost_ns(void)
+{
+    enum { READINGS = 10000 };
+    double began = now_ns(), last = began;
+
+    for (int i = 0; i < READINGS; i++)
+        last = now_ns();
+    return (last - began) / READINGS;
+}
+
+/* Nanoseconds of one call, in a round that begins with a barrier. */
+static inline double round_ns(driver *d, const task *t, double clock_cost)
+{
+    double inside = 0;
+
+    d->barrier(d);
+    double began = now_ns();
+    for (uint32_t call = 0; call < t->calls; call++) {
+        write_input(d, t, call);
+        if (t->bytes <= SMALL_BYTES) {
+            d->call(d, t);
+            continue;
+        }
+        if (t->bytes > MEDIUM_BYTES)
+            d->barrier(d);
+        double from = now_ns();
+        d->call(d, t);
+        inside += now_ns() - from - clock_cost;
+    }
+    return (t->bytes <= SMALL_BYTES ? now_ns() - began : inside) / t->calls;
+}
+
+static inline void answer(driver *d, const task *t, FILE *out)
+{
+    static double times[ROUNDS_MAX];
+    double        clock_cost = clock_cost_ns();
+
+    for (int i = -WARM_UP; i < (int)t->rounds; i++) {
+        double ns            = round_ns(d, t, clock_cost);
+        times[i < 0 ? 0 : i] = ns;
+    }
+    if (!d->right(d, t)) {
+        fprintf(out, "a result was wrong\n");
+        return;
+    }
+    for (uint32_t i = 0; i < t->rounds; i++)
+        fprintf(out, "%.1f ", times[i]);
+    fprintf(out, "\n");
+}
+
+/* Serves until its pipe ends; `pipes` is the path of both without ".RANK.in" and ".RANK.out". */
+static inline int serve(driver *d, const char *pipes)
+{
+    char path[2][512], line[256];
+
+    snprintf(path[0], sizeof path[0], "%s.%u.in", pipes, d->rank);
+    snprintf(path[1], sizeof path[1], "%s.%u.out", pipes, d->rank);
+    FILE *in = fopen(path[0], "re"), *out = fopen(path[1], "we");
+    if (in == NULL || out == NULL) {
+        fprintf(stderr, "cannot open %s and .out\n", path[0]);
+        return 1;
+    }
+    fprintf(out, "ready\n");
+    (void)fflush(out);
+    while (fgets(line, sizeof line, in) != NULL && strcmp(line, "end\n") != 0) {
+        task        t   = { .width = 4 };
+        const char *why = task_read(&t, d, line);
+        if (why == NULL)
+            why = d->begin(d, &t);
+        if (why == NULL)
+            answer(d, &t, out);
+        else
+            fprintf(out, "%s\n", why);
+        (void)fflush(out);
+    }
+    (void)fclose(in);
+    return fclose(out) == 0 ? 0 : 1;
+}
+
+#endif
