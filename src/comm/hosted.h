@@ -15,6 +15,7 @@ typedef struct {
     uint32_t fewer;      /* so many less on the last one */
     uint32_t timeout_ms; /* 0: 20 s */
     uint64_t seed;
+    lki_sim **sim;       /* NULL, or where to say what simulates */
 } hosted;
 
 typedef struct {
@@ -56,6 +57,8 @@ static inline lki_sim *hosted_sim(hosted h)
 
     if (lki_sim_new(&sim, &options) != LK_OK)
         abort();
+    if (h.sim != NULL)
+        *h.sim = sim;
     return sim;
 }
 

@@ -93,6 +93,43 @@ static bool does_the_first_four(lk_comm *comm, void *context)
     return good;
 }
 
+/* Pieces of some ranks are empty; the memory around them stays as it is. */
+static bool mirrors(lk_comm *comm, void *context)
+{
+    uint32_t  size = lk_comm_size(comm), me = lk_comm_rank(comm);
+    size_t    bytes[HOSTED_MAX], at = 64, total = 64;
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "mirror", 64 + size * 100 + 64) == LK_OK);
+    unsigned char *data = lk_arena_data(arena);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        bytes[rank] = rank % 3 == 1 ? 0 : 30 + rank;
+        at += rank < me ? bytes[rank] : 0;
+        total += bytes[rank];
+    }
+    memset(data + at, (int)me + 1, bytes[me]);
+    CHECK(lk_arena_mirror(comm, arena, 64, bytes) == LK_OK);
+    for (size_t i = 0; i < 64; i++)
+        CHECK(data[i] == 0 && data[total + i] == 0);
+    for (uint32_t rank = 0, i = 64; rank < size; rank++)
+        for (size_t k = 0; k < bytes[rank]; k++, i++)
+            CHECK(data[i] == rank + 1);
+    bytes[size - 1] = 1000000;
+    CHECK(lk_arena_mirror(comm, arena, 64, bytes) == LK_EINVAL);
+    return true;
+}
+
+static void arenas_are_mirrored(void **state)
+{
+    static const hosted shapes[] = { { .hosts = 1, .each = 1 },
+                                     { .hosts = 4, .each = 1 },
+                                     { .hosts = 2, .each = 3, .fewer = 1 } };
+    (void)state;
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        assert_true(hosted_all(shapes[k], mirrors, NULL));
+}
+
 static void hosts_of_one(void **state)
 {
     (void)state;
@@ -119,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_of_one),
         cmocka_unit_test(hosts_of_several),
+        cmocka_unit_test(arenas_are_mirrored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

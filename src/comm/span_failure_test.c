@@ -1,0 +1,432 @@
+/* span_failure_test.c -- ranks on several hosts that disagree, leave, give up, die or stay away.
+ *
+ * Goal:   every rank learns of it, by the same status and a text that names the culprit and, where
+ *         ranks disagree, what both sides are in; every later call says the same; a failure on one
+ *         host's board reaches the others and back.
+ * Method: hosted.h, with one rank a host (by the simulation's clock) and with two.  An operation
+ * may be complete for a rank before another one strays, so the others go on until they are told.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+
+enum { VICTIM = 1, LARGE = 100000, ROOM = LARGE * 8 };
+
+static const hosted shapes[] = { { .hosts = 3, .each = 1 },
+                                 { .hosts = 5, .each = 1, .seed = 3 },
+                                 { .hosts = 2, .each = 2 } };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+typedef struct {
+    lk_comm *comm;
+    float   *a, *b;
+} room;
+
+static lk_status do_barrier(room *r)
+{
+    return lk_barrier(r->comm);
+}
+
+static lk_status do_broadcast(room *r)
+{
+    return lk_broadcast(r->comm, r->a, 4096, 0);
+}
+
+static lk_status do_all_gather(room *r)
+{
+    return lk_all_gather(r->comm, r->a, r->b, 1000);
+}
+
+static lk_status do_all_reduce(room *r)
+{
+    return lk_all_reduce(r->comm, r->a, r->b, LARGE, LK_F32, LK_SUM);
+}
+
+static lk_status do_reduce(room *r)
+{
+    return lk_reduce(r->comm, r->a, r->b, 100, LK_F32, LK_SUM, 0);
+}
+
+static lk_status do_reduce_scatter(room *r)
+{
+    return lk_reduce_scatter(r->comm, r->a, r->b, 5000, LK_F64, LK_SUM);
+}
+
+static lk_status do_gather(room *r)
+{
+    return lk_gather(r->comm, r->a, r->b, 100, 0);
+}
+
+static lk_status do_scatter(room *r)
+{
+    return lk_scatter(r->comm, r->a, r->b, 100, 0);
+}
+
+static lk_status do_all_to_all(room *r)
+{
+    return lk_all_to_all(r->comm, r->a, r->b, 64);
+}
+
+typedef struct {
+    const char *name;
+    lk_status (*run)(room *r);
+} operation;
+
+static const operation operations[] = {
+    { "barrier", do_barrier },       { "broadcast", do_broadcast },
+    { "all_gather", do_all_gather }, { "all_reduce", do_all_reduce },
+    { "reduce", do_reduce },         { "reduce_scatter", do_reduce_scatter },
+    { "gather", do_gather },         { "scatter", do_scatter },
+    { "all_to_all", do_all_to_all },
+};
+enum { OPERATIONS = sizeof operations / sizeof operations[0] };
+
+/* What happens, and what everybody is told. */
+typedef struct {
+    const operation *op, *other;
+    lk_status        expect;
+    const char      *words[3];
+    lki_sim         *sim;
+    int              argument;
+} story;
+
+static bool room_open(room *r, lk_comm *comm)
+{
+    *r = (room){ comm, calloc(1, ROOM), calloc(1, ROOM) };
+    CHECK(r->a != NULL && r->b != NULL);
+    return true;
+}
+
+static void room_close(room *r)
+{
+    free(r->a);
+    free(r->b);
+}
+
+static bool is_told(lk_comm *comm, const story *s, lk_status st)
+{
+    char first[480];
+
+    CHECK(st == s->expect && lk_error_last()->status == st);
+    for (size_t i = 0; i < 3; i++)
+        if (s->words[i] != NULL && strstr(lk_error_last()->message, s->words[i]) == NULL) {
+            fprintf(stderr, "rank %u misses \"%s\"\n", lk_comm_rank(comm), s->words[i]);
+            CHECK(strstr(lk_error_last()->message, s->words[i]) != NULL);
+        }
+    snprintf(first, sizeof first, "%s", lk_error_last()->message);
+    CHECK(lk_barrier(comm) == st && strcmp(first, lk_error_last()->message) == 0);
+    CHECK(lk_comm_local_size(comm, 0) > 0);
+    return true;
+}
+
+/* Again and again, until it fails. */
+static lk_status go_on(room *r, const operation *op)
+{
+    lk_status st = LK_OK;
+    for (int i = 0; i < 100 && st == LK_OK; i++)
+        st = op->run(r);
+    return st == LK_OK ? lk_barrier(r->comm) : st;
+}
+
+/* ---- Disagreement ------------------------------------------------------------------------ */
+
+static bool strays(lk_comm *comm, void *context)
+{
+    const story *s = context;
+    room         r;
+
+    if (!room_open(&r, comm))
+        return false;
+    bool good = is_told(comm, s, go_on(&r, lk_comm_rank(comm) == VICTIM ? s->other : s->op));
+    room_close(&r);
+    return good;
+}
+
+static void other_operations_are_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++)
+        for (size_t k = 0; k < OPERATIONS; k++) {
+            story s = { .op     = &operations[i],
+                        .other  = &operations[k],
+                        .expect = LK_EMISMATCH,
+                        .words  = { "rank 1 is in ", operations[i].name, operations[k].name } };
+            if (i != k)
+                assert_true(hosted_all(shapes[(i + k) % SHAPES], strays, &s));
+        }
+}
+
+enum { DTYPE, KIND, FACTOR, COUNT, ROOT, COUNTS, FLOW, LESS_FLOW, MESSAGE, RANKS, ARGUMENTS };
+
+/* What all ranks call, and rank 1 with another argument. */
+static lk_status call_with(room *r, int argument, bool other)
+{
+    const size_t   equal[] = { 8, 8, 8, 8, 8 }, shifted[] = { 16, 8, 0, 8, 8 };
+    const size_t   more[] = { 16, 8, 8, 8, 8 }, less[] = { 0, 8, 8, 8, 8 };
+    const uint32_t ranks[2] = { 0, 2 }, others[2] = { 2, 0 };
+    float         *a = r->a, *b = r->b;
+    uint32_t       me = lk_comm_rank(r->comm);
+    lk_comm       *child;
+
+    switch (argument) {
+    case DTYPE: return lk_all_reduce(r->comm, a, b, 100, other ? LK_I32 : LK_F32, LK_SUM);
+    case KIND: return lk_reduce(r->comm, a, b, 100, LK_F64, other ? LK_MIN : LK_MAX, 0);
+    case FACTOR: return lk_all_reduce(r->comm, a, b, 1, LK_F32, lk_premul_sum(other ? 0.5 : 0.25));
+    case COUNT: return lk_reduce_scatter(r->comm, a, b, other ? 41 : 40, LK_F16, LK_AVG);
+    case ROOT: return lk_gather(r->comm, a, b, 16, other ? 1 : 2);
+    case COUNTS: return lk_all_gather_v(r->comm, a, b, other ? shifted : equal);
+    case FLOW: return lk_all_to_all_v(r->comm, a, other ? more : equal, b, equal);
+    case LESS_FLOW: return lk_all_to_all_v(r->comm, a, other ? less : equal, b, equal);
+    case MESSAGE:
+        return me == 2 ? lk_send(r->comm, a, 12, 1) : other ? lk_recv(r->comm, b, 13, 2) : LK_OK;
+    default: return lk_comm_subset(&child, r->comm, other ? others : ranks, 2);
+    }
+}
+
+static const char *const both_sides[ARGUMENTS][2] = {
+    [DTYPE]     = { "(F32 sum, 100 elements)", "(I32 sum, 100 elements)" },
+    [KIND]      = { "(F64 max, 100 elements to rank 0)", "(F64 min, 100 elements to rank 0)" },
+    [FACTOR]    = { "(F32 premul_sum, 1 elements); rank ", "factors differ" },
+    [COUNT]     = { "(F16 avg, 40 elements)", "(F16 avg, 41 elements)" },
+    [ROOT]      = { "(16 bytes to rank 2)", "(16 bytes to rank 1)" },
+    [COUNTS]    = { "rank 1 is in all_gather_v", "counts" },
+    [FLOW]      = { "rank 1 is in all_to_all_v #0", "counts" },
+    [LESS_FLOW] = { "rank 1 is in all_to_all_v #0", "rank 0 is in" },
+    [MESSAGE]   = { "rank 2 is in message #0 (12 bytes to rank 1)",
+                    "rank 1 is in message #0 (13 bytes to rank 1)" },
+    [RANKS]     = { "is in split", "differ" },
+};
+
+static bool differs(lk_comm *comm, void *context)
+{
+    story *s = context;
+    room   r;
+
+    if (!room_open(&r, comm))
+        return false;
+    lk_status st = LK_OK;
+    for (int i = 0; i < 5 && st == LK_OK; i++)
+        st = call_with(&r, s->argument, lk_comm_rank(comm) == VICTIM);
+    bool good = is_told(comm, s, st == LK_OK ? lk_barrier(comm) : st);
+    room_close(&r);
+    return good;
+}
+
+static void other_arguments_are_told(void **state)
+{
+    (void)state;
+    for (int argument = 0; argument < ARGUMENTS; argument++)
+        for (size_t k = 0; k < SHAPES; k++) {
+            story s = { .argument = argument,
+                        .expect   = LK_EMISMATCH,
+                        .words    = { both_sides[argument][0], both_sides[argument][1] } };
+            assert_true(hosted_all(shapes[k], differs, &s));
+        }
+}
+
+/* ---- Who is not there any more ----------------------------------------------------------- */
+
+static bool leaves(lk_comm *comm, void *context)
+{
+    const story *s = context;
+    room         r;
+
+    lk_status st = lk_barrier(comm); /* the others may be told while they are in it */
+    if (lk_comm_rank(comm) == VICTIM)
+        return st == LK_OK;
+    if (!room_open(&r, comm))
+        return false;
+    bool good = is_told(comm, s, st == LK_OK ? go_on(&r, s->op) : st);
+    room_close(&r);
+    return good;
+}
+
+static void a_rank_that_leaves_is_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        story s = { .op = &operations[i], .expect = LK_EPEER, .words = { "rank 1 ", "left" } };
+        assert_true(hosted_all(shapes[i % SHAPES], leaves, &s));
+    }
+}
+
+static bool dies(lk_comm *comm, void *context)
+{
+    story *s = context;
+    room   r;
+
+    if (!room_open(&r, comm))
+        return false;
+    lk_status st = s->op->run(&r);
+    if (lk_comm_rank(comm) == VICTIM)
+        lki_sim_kill(s->sim, VICTIM);
+    st        = st == LK_OK ? go_on(&r, s->op) : st;
+    bool good = lk_comm_rank(comm) == VICTIM ? st != LK_OK : is_told(comm, s, st);
+    room_close(&r);
+    return good;
+}
+
+static void a_host_that_dies_is_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        story  s = { .op = &operations[i], .expect = LK_EPEER, .words = { "rank 1 is gone" } };
+        hosted h = shapes[i % 2];
+        h.sim    = &s.sim;
+        assert_true(hosted_all(h, dies, &s));
+    }
+}
+
+static bool gives_up(lk_comm *comm, void *context)
+{
+    const story *s = context;
+    room         r;
+
+    if (!room_open(&r, comm))
+        return false;
+    lk_comm_note(comm, 12, "backward");
+    if (lk_comm_rank(comm) == VICTIM) {
+        CHECK(lk_broadcast(comm, r.a, 1, 99) == LK_EINVAL);
+        lk_comm_abort(comm);
+    }
+    bool good = is_told(comm, s, go_on(&r, s->op));
+    room_close(&r);
+    return good;
+}
+
+/* The last rank is on the other host. */
+static void a_rank_that_gives_up_is_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        story s = { .op     = &operations[i],
+                    .expect = LK_EPEER,
+                    .words  = { "rank 1 (pid", "gave up at step 12 in backward",
+                                "rank 99 in a group of" } };
+        assert_true(hosted_all(shapes[i % SHAPES], gives_up, &s));
+    }
+}
+
+static bool drops_a_request(lk_comm *comm, void *context)
+{
+    lk_request *request;
+    room        r;
+
+    if (!room_open(&r, comm))
+        return false;
+    lk_status st = lk_all_reduce_start(&request, comm, r.a, r.b, LARGE, LK_F32, LK_SUM);
+    if (lk_comm_rank(comm) == VICTIM) {
+        lk_request_free(request);
+        request = NULL;
+        st      = lk_barrier(comm);
+    } else if (st == LK_OK) { /* else the others were faster */
+        st = lk_request_wait(request);
+    }
+    bool good = is_told(comm, context, st);
+    lk_request_free(request);
+    room_close(&r);
+    return good;
+}
+
+static void a_dropped_request_is_told(void **state)
+{
+    story s = { .expect = LK_EPEER, .words = { "rank 1 freed its request of all_reduce #0" } };
+    (void)state;
+    for (size_t k = 0; k < SHAPES; k++)
+        assert_true(hosted_all(shapes[k], drops_a_request, &s));
+}
+
+/* A communicator that is freed with requests open takes nobody's memory with it. */
+static bool frees_early(lk_comm *comm, void *context)
+{
+    lk_comm    *twin;
+    lk_request *requests[3];
+    room        r;
+
+    (void)context;
+    if (lk_comm_split(&twin, comm, 0, lk_comm_rank(comm)) == LK_EPEER)
+        return true; /* the others were faster */
+    if (!room_open(&r, comm))
+        return false;
+    for (int i = 0; i < 3; i++) {
+        lk_status st = lk_all_reduce_start(&requests[i], twin, r.a, r.b, LARGE, LK_F32, LK_SUM);
+        CHECK(st == LK_OK || (st == LK_EPEER && requests[i] == NULL));
+    }
+    lk_comm_free(twin);
+    for (int i = 0; i < 3; i++) {
+        CHECK(requests[i] == NULL || lk_request_wait(requests[i]) == LK_EINVAL);
+        lk_request_free(requests[i]);
+    }
+    room_close(&r);
+    return true;
+}
+
+static void requests_outlive_a_communicator(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < SHAPES; k++)
+        assert_true(hosted_all(shapes[k], frees_early, NULL));
+}
+
+/* ---- Who is late ------------------------------------------------------------------------- */
+
+/* The victim waits for a message that nobody sends, longer than the others wait for it, or for
+ * root, which waits for it. */
+static bool stays_away(lk_comm *comm, void *context)
+{
+    story *s = context;
+    room   r;
+
+    if (!room_open(&r, comm))
+        return false;
+    CHECK(lk_barrier(comm) == LK_OK);
+    lk_status st;
+    if (lk_comm_rank(comm) == VICTIM) {
+        lk_comm_set_timeout(comm, 1000000);
+        st = lk_recv(comm, r.b, 4, 0);
+    } else {
+        st = go_on(&r, s->op);
+    }
+    bool good = is_told(comm, s, st);
+    room_close(&r);
+    return good;
+}
+
+static bool rooted(const operation *op)
+{
+    return op->run == do_broadcast || op->run == do_scatter || op->run == do_gather ||
+           op->run == do_reduce;
+}
+
+static void a_deadline_names_who_is_missing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        story  s     = { .op     = &operations[i],
+                         .expect = LK_ETIMEOUT,
+                         .words  = { "waited ", rooted(&operations[i]) ? NULL : operations[i].name,
+                               rooted(&operations[i]) ? "rank " : "rank 1 (" } };
+        hosted h     = shapes[i % 2];
+        h.timeout_ms = 2000;
+        assert_true(hosted_all(h, stays_away, &s));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_operations_are_told),
+        cmocka_unit_test(other_arguments_are_told),
+        cmocka_unit_test(a_rank_that_leaves_is_told),
+        cmocka_unit_test(a_host_that_dies_is_told),
+        cmocka_unit_test(a_rank_that_gives_up_is_told),
+        cmocka_unit_test(a_dropped_request_is_told),
+        cmocka_unit_test(requests_outlive_a_communicator),
+        cmocka_unit_test(a_deadline_names_who_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
