@@ -277,6 +277,34 @@ static void a_gone_reader_is_an_error_and_no_signal(void **state)
     close_pair(&p);
 }
 
+/* ---- OpenSSL ----------------------------------------------------------------------------- */
+
+static const char *instead; /* of OpenSSL */
+
+void *__real_dlopen(const char *name, int flags);
+void *__wrap_dlopen(const char *name, int flags);
+
+void *__wrap_dlopen(const char *name, int flags)
+{
+    return __real_dlopen(instead != NULL ? instead : name, flags);
+}
+
+/* What to install, and the way without. */
+static void a_missing_library_is_named(void **state)
+{
+    static const char *const FOUND[] = { "no-such-library.so", "libm.so.6" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        lki_tls_library *library = (lki_tls_library *)&library;
+        instead                  = FOUND[i];
+        assert_int_equal(lki_tls_library_open(&library), LK_EUNSUPPORTED);
+        instead = NULL;
+        assert_null(library);
+        assert_non_null(strstr(lk_error_last()->message, "libssl3"));
+        assert_non_null(strstr(lk_error_last()->message, "--insecure"));
+    }
+}
+
 /* ---- Who gets in ------------------------------------------------------------------------- */
 
 static void others_do_not_get_in(void **state)
@@ -473,6 +501,7 @@ int main(void)
         cmocka_unit_test(keys_are_renewed),
         cmocka_unit_test(a_farewell_is_told_from_a_cut),
         cmocka_unit_test(a_gone_reader_is_an_error_and_no_signal),
+        cmocka_unit_test(a_missing_library_is_named),
         cmocka_unit_test(others_do_not_get_in),
         cmocka_unit_test(keys_belong_to_an_identity),
         cmocka_unit_test(a_byte_at_a_time_will_do),
