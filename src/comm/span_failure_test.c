@@ -123,11 +123,11 @@ static bool is_told(lk_comm *comm, const story *s, lk_status st)
     return true;
 }
 
-/* Again and again, until it fails. */
+/* Again and again, until it fails: who only sends finds out when nobody takes it any more. */
 static lk_status go_on(room *r, const operation *op)
 {
     lk_status st = LK_OK;
-    for (int i = 0; i < 100 && st == LK_OK; i++)
+    for (int i = 0; i < 100000 && st == LK_OK; i++)
         st = op->run(r);
     return st == LK_OK ? lk_barrier(r->comm) : st;
 }
