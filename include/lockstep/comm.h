@@ -36,7 +36,9 @@ typedef struct lk_request lk_request;
 /* ---- Life cycle -------------------------------------------------------------------------- */
 
 typedef struct {
-    uint32_t timeout_ms; /* of every wait; 0 = 30 s */
+    uint32_t    timeout_ms; /* of every wait; 0 = 30 s */
+    const char *flight;     /* a directory in which every rank keeps a record of what it did last
+                             * (lockstep/flight.h); NULL = none */
 } lk_comm_options;
 
 /* `size` ranks inside this process, one for each thread that the caller starts: out[r] is rank

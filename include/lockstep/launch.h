@@ -21,6 +21,8 @@ typedef struct {
     bool         prefix_output; /* "[rank] " before each line; else inherited as it is */
     uint32_t     timeout_ms;    /* of every wait of the workers, and for their exec; 0 = 30 s */
     uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
+    const char  *flight;        /* a directory for what every worker did last: see
+                                 * lockstep/flight.h; made if it is not there; NULL = none */
 } lk_launch_options;
 
 /* The outcome of a job: the first failure, if any. */
@@ -64,7 +66,7 @@ LK_API bool lk_stop_requested(const lk_comm *comm);
 /* The threads mode: runs main(comm, context) on `workers` threads of this process, each with its
  * own rank; returns the first failure by cause.  The communicators are the library's: a rank has
  * left when its main returns. */
-LK_API LK_NODISCARD lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
+LK_API LK_NODISCARD lk_status lk_launch_threads(uint32_t workers, const lk_comm_options *options,
                                                 lk_status (*main)(lk_comm *comm, void *context),
                                                 void *context);
 

@@ -44,7 +44,7 @@ typedef enum {
 typedef struct {
     const char *op_name;
     uint32_t    workers, timeout_ms, iterations;
-    const char *dtype;
+    const char *dtype, *flight;
     uint64_t    sizes[SIZES_MAX];
     uint32_t    size_count;
     bool        json, foreign;
@@ -130,6 +130,8 @@ static const lki_option table[] = {
     LKI_U32("iterations", "N", AT(iterations), 1, 1 << 20, "15 to 400, by size",
             "timed rounds of each size"),
     LKI_FLAG("foreign", AT(foreign), "buffers in ordinary memory, not in an arena"),
+    LKI_STRING("flight", "DIR", AT(flight), NULL,
+               "keep a record of what each worker did last, for inspect --flight DIR"),
     LKI_FLAG("json", AT(json), "one JSON object a size"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS", .offset = AT(timeout_ms),
       .range = &lki_range_positive, .preset = "30", .help = "how long ranks wait for each other" },
@@ -445,7 +447,8 @@ static int bench_main(int argc, char **argv)
     else if (options.size_count == 0)
         (void)read_sizes("4:16M", &options, &unused);
     return lk_launched() ? run_worker(&options, op)
-                         : lki_start_workers(argv, options.workers, options.timeout_ms);
+                         : lki_start_workers(argv, options.workers, options.timeout_ms,
+                                             options.flight);
 }
 
 const lki_command lki_command_bench = {

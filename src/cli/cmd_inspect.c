@@ -13,20 +13,30 @@
 #include <sys/stat.h>
 
 #include "cli/commands.h"
+#include "cli/inspect.h"
 #include "lockstep/checkpoint.h"
 
 typedef struct {
-    const char *path;
+    const char *path, *flight;
+    uint32_t    rows;
     bool        json, tensors, verify;
 } inspect_options;
 
 #define AT(field) offsetof(inspect_options, field)
 
+static const lki_need any_path = { "CHECKPOINT", { NULL } }, any_flight = { "flight", { NULL } };
+
 static const lki_option table[] = {
-    LKI_POSITIONAL("CHECKPOINT", AT(path), true,
+    LKI_POSITIONAL("CHECKPOINT", AT(path), false,
                    "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
-    LKI_FLAG("tensors", AT(tensors), "list every tensor with its type, shape and range of values"),
-    LKI_FLAG("verify", AT(verify), "read all data and compare every hash (the default)"),
+    { .needs = &any_path, .name = "tensors", .type = LKI_OPTION_FLAG, .offset = AT(tensors),
+      .help = "list every tensor with its type, shape and range of values" },
+    { .needs = &any_path, .name = "verify", .type = LKI_OPTION_FLAG, .offset = AT(verify),
+      .help = "read all data and compare every hash (the default)" },
+    LKI_STRING("flight", "DIR", AT(flight), NULL,
+               "instead: what the ranks of a job with --flight DIR did last"),
+    { .needs = &any_flight, .name = "last", .type = LKI_OPTION_U32, .value = "K",
+      .offset = AT(rows), .high = UINT32_MAX, .preset = "20", .help = "operations in the table" },
     LKI_FLAG("json", AT(json), "write one JSON object instead"),
     LKI_OPTIONS_END,
 };
@@ -421,10 +431,14 @@ static int inspect_checkpoint(const inspect_options *options)
 
 static int inspect_main(int argc, char **argv)
 {
-    inspect_options options = { .verify = true };
+    inspect_options options = { .verify = true, .rows = 20 };
     int             done    = lki_options_parse(&lki_command_inspect, argc, argv, &options);
     if (done >= 0)
         return done;
+    if ((options.path != NULL) == (options.flight != NULL))
+        return lki_usage_error(&lki_command_inspect, "give either CHECKPOINT or --flight DIR");
+    if (options.flight != NULL)
+        return lki_inspect_flight(options.flight, options.rows, options.json);
     struct stat info;
     if (stat(options.path, &info) != 0) {
         fprintf(stderr, "lockstep inspect: cannot find '%s': %s\n", options.path, strerror(errno));
@@ -435,19 +449,25 @@ static int inspect_main(int argc, char **argv)
 
 const lki_command lki_command_inspect = {
     .name    = "inspect",
-    .summary = "what is in a checkpoint, and whether it is whole",
-    .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]",
+    .summary = "what is in a checkpoint, and whether it is whole; what a job did last",
+    .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]\n"
+               "       lockstep inspect --flight DIR [--last K] [--json]",
     .about =
         "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
         "checkpoint, after reading all of it and comparing every hash.  What is damaged is named\n"
         "with its file, block and tensor, and the exit status is 1.  Of several checkpoints in a\n"
         "directory it takes the newest whose manifest is whole.  A plain .safetensors file has no\n"
         "hashes to compare: its tensors are shown and hashed.\n"
-        "--no-verify reads the manifest only.",
+        "--no-verify reads the manifest only.\n"
+        "\n"
+        "--flight reads the records that the workers of train, run or bench keep with their own\n"
+        "--flight DIR, while they run or after they died: who is where, who waits for whom, who\n"
+        "disagreed, who comes late, and the last operations with the spread of their arrivals.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"
-                "  lockstep inspect gpt2/model.safetensors --tensors",
+                "  lockstep inspect gpt2/model.safetensors --tensors\n"
+                "  lockstep inspect --flight records --last 50",
     .options = table,
     .main    = inspect_main,
 };

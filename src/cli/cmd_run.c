@@ -4,8 +4,9 @@
 
 typedef struct {
     uint32_t workers, timeout_ms, grace_ms;
-    bool     prefix;
-    char   **argv;
+    bool        prefix;
+    const char *flight;
+    char      **argv;
 } run_options;
 
 #define AT(field) offsetof(run_options, field)
@@ -22,6 +23,8 @@ static const lki_option table[] = {
       .help = "how long the others may go on once one has failed, before they are killed" },
     LKI_FLAG("prefix", AT(prefix),
              "put [rank] before every line of output; --no-prefix lets it through as it is"),
+    LKI_STRING("flight", "DIR", AT(flight), NULL,
+               "keep a record of what each worker that joined did last, for inspect --flight DIR"),
     { .name = "PROGRAM ARGS", .type = LKI_OPTION_REST, .offset = AT(argv), .required = true,
       .help = "the program and its arguments; write -- before it if one of them is --help" },
     LKI_OPTIONS_END,
@@ -41,6 +44,7 @@ static int run_main(int argc, char **argv)
         .prefix_output = options.prefix,
         .timeout_ms    = options.timeout_ms,
         .grace_ms      = options.grace_ms,
+        .flight        = options.flight,
     };
     lk_launch_result result;
     (void)fflush(NULL);

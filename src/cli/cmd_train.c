@@ -25,6 +25,7 @@ typedef struct {
     lk_train_config config;
     char           *config_text; /* of --config */
     const char     *precision, *kernels;
+    const char     *flight;
     int             worker_mode;
     lk_train_result result; /* rank 0's */
 } train_options;
@@ -243,6 +244,8 @@ static const lki_option table[] = {
     LKI_STRING("init", "FILE", AT(config.init), NULL,
                "start from the weights of a safetensors file"),
     LKI_STRING("log", "FILE", AT(config.log), NULL, "one JSON object a step"),
+    LKI_STRING("flight", "DIR", AT(flight), NULL,
+               "keep a record of what each worker did last, for inspect --flight DIR"),
     LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
             "evaluate on the validation part every N steps"),
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
@@ -375,8 +378,9 @@ static int run_threads(train_options *options)
     options->config.stop         = was_asked;
     options->config.stop_context = &ear;
 
-    lk_status status = lk_launch_threads(options->config.workers, options->config.timeout_ms, work,
-                                         options);
+    const lk_comm_options how = { .timeout_ms = options->config.timeout_ms,
+                                  .flight     = options->flight };
+    lk_status status = lk_launch_threads(options->config.workers, &how, work, options);
     (void)pthread_cancel(thread);
     (void)pthread_join(thread, NULL);
     print_end(options, status);
@@ -393,7 +397,8 @@ static int start(train_options *options, char **argv)
         return report(status);
     return options->worker_mode == MODE_THREADS
                ? run_threads(options)
-               : lki_start_workers(argv, options->config.workers, options->config.timeout_ms);
+               : lki_start_workers(argv, options->config.workers, options->config.timeout_ms,
+                                   options->flight);
 }
 
 static int train_main(int argc, char **argv)

@@ -33,7 +33,7 @@ void lki_name_worker(uint32_t rank)
     (void)prctl(PR_SET_NAME, name);
 }
 
-int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms)
+int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms, const char *flight)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
     char   self[PATH_MAX];
@@ -48,7 +48,8 @@ int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms)
     worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
-    lk_launch_options how    = { .workers = workers, .argv = worker, .timeout_ms = timeout_ms };
+    lk_launch_options how    = { .workers = workers, .argv = worker, .timeout_ms = timeout_ms,
+                                 .flight = flight };
     lk_launch_result  result = { .exit_code = 0 };
     lk_status         status = lk_launch(&how, &result);
     free(worker);

@@ -112,6 +112,20 @@ static void count_text(char *out, size_t bytes, const kind_row *row, lki_print p
                  lki_reduce_name(print.what >> 16 & 0xff), count);
 }
 
+uint64_t lki_print_bytes(lki_print print)
+{
+    uint64_t kind = print.what & 0xff, bytes = 0;
+    unit     counts = kind < sizeof kinds / sizeof kinds[0] ? kinds[kind].counts : NOTHING;
+
+    if (counts == BYTES)
+        return print.count;
+    if (counts == NOTHING
+        || __builtin_mul_overflow(print.count, lk_dtype_bytes((lk_dtype)(print.what >> 8 & 0xff)),
+                                  &bytes))
+        return 0;
+    return bytes;
+}
+
 void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint64_t group)
 {
     uint64_t kind = print.what & 0xff, root = print.what >> 32;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "comm/flight.h"
 #include "comm/span.h"
 
 enum { TIMEOUT_MS = 30000, SPINS = 50 };
@@ -140,7 +141,14 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
         (*out)->world[i] = board->first + i;
     if (options != NULL && options->timeout_ms != 0)
         (*out)->timeout_ms = (*out)->opened_timeout_ms = options->timeout_ms;
-    return LK_OK;
+    if (options != NULL && options->flight != NULL)
+        st = lki_flight_open(&self->flight, options->flight, rank, board->size, LKI_FLIGHT_ENTRIES);
+    if (st != LK_OK) {
+        lki_comm_delete(*out);
+        lki_free(self);
+        *out = NULL;
+    }
+    return st;
 }
 
 static void announce(lk_comm *comm)
@@ -162,6 +170,7 @@ static void leave(lk_comm *first)
     lki_wake_all(first->board);
     lki_wire_close(self->wire);
     lki_peers_close(self);
+    lki_flight_close(self->flight);
     if (self->socket >= 0)
         (void)close(self->socket);
     group_release(self->group);
@@ -190,6 +199,8 @@ lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_o
     uint32_t   size = roster.count, made = 0;
     lk_status  st = LK_OK;
 
+    if (options != NULL && options->flight != NULL)
+        LK_TRY(lki_flight_prepare(options->flight, roster));
     LK_TRY(group_open(&group, -1, lki_board_bytes(roster), true));
     lki_board_init(group->board, roster);
     atomic_store(&group->users, size);
@@ -336,6 +347,14 @@ void lk_comm_note(lk_comm *comm, uint64_t step, const char *phase)
     for (size_t i = 0; i < LKI_PHASE_BYTES / 8; i++)
         atomic_store_explicit(&comm->me->phase[i], words[i], memory_order_relaxed);
     atomic_store_explicit(&comm->me->noted, 1, memory_order_release);
+    if (comm->self->flight != NULL)
+        lki_flight_write_note(comm->self->flight, step, phase == NULL ? "" : phase);
+}
+
+static void note_failure(const lk_comm *comm, lk_status status, const char *message)
+{
+    if (comm->self->flight != NULL)
+        lki_flight_failed(comm->self->flight, status, message);
 }
 
 void lk_comm_abort(lk_comm *comm)
@@ -347,6 +366,7 @@ void lk_comm_abort(lk_comm *comm)
 
     (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_FAILED);
     if (last->status != LK_OK) {
+        note_failure(comm, last->status, last->message);
         lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER, last->message);
     } else {
         lki_rank_view view;
@@ -354,6 +374,7 @@ void lk_comm_abort(lk_comm *comm)
         lki_board_view(comm->board, rank, &view);
         snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", rank,
                  view.pid, view.place);
+        note_failure(comm, LK_EPEER, message);
         lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
     }
     if (comm->self->wire != NULL)

@@ -8,6 +8,7 @@
  * The texts name what can be known without the help of the rank in question: its process, the
  * state that the kernel reports, the step and phase it noted and the operation it last started.
  */
+#include "comm/flight.h"
 #include "comm/span.h"
 
 #include <stdarg.h>
@@ -65,6 +66,8 @@ lk_status lki_group_failure(const lk_comm *comm)
     if (comm->self->wire != NULL)
         lki_span_tell(comm);
     lki_board_failure(comm->board, &error);
+    if (comm->self->flight != NULL)
+        lki_flight_failed(comm->self->flight, error.status, error.message);
     return lki_fail_again(&error);
 }
 

@@ -185,6 +185,8 @@ typedef struct {
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
+
+    struct lki_flight *flight; /* what it writes down: comm/flight.h; NULL = nothing */
 } lki_self;
 
 struct lk_arena {
@@ -212,6 +214,7 @@ struct lk_comm {
     uint32_t         level;       /* 0 = the first, 1 = its children ... */
     uint64_t         key;         /* tells it from the other groups of its ranks */
     uint64_t         group;       /* for lki_print_text() */
+    uint64_t         flight_group; /* what the flight recorder calls it; 0 = not yet */
     uint32_t         rank, size;
     uint32_t        *world;       /* of every rank: its rank in the job */
     uint32_t         timeout_ms, opened_timeout_ms;
@@ -293,11 +296,15 @@ int64_t lki_now_ms(void);
 typedef struct {
     uint64_t  seq;
     lki_print print;
+    uint64_t  flight; /* its entry there; 0 = none */
 } lki_op;
 
 /* "all_reduce #12 (F32 sum, 100 elements)".  `group` is 0 for the first communicator, else
  * its size << 32 | its lowest rank, which the text then tells. */
 void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint64_t group);
+
+/* Bytes that a rank gives (or gets from a root); 0 where `count` does not say. */
+uint64_t lki_print_bytes(lki_print print);
 
 lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count);
 lki_print lki_print_reduce(lki_op_kind kind, lk_dtype dtype, lk_reduce_op op, uint32_t root,
@@ -309,11 +316,11 @@ LK_NODISCARD lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print);
 /* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
 void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_t bytes);
 
-/* Notes, for the messages of all, what this rank does now. */
-void lki_op_note(lk_comm *comm, lki_print print, uint64_t seq);
+/* Notes, for the messages of all and in the flight record, what this rank does now. */
+void lki_op_note(lk_comm *comm, lki_op *op);
 
 /* Lets the others see the fingerprint and payload. */
-void lki_op_publish(lk_comm *comm, const lki_op *op);
+void lki_op_publish(lk_comm *comm, lki_op *op);
 
 /* Reached when all have published. */
 lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op);

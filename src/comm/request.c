@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "comm/flight.h"
 #include "comm/span.h"
 
 /* ---- The list ---------------------------------------------------------------------------- */
@@ -58,6 +59,8 @@ bool lki_request_first(const lk_request *request)
 void lki_request_complete(lk_request *request)
 {
     request->complete = true;
+    if (request->op.flight != 0)
+        lki_flight_end(request->comm->self->flight, request->op.flight, LKI_FATE_COMPLETE);
     lki_free(request->offsets);
     request->offsets = NULL;
 }
@@ -259,6 +262,8 @@ void lki_requests_orphan(lk_comm *comm)
         if (r->comm != comm)
             continue;
         remove_from_list(r);
+        if (r->op.flight != 0)
+            lki_flight_end(comm->self->flight, r->op.flight, LKI_FATE_ABANDONED);
         if (comm->span != NULL && !r->complete) {
             lki_span_drop(r, false);
             r->complete = false;
@@ -327,6 +332,8 @@ static void give_up(lk_request *request)
     lk_comm *comm = request->comm;
     char     text[LKI_OPERATION_BYTES];
 
+    if (request->op.flight != 0)
+        lki_flight_end(comm->self->flight, request->op.flight, LKI_FATE_FREED);
     if (comm->span != NULL) {
         lki_span_drop(request, true);
         return;

@@ -1,4 +1,5 @@
 /* slot.c -- the life of an operation: take a number, publish, meet, close. */
+#include "comm/flight.h"
 #include "comm/span.h"
 
 #include <stdio.h>
@@ -67,19 +68,21 @@ void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_
     return bytes <= LKI_WORD_BYTES ? seat->slots[index].word : seat->bodies[index].bytes;
 }
 
-void lki_op_note(lk_comm *comm, lki_print print, uint64_t seq)
+void lki_op_note(lk_comm *comm, lki_op *op)
 {
     lki_rank *me = comm->me;
-    atomic_store_explicit(&me->what, print.what, memory_order_relaxed);
-    atomic_store_explicit(&me->count, print.count, memory_order_relaxed);
+    atomic_store_explicit(&me->what, op->print.what, memory_order_relaxed);
+    atomic_store_explicit(&me->count, op->print.count, memory_order_relaxed);
     atomic_store_explicit(&me->group, comm->group, memory_order_relaxed);
-    atomic_store_explicit(&me->started, seq + 1, memory_order_relaxed);
+    atomic_store_explicit(&me->started, op->seq + 1, memory_order_relaxed);
+    if (comm->self->flight != NULL)
+        op->flight = lki_flight_begin(comm, op->print, op->seq);
 }
 
-void lki_op_publish(lk_comm *comm, const lki_op *op)
+void lki_op_publish(lk_comm *comm, lki_op *op)
 {
     lki_slot *slot = &comm->seat->slots[index_of(op)];
-    lki_op_note(comm, op->print, op->seq);
+    lki_op_note(comm, op);
     atomic_store_explicit(&slot->seq, op->seq + 1, memory_order_release);
     comm->unrung = true;
 }
@@ -93,6 +96,8 @@ lk_status lki_op_compare(lk_comm *comm, const lki_op *op)
             || atomic_load_explicit(&slot->hash, memory_order_relaxed) != op->print.hash)
             return lki_fail_mismatch(comm, op, rank);
     }
+    if (op->flight != 0)
+        lki_flight_met(comm->self->flight, op->flight);
     return LK_OK;
 }
 
@@ -131,6 +136,8 @@ void lki_op_close(lk_comm *comm, const lki_op *op)
     }
     atomic_store_explicit(&comm->seat->retired, retired, memory_order_release);
     comm->unrung = true;
+    if (op->flight != 0)
+        lki_flight_end(comm->self->flight, op->flight, LKI_FATE_COMPLETE);
 }
 
 /* ---- Comparing outcomes ------------------------------------------------------------------ */

@@ -203,7 +203,7 @@ lk_status lki_span_publish(lk_request *r)
         return st;
     }
     (*next)++;
-    lki_op_note(comm, r->op.print, r->op.seq);
+    lki_op_note(comm, &r->op);
     lki_wire_op op = name_of(r);
     st             = lki_wire_begin(comm->self->wire, &op);
     if (st != LK_OK) {

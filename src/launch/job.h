@@ -27,6 +27,7 @@ typedef struct {
     const lk_launch_options *options;
     uint32_t                 count, started, ended;
     lki_control             *control;
+    char                    *flight; /* the absolute path of options->flight */
     lki_worker              *workers;
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* see watch.c for the places */

@@ -126,6 +126,7 @@ lk_status lk_join(lk_comm **out)
     LK_TRY(read_number(&size, "WORLD_SIZE", LKI_RANKS_MAX));
     LK_TRY(read_number(&rank, "RANK", LKI_RANKS_MAX - 1));
     LK_TRY(read_number(&options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    options.flight = getenv("LOCKSTEP_FLIGHT");
     LK_TRY(read_descriptor(&control, "LOCKSTEP_CONTROL_FD"));
     LK_TRY(read_descriptor(&socket, "LOCKSTEP_SOCKET_FD"));
     if (rank >= size)

@@ -10,12 +10,14 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "comm/flight.h"
 #include "launch/cores.h"
 #include "launch/job.h"
 #include "launch/spawn.h"
@@ -41,6 +43,20 @@ static void open_standard(void)
     close_if_open(&fd);
 }
 
+/* Workers may change their directory before they join. */
+static lk_status flight_open(lki_job *job)
+{
+    const char *directory = job->options->flight;
+
+    if (directory == NULL)
+        return LK_OK;
+    LK_TRY(lki_flight_prepare(directory, lki_roster_alone(job->count)));
+    job->flight = realpath(directory, NULL);
+    return job->flight != NULL ? LK_OK
+                               : lk_fail(LK_EIO, "cannot find the flight directory '%s': %s",
+                                         directory, strerror(errno));
+}
+
 static lk_status job_open(lki_job *job, const lk_launch_options *options)
 {
     *job = (lki_job){.options = options, .count = options->workers, .signals = -1};
@@ -54,6 +70,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options)
     LK_TRY(LKI_NEW(&job->polled, 3 + 4 * (size_t)job->count, "the launcher's descriptors"));
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
+    LK_TRY(flight_open(job));
     LK_TRY(lki_signals_open(job));
     return lki_control_create(&job->control, lki_roster_alone(job->count));
 }
@@ -85,6 +102,7 @@ static void job_close(lki_job *job)
         lki_sink_deinit(&job->sinks[s]);
     lki_signals_close(job);
     lki_control_free(job->control);
+    free(job->flight);
     lki_free(job->polled);
     lki_free(job->workers);
 }
@@ -152,7 +170,8 @@ static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int no
                               .port       = port,
                               .control_fd = lki_control_fd(job->control),
                               .socket_fd  = -1,
-                              .timeout_ms = job->options->timeout_ms};
+                              .timeout_ms = job->options->timeout_ms,
+                              .flight     = job->flight};
     plan.bound   = lki_cores_share(&plan.cores, cores, rank, job->count);
     lk_status st = start_planned(job, &plan, &facts);
 

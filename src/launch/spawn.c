@@ -31,6 +31,8 @@ static const char *const our_names[OURS] = {
     "MASTER_PORT", "LOCKSTEP_CONTROL_FD", "LOCKSTEP_SOCKET_FD", "LOCKSTEP_TIMEOUT_MS",
 };
 
+static const char flight_name[] = "LOCKSTEP_FLIGHT";
+
 static bool has_name(const char *entry, const char *name)
 {
     size_t length = strlen(name);
@@ -42,7 +44,7 @@ static bool is_ours(const char *entry)
     for (size_t i = 0; i < OURS; i++)
         if (has_name(entry, our_names[i]))
             return true;
-    return false;
+    return has_name(entry, flight_name);
 }
 
 static void write_ours(char text[OURS][OURS_BYTES], const lki_worker_facts *facts)
@@ -68,8 +70,9 @@ lk_status lki_environment_new(char ***out, char *const *inherited, const lki_wor
     *out = NULL;
     while (inherited[count] != NULL)
         count++;
-    size_t pointers = (count + OURS + 2) * sizeof(char *);
-    LK_TRY(lki_alloc(&memory, pointers + OURS * OURS_BYTES, "a worker's environment"));
+    size_t pointers = (count + OURS + 3) * sizeof(char *);
+    size_t path     = facts->flight == NULL ? 0 : sizeof flight_name + 1 + strlen(facts->flight);
+    LK_TRY(lki_alloc(&memory, pointers + OURS * OURS_BYTES + path, "a worker's environment"));
 
     char **list                  = memory;
     char(*ours_text)[OURS_BYTES] = (char(*)[OURS_BYTES])((char *)memory + pointers);
@@ -81,6 +84,10 @@ lk_status lki_environment_new(char ***out, char *const *inherited, const lki_wor
     write_ours(ours_text, facts);
     for (size_t i = 0; i < OURS; i++)
         list[used++] = ours_text[i];
+    if (facts->flight != NULL) {
+        list[used] = ours_text[OURS];
+        (void)snprintf(list[used++], path, "%s=%s", flight_name, facts->flight);
+    }
     if (!has_threads)
         list[used++] = one_thread;
     *out = list;

@@ -15,6 +15,7 @@ typedef struct {
     int      control_fd; /* stays open in the program under this very number */
     int      socket_fd;  /* so does this */
     uint32_t timeout_ms; /* 0 = the default */
+    const char *flight;  /* an absolute path; NULL = none */
 } lki_worker_facts;
 
 /* The environment of a worker: the launcher's own, with RANK and its kin replaced, and

@@ -82,11 +82,9 @@ static void start_member(member *self, uint32_t rank)
 
 /* Opens the group, and runs it to its end. */
 static lk_status run_crew(crew *all, member *members, lk_comm **comms, uint32_t workers,
-                          uint32_t timeout_ms)
+                          const lk_comm_options *options)
 {
-    const lk_comm_options options = {.timeout_ms = timeout_ms};
-
-    LK_TRY(lk_comm_open_threads(comms, workers, &options));
+    LK_TRY(lk_comm_open_threads(comms, workers, options));
     for (uint32_t i = 0; i < workers; i++) {
         members[i] = (member){.crew = all, .comm = comms[i]};
         start_member(&members[i], i);
@@ -97,7 +95,7 @@ static lk_status run_crew(crew *all, member *members, lk_comm **comms, uint32_t 
     return all->first.status == LK_OK ? LK_OK : lki_fail_again(&all->first);
 }
 
-lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
+lk_status lk_launch_threads(uint32_t workers, const lk_comm_options *options,
                             lk_status (*main)(lk_comm *comm, void *context), void *context)
 {
     crew all = {.main = main, .context = context, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -110,7 +108,7 @@ lk_status lk_launch_threads(uint32_t workers, uint32_t timeout_ms,
     if (st == LK_OK)
         st = LKI_NEW(&comms, workers, "the ranks of a group");
     if (st == LK_OK)
-        st = run_crew(&all, members, comms, workers, timeout_ms);
+        st = run_crew(&all, members, comms, workers, options);
     lki_free(comms);
     lki_free(members);
     return st;

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "lockstep/launch.h"
 
-enum { TIMEOUT_MS = 20000 };
+static const lk_comm_options patient = {.timeout_ms = 20000};
 
 static lk_status add_up(lk_comm *comm, void *context)
 {
@@ -29,7 +29,7 @@ static void runs_every_rank(void **state)
     (void)state;
     for (uint32_t workers = 1; workers <= 5; workers += 2) {
         _Atomic uint32_t ranks = 0;
-        assert_int_equal(lk_launch_threads(workers, TIMEOUT_MS, add_up, &ranks), LK_OK);
+        assert_int_equal(lk_launch_threads(workers, &patient, add_up, &ranks), LK_OK);
         assert_int_equal(atomic_load(&ranks), (1U << workers) - 1);
     }
 }
@@ -60,7 +60,7 @@ static void an_early_failure_wakes_the_others_and_is_the_one_reported(void **sta
         char    text[64];
         failing f = {.who = who};
         (void)snprintf(text, sizeof text, "rank %u cannot read its file", who);
-        assert_int_equal(lk_launch_threads(4, TIMEOUT_MS, one_fails, &f), LK_EFORMAT);
+        assert_int_equal(lk_launch_threads(4, &patient, one_fails, &f), LK_EFORMAT);
         assert_int_equal(atomic_load(&f.told), 3);
         assert_string_equal(lk_error_last()->message, text);
         assert_non_null(lk_error_last()->where);
@@ -76,7 +76,7 @@ static lk_status fails_without_a_word(lk_comm *comm, void *context)
 static void a_status_alone_gets_words(void **state)
 {
     (void)state;
-    assert_int_equal(lk_launch_threads(2, TIMEOUT_MS, fails_without_a_word, NULL), LK_ENONFINITE);
+    assert_int_equal(lk_launch_threads(2, &patient, fails_without_a_word, NULL), LK_ENONFINITE);
     assert_non_null(strstr(lk_error_last()->message, "rank 1 returned ENONFINITE"));
 }
 
@@ -90,7 +90,7 @@ static lk_status one_returns(lk_comm *comm, void *context)
 static void an_early_return_is_noticed_at_once(void **state)
 {
     (void)state;
-    assert_int_equal(lk_launch_threads(3, TIMEOUT_MS, one_returns, NULL), LK_EPEER);
+    assert_int_equal(lk_launch_threads(3, &patient, one_returns, NULL), LK_EPEER);
     assert_non_null(strstr(lk_error_last()->message, "rank 0"));
 }
 
@@ -104,13 +104,13 @@ static lk_status stops(lk_comm *comm, void *context)
 static void leaving_on_request_is_told(void **state)
 {
     (void)state;
-    assert_int_equal(lk_launch_threads(3, TIMEOUT_MS, stops, NULL), LK_ESTOPPED);
+    assert_int_equal(lk_launch_threads(3, &patient, stops, NULL), LK_ESTOPPED);
 }
 
 static void refuses_no_workers(void **state)
 {
     (void)state;
-    assert_int_equal(lk_launch_threads(0, TIMEOUT_MS, stops, NULL), LK_EINVAL);
+    assert_int_equal(lk_launch_threads(0, &patient, stops, NULL), LK_EINVAL);
 }
 
 int main(void)

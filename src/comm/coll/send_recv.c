@@ -69,7 +69,7 @@ static void begin(lk_request *r, uint64_t number)
 {
     r->op.seq = number;
     r->met    = true;
-    lki_op_note(r->comm, r->op.print, number);
+    lki_op_note(r->comm, &r->op);
 }
 
 /* ---- Sending ----------------------------------------------------------------------------- */

@@ -1,0 +1,106 @@
+/* flight/flight.h -- flight records (comm/flight.h) read, and put together: what lk_flight is. */
+#ifndef LKI_FLIGHT_FLIGHT_H
+#define LKI_FLIGHT_FLIGHT_H
+
+#include "comm/flight.h"
+#include "lockstep/flight.h"
+
+/* ---- Reading one file (file.c) ---------------------------------------------------- */
+
+typedef struct {
+    char                   name[32];      /* "rank-3.flight" */
+    char                   problem[200];  /* "" : the file is whole */
+    bool                   readable;      /* the header is; then what is below holds */
+    lki_flight_header      header;        /* all texts in it end, and are printable */
+    lki_flight_place       place;         /* the last note; number 0: there was none */
+    lki_flight_group      *groups;
+    uint32_t               group_count;
+    lki_flight_entry      *entries;       /* in order of their numbers */
+    uint32_t               entry_count;
+    uint64_t               lost;          /* older ones, written over */
+    bool                   here;    /* of this machine since it was started; then ... */
+    char                   process; /* ... the letter of the rank's state, 0 if it is gone */
+} lki_flight_file;
+
+/* Reads what can be read of these bytes; LK_ENOMEM or LK_OK. */
+LK_NODISCARD lk_status lki_flight_parse(lki_flight_file *out, const char *name, const void *data,
+                                        size_t bytes);
+void lki_flight_file_deinit(lki_flight_file *file);
+
+/* ---- Putting them together --------------------------------------------------------------- */
+
+/* A flight of these files, read at `now` (since the epoch).  The array and what is in it are the
+ * flight's from then on, also on failure. */
+LK_NODISCARD lk_status lki_flight_merge(lk_flight **out, lki_flight_file *files, size_t count,
+                                        int64_t now);
+
+/* The group of an operation or a place: which ranks of the job are in it, as far as is known. */
+typedef struct {
+    uint64_t id, label;
+    uint32_t size, member_count;
+    size_t   first_place; /* in lk_flight.places; one for each member */
+    char     text[64];
+    uint64_t members[LKI_RANKS_MAX / 64];
+    uint16_t world[LKI_RANKS_MAX]; /* of a rank in the group: 1 + that in the job; 0 = unknown */
+} lki_flight_circle;
+
+typedef struct {
+    lk_flight_operation super;
+    uint32_t            circle; /* index */
+    uint32_t            from, to; /* of a message, in the group; else UINT32_MAX */
+    uint64_t            seq;
+    lki_print           print; /* what most mean */
+    size_t              first_absent;
+    char                text[LKI_OPERATION_BYTES + 32];
+} lki_flight_event;
+
+struct lk_flight {
+    int64_t             now;
+    lki_flight_file    *files;
+    size_t              file_count;
+    uint32_t            world;
+    lki_flight_file   **of_rank; /* NULL: none that can be used */
+    lk_flight_rank     *ranks;
+    lki_flight_circle  *circles;
+    size_t              circle_count, circle_capacity;
+    lki_flight_event   *events;
+    size_t              event_count;
+    lk_flight_visit    *visits;
+    uint32_t           *absent;
+    size_t              absent_count, absent_capacity;
+    char              (*texts)[LKI_OPERATION_BYTES]; /* of visits that differ */
+    size_t              text_count, text_capacity;
+    lk_flight_place    *places;
+    size_t              place_count;
+    double             *chance; /* of every rank: how often it would come last by chance */
+    lk_flight_finding  *findings;
+    size_t              finding_count, finding_capacity;
+};
+
+/* Fills in operations, visits and places (events.c), and the findings (find.c). */
+LK_NODISCARD lk_status lki_flight_collect_events(lk_flight *flight);
+LK_NODISCARD lk_status lki_flight_find(lk_flight *flight);
+
+lki_flight_circle *lki_flight_circle_of(const lk_flight *flight, uint64_t id);
+
+static inline int64_t lki_flight_wall(const lki_flight_file *file, int64_t time)
+{
+    return time == 0 ? 0 : time + file->header.wall_offset;
+}
+
+static inline int64_t lki_flight_later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline bool lki_flight_is_member(const lki_flight_circle *circle, uint32_t rank)
+{
+    return (circle->members[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+static inline lki_flight_event *lki_flight_event_of(const lk_flight_operation *operation)
+{
+    return (lki_flight_event *)(uintptr_t)operation; /* its first member */
+}
+
+#endif
