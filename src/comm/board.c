@@ -171,6 +171,17 @@ static void read_phase(const lki_rank *record, char out[LKI_PHASE_BYTES])
     out[LKI_PHASE_BYTES - 1] = '\0';
 }
 
+void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t rank,
+                   const char *more)
+{
+    const lki_rank *record = &board->ranks[rank];
+    bool            named  = record->host[0] != '\0';
+
+    (void)snprintf(out, LKI_WHO_BYTES, "rank %u (%s%.63s%spid %d%.160s)", rank,
+                   named ? "host " : "", record->host, named ? ", " : "",
+                   atomic_load(&record->pid), more);
+}
+
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out)
 {
     const lki_rank *record = &board->ranks[rank];

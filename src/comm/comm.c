@@ -370,13 +370,12 @@ void lk_comm_abort(lk_comm *comm)
         lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER, last->message);
     } else {
         lki_rank_view view;
-        char          message[240];
+        char          message[480], who[LKI_WHO_BYTES];
         lki_board_view(comm->board, rank, &view);
-        snprintf(message, sizeof message, "rank %u (pid %d) called lk_comm_abort() %s", rank,
-                 view.pid, view.place);
+        lki_board_who(who, comm->board, rank, "");
+        snprintf(message, sizeof message, "%s called lk_comm_abort() %s", who, view.place);
         note_failure(comm, LK_EPEER, message);
         lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
     }
-    if (comm->self->wire != NULL)
-        lki_span_tell(comm);
+    lki_failure_spread(comm);
 }

@@ -20,6 +20,7 @@
 #include "comm/group.h"
 
 static const uint64_t message_magic = UINT64_C(0x6c6b2d6172656e61); /* "lk-arena" */
+static const uint64_t nudge_magic   = UINT64_C(0x6c6b2d6e75646765); /* "lk-nudge" */
 
 struct lki_control {
     lki_board *board;
@@ -60,6 +61,11 @@ lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int 
     return LK_OK;
 }
 
+void lki_launcher_nudge(int socket)
+{
+    (void)!send(socket, &nudge_magic, sizeof nudge_magic, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* The one descriptor that came along, or -1.  The kernel closes what did not fit. */
 static int descriptor_in(struct msghdr *header)
 {
@@ -96,6 +102,8 @@ lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd
     *fd = descriptor_in(&header);
     if (got == (ssize_t)sizeof *message && message->magic == message_magic && *fd >= 0
         && memchr(message->name, '\0', sizeof message->name) != NULL)
+        return LK_OK;
+    if (got == (ssize_t)sizeof nudge_magic && message->magic == nudge_magic && *fd < 0)
         return LK_OK;
     if (*fd >= 0)
         (void)close(*fd);
@@ -271,11 +279,12 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
         return false;
     }
     lki_rank_view view;
+    char          who[LKI_WHO_BYTES];
     lki_board_view(board, rank, &view);
+    lki_board_who(who, board, rank, "");
     atomic_store(&record->state, LKI_RANK_DEAD);
     how_it_ended(how, sizeof how, exit_code, signal);
-    int used = snprintf(message, sizeof message, "rank %u (pid %d) %s %s", rank, view.pid, how,
-                        view.place);
+    int used = snprintf(message, sizeof message, "%.200s %s %s", who, how, view.place);
     if (view.status != LK_OK)
         snprintf(message + used, sizeof message - (size_t)used, ": %.240s", view.message);
     lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
@@ -300,4 +309,65 @@ bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *er
     *rank = lki_board_culprit(control->board);
     lki_board_failure(control->board, error);
     return true;
+}
+
+void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO_BYTES])
+{
+    LK_ASSERT(rank < control->roster.world);
+    lki_board_who(out, control->board, rank, "");
+}
+
+/* ---- One host of several ----------------------------------------------------------------- */
+
+void lki_control_name_host(lki_control *control, uint32_t first, uint32_t count, const char *host)
+{
+    LK_ASSERT(first + count <= control->roster.world);
+    for (uint32_t rank = first; rank < first + count; rank++) {
+        lki_rank *record = &control->board->ranks[rank];
+        (void)snprintf(record->host, sizeof record->host, "%s", host);
+    }
+}
+
+bool lki_control_address(const lki_control *control, uint32_t rank, char out[LKI_ADDRESS_BYTES])
+{
+    LK_ASSERT(rank < control->roster.world);
+    const lki_rank *record = &control->board->ranks[rank];
+    if (atomic_load_explicit(&record->reachable, memory_order_acquire) == 0)
+        return false;
+    memcpy(out, record->address, LKI_ADDRESS_BYTES);
+    out[LKI_ADDRESS_BYTES - 1] = '\0';
+    return true;
+}
+
+void lki_control_introduce(lki_control *control, uint32_t rank, int32_t pid, const char *address)
+{
+    LK_ASSERT(rank - control->roster.first >= control->roster.count);
+    lki_rank *record = &control->board->ranks[rank];
+    atomic_store(&record->pid, pid);
+    atomic_store(&record->state, LKI_RANK_RUNNING);
+    (void)snprintf(record->address, sizeof record->address, "%s", address);
+    atomic_store_explicit(&record->reachable, 1, memory_order_release);
+}
+
+void lki_control_introduced(lki_control *control)
+{
+    lki_wake_all(control->board);
+}
+
+void lki_control_ended_there(lki_control *control, uint32_t rank, int exit_code, int signal)
+{
+    LK_ASSERT(rank - control->roster.first >= control->roster.count);
+    lki_rank *record = &control->board->ranks[rank];
+    bool      left   = exit_code == 0 && signal == 0;
+    atomic_store(&record->exit_code, exit_code);
+    atomic_store(&record->signal, signal);
+    atomic_store(&record->state, left ? LKI_RANK_LEFT : LKI_RANK_DEAD);
+}
+
+void lki_control_condemn(lki_control *control, uint32_t culprit, lk_status status,
+                         const char *message)
+{
+    lki_board *board = control->board;
+    LK_ASSERT(culprit < board->size);
+    lki_board_condemn(board, board->size, culprit, status, status, message);
 }

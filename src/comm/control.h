@@ -32,6 +32,7 @@ enum {
     LKI_PLACE_BYTES     = 112,
     LKI_MESSAGE_BYTES   = 480,
     LKI_HOST_BYTES      = 64,
+    LKI_WHO_BYTES       = 280, /* lki_control_who() */
 };
 
 /* What is known of a rank: a copy, taken without stopping it. */
@@ -94,6 +95,30 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
 /* Asks every rank to save and leave at the next good moment. */
 void lki_control_request_stop(lki_control *control);
 
+/* "rank 5 (pid 4711)", or "rank 5 (host b, pid 4711)" where hosts have names. */
+void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO_BYTES]);
+
+/* ---- For the launcher of one host of several --------------------------------------------- */
+
+/* Names the host of `count` ranks from `first` on; before any worker starts. */
+void lki_control_name_host(lki_control *control, uint32_t first, uint32_t count, const char *host);
+
+/* Where a worker of this host listens; false as long as it has not said so. */
+bool lki_control_address(const lki_control *control, uint32_t rank, char out[LKI_ADDRESS_BYTES]);
+
+/* Where a worker of another host listens, and its process there. */
+void lki_control_introduce(lki_control *control, uint32_t rank, int32_t pid, const char *address);
+
+/* Everybody has been introduced: wakes those who wait for that. */
+void lki_control_introduced(lki_control *control);
+
+/* The process of a rank on another host has ended.  If that is a failure, a verdict says so. */
+void lki_control_ended_there(lki_control *control, uint32_t rank, int exit_code, int signal);
+
+/* The job has failed on another host, and all ranks here fail for the same reason. */
+void lki_control_condemn(lki_control *control, uint32_t culprit, lk_status status,
+                         const char *message);
+
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out);
 
 /* Whether the group has failed; then which rank failed first and what the others were told. */
@@ -107,5 +132,11 @@ LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t
                                          int launcher_socket, const lk_comm_options *options);
 
 bool lki_comm_stop_requested(const lk_comm *comm);
+
+/* In a job on several hosts: says where this rank listens, and waits until it is known of all. */
+LK_NODISCARD lk_status lki_comm_introduce(lk_comm *comm, const char *address);
+
+/* Where a rank of the job listens, once all have been introduced. */
+const char *lki_comm_address(const lk_comm *comm, uint32_t rank);
 
 #endif

@@ -198,6 +198,104 @@ static void joining_alone_times_out(void **state)
     lki_control_free(control);
 }
 
+/* Host b has ranks 1 and 2 of four; 1 is a process of ours, 2 another that joins and waits. */
+static void joins_from_host_b(lki_control *control, int socket)
+{
+    lk_comm_options options = { .timeout_ms = 20000 };
+    lk_comm        *comm;
+    bool            good = lki_comm_open_shm(&comm, lki_control_fd(control), 2, socket, &options)
+                == LK_OK && lki_comm_introduce(comm, "10.0.0.2:22") == LK_OK;
+
+    for (uint32_t rank = 0; rank < 4 && good; rank++) {
+        static const char *const wanted[] = { "10.0.0.1:11", "10.0.0.2:12", "10.0.0.2:22",
+                                              "10.0.0.3:33" };
+        good = strcmp(lki_comm_address(comm, rank), wanted[rank]) == 0;
+    }
+    good = good && lk_barrier(comm) == LK_EPEER;
+    if (strcmp(lk_error_last()->message, "rank 3 (host c, pid 303) is gone") == 0)
+        _exit(!good);
+    fprintf(stderr, "%s\n", lk_error_last()->message);
+    _exit(1);
+}
+
+static void serve_nudges(lki_control *control, uint32_t rank)
+{
+    bool open = true;
+    assert_int_equal(lki_control_serve(control, rank, &open), LK_OK);
+    assert_true(open);
+}
+
+static void ranks_of_other_hosts_are_introduced(void **state)
+{
+    const struct timespec moment  = { .tv_nsec = 1000000 };
+    lk_comm_options       options = { .timeout_ms = 20000 };
+    lki_control          *control;
+    lki_rank_view         view;
+    lk_comm              *comm;
+    char                  address[LKI_ADDRESS_BYTES], who[LKI_WHO_BYTES];
+    int                   ends[2][2], status = 1;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, (lki_roster){ 4, 1, 2 }), LK_OK);
+    lki_control_name_host(control, 0, 1, "a");
+    lki_control_name_host(control, 1, 2, "b");
+    lki_control_name_host(control, 3, 1, "c");
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(lki_control_socket(control, 1 + i, &ends[i][0], &ends[i][1]), LK_OK);
+    pid_t child = fork();
+    if (child == 0)
+        joins_from_host_b(control, ends[1][0]);
+    (void)close(ends[1][0]);
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 1, ends[0][0], &options),
+                     LK_OK);
+    lki_control_introduce(control, 0, 101, "10.0.0.1:11");
+    lki_control_introduce(control, 3, 303, "10.0.0.3:33");
+    lki_control_who(control, 3, who);
+    assert_string_equal(who, "rank 3 (host c, pid 303)");
+    while (!lki_control_address(control, 2, address)) /* it says so before it waits */
+        (void)nanosleep(&moment, NULL);
+    assert_string_equal(address, "10.0.0.2:22");
+    assert_false(lki_control_address(control, 1, address));
+    assert_int_equal(lki_comm_introduce(comm, "10.0.0.2:12"), LK_OK);
+    serve_nudges(control, 1);
+    serve_nudges(control, 2);
+
+    lki_control_ended_there(control, 0, 0, 0);
+    lki_control_view(control, 0, &view);
+    assert_int_equal(view.state, LKI_RANK_LEFT);
+    assert_int_equal(view.pid, 101);
+    do { /* until rank 2 knows all addresses, and has gone on */
+        (void)nanosleep(&moment, NULL);
+        lki_control_view(control, 2, &view);
+    } while (strcmp(view.operation, "barrier #0") != 0);
+    lki_control_condemn(control, 3, LK_EPEER, "rank 3 (host c, pid 303) is gone");
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(lk_barrier(comm), LK_EPEER);
+    assert_string_equal(lk_error_last()->message, "rank 3 (host c, pid 303) is gone");
+    serve_nudges(control, 1);
+    lk_comm_free(comm);
+    lki_control_free(control);
+}
+
+/* Nobody says where rank 0 and rank 2 are. */
+static void who_cannot_be_reached_is_named(void **state)
+{
+    lk_comm_options options = { .timeout_ms = 100 };
+    lki_control    *control;
+    lk_comm        *comm;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, (lki_roster){ 3, 1, 1 }), LK_OK);
+    lki_control_name_host(control, 0, 3, "far");
+    assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 1, -1, &options), LK_OK);
+    assert_int_equal(lki_comm_introduce(comm, "10.0.0.2:12"), LK_ETIMEOUT);
+    assert_non_null(strstr(lk_error_last()->message, "to learn where rank 0 (host far, pid 0) and "
+                                                     "1 other can be reached"));
+    lk_comm_free(comm);
+    lki_control_free(control);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +303,8 @@ int main(void)
         cmocka_unit_test(the_view_is_what_the_rank_said),
         cmocka_unit_test(the_first_failure_stays), cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(joining_alone_times_out),
+        cmocka_unit_test(ranks_of_other_hosts_are_introduced),
+        cmocka_unit_test(who_cannot_be_reached_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,17 +54,30 @@ void lki_board_failure(const lki_board *board, lk_error *out)
         return;
     }
     lki_rank_view view;
+    char          who[LKI_WHO_BYTES];
     lki_board_view(board, record, &view);
-    snprintf(out->message, sizeof out->message, "rank %u (pid %d) gave up %s: %.300s", record,
-             view.pid, view.place, view.message);
+    lki_board_who(who, board, record, "");
+    snprintf(out->message, sizeof out->message, "%.104s gave up %.111s: %.250s", who, view.place,
+             view.message);
+}
+
+void lki_failure_spread(const lk_comm *comm)
+{
+    lki_self *self = comm->self;
+
+    if (self->wire != NULL)
+        lki_span_tell(comm);
+    if (comm->board->size == comm->board->seated || self->told || self->socket < 0)
+        return;
+    self->told = true;
+    lki_launcher_nudge(self->socket);
 }
 
 lk_status lki_group_failure(const lk_comm *comm)
 {
     lk_error error;
 
-    if (comm->self->wire != NULL)
-        lki_span_tell(comm);
+    lki_failure_spread(comm);
     lki_board_failure(comm->board, &error);
     if (comm->self->flight != NULL)
         lki_flight_failed(comm->self->flight, error.status, error.message);
@@ -89,20 +102,24 @@ lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, con
 lk_status lki_fail_peer_gone(lk_comm *comm, uint32_t rank)
 {
     lki_rank_view view;
+    char          who[LKI_WHO_BYTES];
     lki_board_view(comm->board, rank, &view);
+    lki_board_who(who, comm->board, rank, "");
     return lki_fail_group(comm, rank, LK_EPEER,
-                          "rank %u (pid %d) is gone: its process ended without leaving the group, "
-                          "%s, last in %s", rank, view.pid, view.place, view.operation);
+                          "%.120s is gone: its process ended without leaving the group, %s, last "
+                          "in %s", who, view.place, view.operation);
 }
 
 lk_status lki_fail_peer_left(lk_comm *comm, uint32_t rank)
 {
     lki_rank_view view;
+    char          who[LKI_WHO_BYTES];
     lki_board_view(comm->board, rank, &view);
+    lki_board_who(who, comm->board, rank, "");
     return lki_fail_group(comm, rank, LK_EPEER,
-                          "rank %u (pid %d) left the group %s after %s, but rank %u still needs "
-                          "it; every rank must issue the same operations", rank, view.pid,
-                          view.place, view.operation, comm->self->rank);
+                          "%.120s left the group %s after %s, but rank %u still needs it; every "
+                          "rank must issue the same operations", who, view.place, view.operation,
+                          comm->self->rank);
 }
 
 /* The kernel's letter for the state of a process, or 0 if there is none. */
@@ -156,7 +173,7 @@ static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
 
 lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
 {
-    char          missing[360] = "";
+    char          missing[420] = "", who[LKI_WHO_BYTES], more[160];
     size_t        used  = 0;
     uint32_t      first = comm->self->rank;
     lki_rank_view mine, view;
@@ -166,15 +183,16 @@ lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
         if (lki_counter(comm, i, goal.offset) >= goal.target)
             continue;
         first = used == 0 ? rank : first;
-        if (used > sizeof missing - 180) { /* no room for one more: say so */
+        if (used > sizeof missing - 240) { /* no room for one more: say so */
             snprintf(missing + used, sizeof missing - used, " and others");
             break;
         }
         lki_board_view(comm->board, rank, &view);
-        used += (size_t)snprintf(missing + used, sizeof missing - used,
-                                 "%srank %u (pid %d, %s, last in %.50s, %.50s)",
-                                 used == 0 ? "" : ", ", rank, view.pid, liveness(comm, &view),
-                                 view.operation, view.place);
+        (void)snprintf(more, sizeof more, ", %s, last in %.50s, %.50s", liveness(comm, &view),
+                       view.operation, view.place);
+        lki_board_who(who, comm->board, rank, more);
+        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%.230s",
+                                 used == 0 ? "" : ", ", who);
     }
     lki_board_view(comm->board, comm->self->rank, &mine);
     return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s",

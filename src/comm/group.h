@@ -132,7 +132,13 @@ typedef struct {
     uint32_t         culprit; /* the rank that it is about */
     lk_status        status;  /* what happened to this rank */
     lk_status        verdict; /* what that means for the others */
-    char             message[480];
+    char             message[LKI_MESSAGE_BYTES];
+
+    /* In a job on several hosts: whose name the launcher writes before any worker starts, and
+     * where the rank listens; by itself, or by the launcher where it is on another host. */
+    alignas(LKI_LINE) _Atomic uint32_t reachable; /* 0, then 1 for ever: the address is set */
+    char             address[LKI_ADDRESS_BYTES];
+    char             host[LKI_HOST_BYTES];
 } lki_rank;
 
 typedef struct {
@@ -181,6 +187,7 @@ typedef struct {
     uint32_t    rank;       /* in the job: the record */
     uint32_t    seated;     /* ranks of the job on this host */
     int         socket;     /* to the launcher; -1 without one */
+    bool        told;       /* the launcher knows that the group has failed */
     int        *pidfds;     /* of the ranks of this host; NULL among threads */
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     lk_request *requests;   /* all that live, in order of start */
@@ -291,6 +298,9 @@ void lki_wake_all(lki_board *board);
 
 int64_t lki_now_ms(void);
 
+/* Sleeps until this rank's bell is no longer `seen`, or for `ms`. */
+void lki_sleep(lk_comm *comm, uint32_t seen, int64_t ms);
+
 /* ---- Operations (slot.c) ----------------------------------------------------------------- */
 
 typedef struct {
@@ -364,6 +374,9 @@ lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, con
 /* The group's failure as this thread's error. */
 lk_status lki_group_failure(const lk_comm *comm);
 
+/* The board has failed, and the other hosts shall know: by the wire, and by the launcher. */
+void lki_failure_spread(const lk_comm *comm);
+
 /* The same for an observer: the verdict that all ranks are told. */
 void lki_board_failure(const lki_board *board, lk_error *out);
 
@@ -384,6 +397,11 @@ bool lki_waits_for_stopped(const lk_comm *comm, lki_goal goal);
 lk_status lki_fail_mismatch(lk_comm *comm, const lki_op *op, uint32_t rank);
 
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
+
+/* "rank 5 (pid 4711)", or "rank 5 (host b, pid 4711)" in a job on several hosts.  `more` goes on
+ * before the bracket closes: ", stopped". */
+void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t rank,
+                   const char *more);
 
 /* ---- Peers (peers.c) --------------------------------------------------------------------- */
 
@@ -410,9 +428,14 @@ typedef struct {
     char     name[52];
 } lki_arena_message;
 
+/* Tells the launcher of a job on several hosts that there is news in the control memory.  Lost
+ * where it does not read: then it is about to end this process anyway. */
+void lki_launcher_nudge(int socket);
+
 LK_NODISCARD lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int fd);
 
-/* Takes one message.  *fd is -1, and *open false, when the other side has closed. */
+/* Takes one message.  *fd is -1 where it was a nudge or nothing; then *open is false when the
+ * other side has closed. */
 LK_NODISCARD lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd,
                                               bool *open);
 

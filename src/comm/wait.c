@@ -73,6 +73,11 @@ static void sleep_on(_Atomic uint32_t *word, uint32_t seen, int64_t ms)
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
+void lki_sleep(lk_comm *comm, uint32_t seen, int64_t ms)
+{
+    sleep_on(&comm->me->bell, seen, ms);
+}
+
 static void wake(lki_rank *rank)
 {
     atomic_fetch_add(&rank->bell, 1);

@@ -1,7 +1,8 @@
 /* rendezvous/line.h -- a connection between two launchers: letters in, letters out.
  *
- * It is plain, or in TLS with the job's key.  Both directions are buffered, nothing blocks.  A line that breaks says why and stays broken:
- * its owner closes it.  A peer that does not read for long is one that is broken.
+ * It is plain, or in TLS with the job's key.  Both directions are buffered, nothing blocks.  A line
+ * that breaks says why and stays broken: its owner closes it.  A peer that does not read for long
+ * is one that is broken.
  */
 #ifndef LKI_RENDEZVOUS_LINE_H
 #define LKI_RENDEZVOUS_LINE_H
