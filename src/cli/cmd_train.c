@@ -286,7 +286,7 @@ static bool launcher_asks(void *comm)
  * second. */
 typedef struct {
     sigset_t    set;
-    atomic_bool asked;
+    atomic_bool asked, over; /* over: the run has ended, and the thread shall */
 } listener;
 
 static void *listen(void *argument)
@@ -294,17 +294,21 @@ static void *listen(void *argument)
     const struct timespec moment = { 0, 100000000 }, none = { 0, 0 };
     listener             *self = argument;
     int                   number;
-    if (sigwait(&self->set, &number) != 0)
-        return NULL;
-    atomic_store(&self->asked, true);
-    (void)nanosleep(&moment, NULL);
-    while (sigtimedwait(&self->set, NULL, &none) > 0)
-        continue;
-    if (sigwait(&self->set, &number) != 0)
-        return NULL;
-    fprintf(stderr, "lockstep train: a second SIG%s ended the workers before they had saved\n",
-            sigabbrev_np(number));
-    _exit(128 + number);
+
+    while (sigwait(&self->set, &number) == 0 && !atomic_load(&self->over)) {
+        if (atomic_exchange(&self->asked, true)) {
+            fprintf(stderr,
+                    "lockstep train: a second SIG%s ended the workers before they had saved\n",
+                    sigabbrev_np(number));
+            _exit(128 + number);
+        }
+        (void)nanosleep(&moment, NULL);
+        while (sigtimedwait(&self->set, NULL, &none) > 0)
+            continue;
+        if (atomic_load(&self->over))
+            break;
+    }
+    return NULL;
 }
 
 static bool was_asked(void *context)
@@ -381,7 +385,8 @@ static int run_threads(train_options *options)
     const lk_comm_options how = { .timeout_ms = options->config.timeout_ms,
                                   .flight     = options->flight };
     lk_status status = lk_launch_threads(options->config.workers, &how, work, options);
-    (void)pthread_cancel(thread);
+    atomic_store(&ear.over, true);
+    (void)pthread_kill(thread, SIGTERM);
     (void)pthread_join(thread, NULL);
     print_end(options, status);
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
