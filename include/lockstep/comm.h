@@ -39,6 +39,11 @@ typedef struct {
     uint32_t    timeout_ms; /* of every wait; 0 = 30 s */
     const char *flight;     /* a directory in which every rank keeps a record of what it did last
                              * (lockstep/flight.h); NULL = none */
+    const char *algorithms; /* over several hosts: "all_reduce:halving,all_gather:ring"; the same on
+                             * all ranks; NULL = the cheapest, by constants that lk_comm_tune()
+                             * measures */
+    const char *tuning;     /* a file of such constants, which rank 0 reads; NULL = those of a
+                             * network of 10 Gbit/s */
 } lk_comm_options;
 
 /* `size` ranks inside this process, one for each thread that the caller starts: out[r] is rank
@@ -190,6 +195,27 @@ typedef struct {
  * type travel together while they are small.  Which do is decided by the list alone. */
 LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts,
                                                  size_t part_count, lk_reduce_op op);
+
+/* ---- Algorithms over several hosts ------------------------------------------------------- */
+
+/* Collective.  Measures the constants by which algorithms are chosen from here on, between rank 0 and
+ * a rank on another host; rank 0 writes them to the file `path`, unless that is NULL.  LK_EINVAL
+ * where all ranks are on one host. */
+LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
+
+typedef struct {
+    const char *name;    /* "direct", "ring" ... */
+    bool        exact;   /* the bits are those of the canonical tree; else only taken when asked for */
+    bool        chosen;
+    double      seconds; /* that it takes, by the constants */
+} lk_algorithm;
+
+/* The algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 a rank (of all parts
+ * together where data is in parts).  *count is how many there are, 0 where all ranks are on one host;
+ * the first `capacity` of them are in `out`. */
+LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *operation,
+                                              size_t bytes, lk_algorithm *out, uint32_t capacity,
+                                              uint32_t *count);
 
 /* ---- Asynchronous ------------------------------------------------------------------------ */
 

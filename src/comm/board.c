@@ -1,5 +1,5 @@
 /* board.c -- the control memory: its layout, and a reader's view of a rank's record. */
-#include "comm/group.h"
+#include "comm/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -126,23 +126,36 @@ uint64_t lki_print_bytes(lki_print print)
     return bytes;
 }
 
+/* " by ring" where an algorithm was asked for by name (span.c). */
+static void method_text(char *out, size_t bytes, uint64_t number)
+{
+    uint64_t i = 1;
+
+    while (i < number && lki_methods[i - 1] != NULL)
+        i++;
+    out[0] = '\0';
+    if (number > 0 && lki_methods[i - 1] != NULL)
+        snprintf(out, bytes, " by %s", lki_methods[i - 1]->name);
+}
+
 void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint64_t group)
 {
     uint64_t kind = print.what & 0xff, root = print.what >> 32;
-    char     count[64], rooted[40] = "", where[64] = "";
+    char     count[64], rooted[40] = "", by[32] = "", where[64] = "";
 
     if (kind >= sizeof kinds / sizeof kinds[0])
         kind = LKI_OP_NONE;
     const kind_row *row = &kinds[kind];
     count_text(count, sizeof count, row, print);
+    method_text(by, sizeof by, print.what >> 24 & 0xff);
     if (row->root != NULL)
         snprintf(rooted, sizeof rooted, " %s rank %llu", row->root, (unsigned long long)root);
     if (group != 0)
         snprintf(where, sizeof where, " in a group of %llu with rank %llu",
                  (unsigned long long)(group >> 32), (unsigned long long)(group & UINT32_MAX));
-    snprintf(out, bytes, "%s #%llu%s%s%s%s%s", row->name, (unsigned long long)seq,
+    snprintf(out, bytes, "%s #%llu%s%s%s%s%s%s", row->name, (unsigned long long)seq,
              count[0] != '\0' ? " (" : "", count, count[0] != '\0' ? rooted : "",
-             count[0] != '\0' ? ")" : "", where);
+             count[0] != '\0' ? ")" : "", by, where);
 }
 
 static void operation_text(const lki_rank *record, char *out, size_t bytes)

@@ -131,8 +131,9 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
     *out = NULL;
     LK_TRY(LKI_NEW(&self, 1, "rank"));
     *self = (lki_self){ .group = group, .rank = rank, .seated = board->seated, .socket = -1 };
-    lk_status st = lki_comm_new(out, self, rank - board->first, board->seated,
-                                lki_board_seats(board));
+    lk_status st = lki_tuning_init(&self->tuning, options, rank);
+    if (st == LK_OK)
+        st = lki_comm_new(out, self, rank - board->first, board->seated, lki_board_seats(board));
     if (st != LK_OK) {
         lki_free(self);
         return st;

@@ -16,6 +16,8 @@ typedef struct {
     uint32_t timeout_ms; /* 0: 20 s */
     uint64_t seed;
     lki_sim **sim;       /* NULL, or where to say what simulates */
+    const char *algorithms;
+    size_t      segment_bytes;
 } hosted;
 
 typedef struct {
@@ -23,6 +25,7 @@ typedef struct {
     lk_comm  *comm;
     lki_link *link;
     uint32_t *host_of;
+    size_t    segment_bytes;
     world_main main;
     void     *context;
     bool      satisfied;
@@ -36,6 +39,7 @@ static inline void *hosted_thread(void *argument)
         fprintf(stderr, "cannot open a span: %s\n", lk_error_last()->message);
         abort();
     }
+    r->comm->self->tuning.segment_bytes = r->segment_bytes;
     r->satisfied = r->main(r->comm, r->context);
     lk_comm_free(r->comm);
     return NULL;
@@ -69,7 +73,8 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
     pthread_t       threads[HOSTED_MAX];
     uint32_t        host_of[HOSTED_MAX], size = hosted_size(h), satisfied = 0;
     lki_sim        *sim     = hosted_sim(h);
-    lk_comm_options options = { .timeout_ms = h.timeout_ms == 0 ? 20000 : h.timeout_ms };
+    lk_comm_options options = { .timeout_ms = h.timeout_ms == 0 ? 20000 : h.timeout_ms,
+                                .algorithms = h.algorithms };
 
     for (uint32_t host = 0; host < h.hosts; host++) {
         uint32_t   first = host * h.each, count = host + 1 < h.hosts ? h.each : size - first;
@@ -80,7 +85,7 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
         for (uint32_t k = 0; k < count; k++) {
             host_of[first + k] = host;
             ranks[first + k]   = (hosted_rank){ comms[k], NULL, lki_sim_link(sim, first + k),
-                                                host_of,  main, context, false };
+                                                host_of,  h.segment_bytes, main, context, false };
         }
     }
     for (uint32_t rank = 0; rank < size; rank++)

@@ -19,7 +19,7 @@
 /* ---- The problem ------------------------------------------------------------------------- */
 
 /* What a collective is about, as one rank sees it.  Ranks are those of the group. */
-typedef struct {
+typedef struct lki_problem {
     lki_op_kind   kind;
     uint32_t      rank, size;
     uint32_t      root;  /* of broadcast, reduce, gather, scatter; the peer of send and recv */
@@ -145,7 +145,7 @@ typedef struct {
     double combined;         /* bytes of elements that are read to be combined */
 } lki_work;
 
-typedef struct {
+typedef struct lki_method {
     const char *name;
     bool        exact; /* reductions have the bits of the canonical tree for every size */
     bool        uncut; /* one segment, whatever the size */

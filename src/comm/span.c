@@ -106,6 +106,17 @@ static bool is_mail(const lk_request *r)
     return r->how->move != NULL;
 }
 
+/* 1 + the algorithm that was asked for by name: ranks must agree on it. */
+static uint32_t forced_name(const lk_request *r)
+{
+    const lki_method *forced = r->comm->self->tuning.forced[kind_of(r)];
+    uint32_t          i      = 0;
+
+    while (forced != NULL && lki_methods[i] != forced)
+        i++;
+    return forced == NULL ? 0 : i + 1;
+}
+
 /* Messages between two ranks are numbered for themselves, and both sides call them alike. */
 static lki_wire_op name_of(const lk_request *r)
 {
@@ -114,6 +125,7 @@ static lki_wire_op name_of(const lk_request *r)
              .group = comm->key, .seq = r->op.seq, .label = comm->group, .print = r->op.print
     };
 
+    op.print.what |= (uint64_t)forced_name(r) << 24;
     if (is_mail(r)) {
         bool           sends    = kind_of(r) == LKI_OP_SEND;
         uint32_t       from     = sends ? comm->rank : r->root, to = sends ? r->root : comm->rank;
@@ -169,7 +181,8 @@ static lk_status make_task(lk_request *r)
     if (plan.problem.kind == LKI_OP_TREE_REDUCE)
         return lki_forest_new(&r->forest, r);
     LK_TRY(gather_parts(r));
-    plan.method = lki_span_choose(r->comm, &plan.problem);
+    plan.method = lki_tuning_choose(&r->comm->self->tuning, &plan.problem);
+    plan.segment_bytes = r->comm->self->tuning.segment_bytes;
     plan.op     = name_of(r);
     plan.send   = r->send;
     plan.recv   = r->recv;
@@ -437,6 +450,12 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     if (st != LK_OK) {
         lk_comm_abort(local);
         lk_comm_free(local);
+        return st;
+    }
+    st = lk_broadcast(*out, &local->self->tuning.model, sizeof local->self->tuning.model, 0);
+    if (st != LK_OK) {
+        lk_comm_free(*out);
+        *out = NULL;
     }
     return st;
 }

@@ -70,8 +70,4 @@ LK_NODISCARD lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char 
 LK_NODISCARD lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset,
                                        const size_t *bytes);
 
-/* ---- Which algorithm (cost.c) ------------------------------------------------------------ */
-
-const lki_method *lki_span_choose(const lk_comm *comm, const lki_problem *problem);
-
 #endif

@@ -1,0 +1,317 @@
+/* algorithm_test.c -- every algorithm on the wire: the same bits, and the bytes that it says.
+ *
+ * Goal:    whichever exact algorithm is asked for, however many ranks there are and wherever the
+ *          vector is cut, a reduction has the same bits; NaN, infinities and zeros of both signs are
+ *          among the inputs.  What the wire counts as sent is what the formulas say, to the byte.
+ *          Ranks that ask for different algorithms are told.
+ * Method:  hosted.h with one rank a host; results are compared as hashes of all bytes.
+ * Control: the ring differs for sums of floats from 3 ranks on.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "comm/hosted.h"
+#include "device/combine.h"
+#include "device/plain.h"
+
+static const uint32_t sizes[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 24, 32 };
+enum { SIZES = sizeof sizes / sizeof sizes[0], MOST = 5003 };
+
+typedef struct {
+    lk_dtype     dtype;
+    lk_reduce_op op;
+    size_t       count;
+} sum_kind;
+
+static const sum_kind sums[] = {
+    { LK_F32, { LK_REDUCE_SUM, 1 }, MOST },    { LK_BF16, { LK_REDUCE_AVG, 1 }, MOST },
+    { LK_F64, { LK_REDUCE_PRODUCT, 1 }, 601 }, { LK_F16, { LK_REDUCE_PREMUL_SUM, -3 }, 1000 },
+    { LK_F32, { LK_REDUCE_MIN, 1 }, 100 },     { LK_I8, { LK_REDUCE_SUM, 1 }, 7 },
+    { LK_BF16, { LK_REDUCE_SUM, 1 }, 1 },      { LK_U64, { LK_REDUCE_MAX, 1 }, 33 },
+};
+enum { SUMS = sizeof sums / sizeof sums[0] };
+
+/* Of what every rank must get: of an all_reduce, a reduce to a rank in the middle, and each part of
+ * a reduce_scatter. */
+typedef struct {
+    uint64_t all[HOSTED_MAX][3]; /* of every rank */
+} hashes;
+
+static bool sums_once(lk_comm *comm, const sum_kind *k, hashes *h, unsigned char *send,
+                      unsigned char *recv)
+{
+    uint32_t me = lk_comm_rank(comm), size = lk_comm_size(comm), root = size / 2;
+    size_t   width = lk_dtype_bytes(k->dtype), each = k->count / size;
+
+    plain_fill(k->dtype, send, k->count, me + 100 * size);
+    CHECK(lk_all_reduce(comm, send, recv, k->count, k->dtype, k->op) == LK_OK);
+    h->all[me][0] ^= lki_xxh3(recv, k->count * width);
+    CHECK(lk_reduce(comm, send, recv, k->count, k->dtype, k->op, root) == LK_OK);
+    h->all[me][1] ^= me == root ? lki_xxh3(recv, k->count * width) : 0;
+    CHECK(lk_reduce_scatter(comm, send, recv, each, k->dtype, k->op) == LK_OK);
+    h->all[me][2] ^= lki_xxh3(recv, each * width);
+    return true;
+}
+
+static bool sums_all(lk_comm *comm, void *context)
+{
+    unsigned char *send = malloc(MOST * 8), *recv = malloc(MOST * 8);
+    bool           good = send != NULL && recv != NULL;
+
+    for (size_t k = 0; k < SUMS && good; k++)
+        good = sums_once(comm, &sums[k], context, send, recv);
+    free(send);
+    free(recv);
+    return good;
+}
+
+/* The same, by lki_combine() over all vectors at once. */
+static void expect(hashes *h, uint32_t size)
+{
+    unsigned char *all[HOSTED_MAX], *out = malloc(MOST * 8);
+    const void    *from[HOSTED_MAX];
+
+    for (uint32_t rank = 0; rank < size; rank++)
+        from[rank] = all[rank] = malloc(MOST * 8);
+    for (size_t k = 0; k < SUMS; k++) {
+        size_t width = lk_dtype_bytes(sums[k].dtype), each = sums[k].count / size;
+        for (uint32_t rank = 0; rank < size; rank++)
+            plain_fill(sums[k].dtype, all[rank], sums[k].count, rank + 100 * size);
+        lki_combine(sums[k].dtype, sums[k].op, size, from, sums[k].count, out);
+        h->all[size / 2][1] ^= lki_xxh3(out, sums[k].count * width);
+        for (uint32_t rank = 0; rank < size; rank++) {
+            h->all[rank][0] ^= lki_xxh3(out, sums[k].count * width);
+            h->all[rank][2] ^= lki_xxh3(out + rank * each * width, each * width);
+        }
+    }
+    for (uint32_t rank = 0; rank < size; rank++)
+        free(all[rank]);
+    free(out);
+}
+
+static void every_exact_algorithm_has_the_same_bits(void **state)
+{
+    static const char *const algorithms[] = {
+        NULL,
+        "all_reduce:direct,reduce:direct,reduce_scatter:direct",
+        "all_reduce:linear,reduce:linear",
+        "all_reduce:tree,reduce:tree",
+        "all_reduce:double_tree",
+        "all_reduce:halving",
+    };
+    static const size_t segments[] = { 0, 4096, 1000 };
+    uint32_t            turn       = 0;
+
+    (void)state;
+    for (size_t n = 0; n < SIZES; n++) {
+        hashes want = { 0 };
+        expect(&want, sizes[n]);
+        for (size_t a = 0; a < sizeof algorithms / sizeof algorithms[0]; a++, turn++) {
+            hashes got = { 0 };
+            hosted h   = { .hosts = sizes[n], .each = 1, .seed = turn,
+                           .algorithms    = algorithms[a],
+                           .segment_bytes = segments[sizes[n] > 9 ? 0 : turn % 3] };
+            assert_true(hosted_all(h, sums_all, &got));
+            assert_memory_equal(&got, &want, sizeof got);
+        }
+    }
+}
+
+static void a_ring_differs(void **state)
+{
+    (void)state;
+    for (uint32_t size = 3; size <= 9; size += 3) {
+        hashes want = { 0 }, got = { 0 };
+        hosted h = { .hosts = size, .each = 1, .algorithms = "all_reduce:ring" };
+        expect(&want, size);
+        assert_true(hosted_all(h, sums_all, &got));
+        assert_int_not_equal(got.all[0][0], want.all[0][0]);
+        for (uint32_t rank = 0; rank < size; rank++) { /* but all ranks have the same */
+            assert_int_equal(got.all[rank][0], got.all[0][0]);
+            assert_int_equal(got.all[rank][2], want.all[rank][2]);
+        }
+    }
+}
+
+/* ---- Bytes ------------------------------------------------------------------------------- */
+
+typedef enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } what;
+
+typedef struct {
+    const char *algorithm;
+    what        what;
+    lk_dtype    dtype;
+    size_t      each, bytes; /* elements of a slice; that each rank must send */
+} budget;
+
+static bool sends(lk_comm *comm, void *context)
+{
+    const budget *b     = context;
+    size_t        total = b->each * lk_comm_size(comm), width = lk_dtype_bytes(b->dtype);
+    void         *send = calloc(total, width), *recv = calloc(total, width);
+    uint64_t      before = lki_wire_count(comm->self->wire).bytes_sent;
+    lk_status     st;
+
+    CHECK(send != NULL && recv != NULL);
+    if (b->what == ALL_REDUCE)
+        st = lk_all_reduce(comm, send, recv, total, b->dtype, LK_SUM);
+    else if (b->what == REDUCE_SCATTER)
+        st = lk_reduce_scatter(comm, send, recv, b->each, b->dtype, LK_SUM);
+    else
+        st = lk_all_gather(comm, send, recv, b->each * width);
+    uint64_t sent = lki_wire_count(comm->self->wire).bytes_sent - before;
+    free(send);
+    free(recv);
+    CHECK(st == LK_OK);
+    if (sent != b->bytes)
+        fprintf(stderr, "%s: %llu bytes, not %zu\n", b->algorithm, (unsigned long long)sent,
+                b->bytes);
+    CHECK(sent == b->bytes);
+    return true;
+}
+
+static void check_budget(uint32_t size, budget b)
+{
+    hosted h = { .hosts = size, .each = 1, .algorithms = b.algorithm,
+                 .segment_bytes = (size_t)size << 16 }; /* every rank has the same part of it */
+    assert_true(hosted_all(h, sends, &b));
+}
+
+/* Messages small and large, in one segment and in several. */
+static void bytes_sent_are_those_of_the_formulas(void **state)
+{
+    static const uint32_t some[] = { 1, 2, 3, 4, 7, 8 };
+    (void)state;
+    for (size_t k = 0; k < sizeof some / sizeof some[0]; k++) {
+        uint32_t N = some[k];
+        for (size_t each = 64; each <= 32768 * 2; each *= 1024) {
+            size_t half = (N - 1) * each;
+            check_budget(N, (budget){ "all_reduce:direct", ALL_REDUCE, LK_F32, each, 8 * half });
+            check_budget(N, (budget){ "all_reduce:direct", ALL_REDUCE, LK_BF16, each, 4 * half });
+            check_budget(N, (budget){ "all_reduce:ring", ALL_REDUCE, LK_F32, each, 8 * half });
+            if (N > 1) /* FP32 after the first hop */
+                check_budget(N, (budget){ "all_reduce:ring", ALL_REDUCE, LK_F16, each,
+                                          2 * each + 4 * (N - 2) * each + 2 * half });
+            check_budget(N, (budget){ "reduce_scatter:direct", REDUCE_SCATTER, LK_BF16, each,
+                                      2 * half });
+            check_budget(N, (budget){ "all_gather:direct", ALL_GATHER, LK_U8, each, half });
+            check_budget(N, (budget){ "all_gather:ring", ALL_GATHER, LK_U8, each, half });
+            if ((N & (N - 1)) == 0 && N > 1) /* FP32 after the first round of halving */
+                check_budget(N, (budget){ "all_reduce:halving", ALL_REDUCE, LK_BF16, each,
+                                          N * each + 4 * (N / 2 * each - each) + 2 * half });
+        }
+    }
+}
+
+/* ---- Options ----------------------------------------------------------------------------- */
+
+static void wrong_names_are_refused(void **state)
+{
+    static const char *const wrong[][2] = {
+        { "all_reduce", "OPERATION:ALGORITHM" },      { "all_reduce:fast", "has no \"fast\"" },
+        { "broadcast:halving", "linear, tree" },      { "reduce:direct,x:y", "\"x:y\"" },
+        { "all_reduce:ring,,", "OPERATION:ALGORITHM" },
+    };
+    lk_comm *comm;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
+        lk_comm_options options = { .algorithms = wrong[k][0] };
+        assert_int_equal(lk_comm_open_threads(&comm, 1, &options), LK_EINVAL);
+        assert_non_null(strstr(lk_error_last()->message, wrong[k][1]));
+        assert_null(comm);
+    }
+}
+
+static bool asks_for_another(lk_comm *comm, void *context)
+{
+    float a = 1;
+    (void)context;
+    if (lk_comm_rank(comm) == 1)
+        comm->self->tuning.forced[LKI_OP_ALL_REDUCE] = &lki_method_tree;
+    lk_status st = lk_all_reduce(comm, &a, &a, 1, LK_F32, LK_SUM);
+    st           = st == LK_OK ? lk_barrier(comm) : st;
+    CHECK(st == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "rank 1 is in all_reduce #1 (F32 sum, 1 elements) by "
+                                           "tree") != NULL);
+    return true;
+}
+
+static void ranks_must_ask_for_the_same(void **state)
+{
+    (void)state;
+    assert_true(hosted_all((hosted){ .hosts = 3, .each = 1 }, asks_for_another, NULL));
+}
+
+/* Measures, explains, and reads what was written. */
+static bool tunes(lk_comm *comm, void *context)
+{
+    const char  *path = context;
+    lk_algorithm list[8];
+    uint32_t     count, chosen = 0;
+    lki_model    read;
+
+    CHECK(lk_comm_tune(comm, path) == LK_OK);
+    CHECK(lki_model_read(&read, path) == LK_OK);
+    CHECK(read.alpha > 0 && read.beta > 0);
+    CHECK(lk_comm_explain(comm, "all_reduce", 1 << 20, list, 8, &count) == LK_OK && count == 6);
+    for (uint32_t i = 0; i < count; i++) {
+        chosen += list[i].chosen;
+        CHECK(list[i].seconds > 0);
+        CHECK(list[i].exact == (strcmp(list[i].name, "ring") != 0));
+        CHECK(list[i].exact || !list[i].chosen);
+    }
+    CHECK(chosen == 1);
+    CHECK(lk_comm_explain(comm, "fly", 1, list, 8, &count) == LK_EINVAL && count == 0);
+    CHECK(lk_barrier(comm) == LK_OK);
+    return true;
+}
+
+static void constants_are_measured(void **state)
+{
+    char path[] = "/tmp/lockstep-tuning-XXXXXX";
+    int  fd     = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_true(hosted_all((hosted){ .hosts = 3, .each = 1 }, tunes, path));
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 2 }, tunes, path));
+    (void)close(fd);
+    (void)unlink(path);
+}
+
+static void wrong_files_are_refused(void **state)
+{
+    static const char *const wrong[] = { "alpha x\n", "delta 1\n", "beta -1\n", "alpha 1e-5 2\n" };
+    char                     path[] = "/tmp/lockstep-tuning-XXXXXX";
+    int                      fd     = mkstemp(path);
+    lki_model                model;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
+        assert_int_equal(pwrite(fd, wrong[k], strlen(wrong[k]), 0), strlen(wrong[k]));
+        assert_int_equal(ftruncate(fd, (off_t)strlen(wrong[k])), 0);
+        assert_int_equal(lki_model_read(&model, path), LK_EFORMAT);
+        assert_non_null(strstr(lk_error_last()->message, ":1: "));
+    }
+    (void)close(fd);
+    (void)unlink(path);
+    assert_int_equal(lki_model_read(&model, path), LK_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_names_are_refused),
+        cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(ranks_must_ask_for_the_same),
+        cmocka_unit_test(constants_are_measured),
+        cmocka_unit_test(a_ring_differs),
+        cmocka_unit_test(bytes_sent_are_those_of_the_formulas),
+        cmocka_unit_test(every_exact_algorithm_has_the_same_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
