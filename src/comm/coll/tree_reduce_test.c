@@ -2,7 +2,8 @@
  *
  * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
  *         map of virtual workers to ranks, every slicing; with many operations open at once,
- *         completed in any order; and tells when the nodes do not cover the tree.
+ *         completed in any order; and tells when the nodes do not cover the tree.  Between hosts
+ *         the bytes are those of the formula.
  * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
  *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
  *         must match the same reference, all match each other.
@@ -304,6 +305,25 @@ static bool notices_other_slices(lk_comm *comm, void *context)
     return true;
 }
 
+/* On a host of one rank the leaf is held there and on the other hosts, else already twice there. */
+static bool notices_twice(lk_comm *comm, void *context)
+{
+    lk_arena *arena;
+    float     out[8];
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "twice", 4096) == LK_OK);
+    CHECK(all_have_come(comm));
+    lk_tree_node node  = { 2, 1, lk_arena_data(arena) };
+    lk_slice     slice = { .first = 0, .count = 8, .owner = 0 };
+    lk_tree_op   op    = { .leaves = 4, .elements = 8, .nodes = &node, .node_count = 1,
+                           .slices = &slice, .slice_count = 1, .out = out };
+    CHECK(lk_tree_reduce(comm, &op) == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "up to 0 once") != NULL ||
+          strstr(lk_error_last()->message, "virtual worker 2 is held twice") != NULL);
+    CHECK(lk_barrier(comm) == LK_EMISMATCH);
+    return true;
+}
+
 static const hosted shapes[] = { { .hosts = 2, .each = 1 },
                                  { .hosts = 5, .each = 1, .seed = 1 },
                                  { .hosts = 2, .each = 2 },
@@ -341,6 +361,100 @@ static void large_slices(void **state)
         assert_true(hosted_all(shapes[k], cuts_large_slices, NULL));
 }
 
+/* ---- What travels between hosts ---------------------------------------------------------- */
+
+typedef struct {
+    uint32_t leaves;
+    size_t   elements; /* of two slices, which every number of hosts here divides */
+    uint64_t slack;    /* bytes: large slices go in pieces, which not every one does */
+} traffic;
+
+/* The subtrees of which this host holds every leaf, when ranks hold contiguous ranges. */
+static uint32_t subtrees_here(const lk_comm *comm, uint32_t leaves)
+{
+    uint32_t size = lk_comm_size(comm), host = lk_comm_host(comm, lk_comm_rank(comm));
+    map      m    = { .leaves = leaves };
+
+    for (uint32_t v = 0; v < leaves; v++)
+        m.owner[v] = lk_comm_host(comm, v * size / leaves) == host;
+    return gather_nodes(&m, 1, 0, leaves) ? m.node_count : 0;
+}
+
+/* To each rank of another host that owns what one here owns goes a set of leaves. */
+static uint64_t bytes_of_sets(const lk_comm *comm, uint32_t leaves)
+{
+    uint32_t mine    = lk_comm_local_size(comm, lk_comm_host(comm, lk_comm_rank(comm)));
+    uint64_t largest = 0, sets = 0;
+
+    for (uint32_t h = 0; h < lk_comm_hosts(comm); h++)
+        largest = lk_comm_local_size(comm, h) > largest ? lk_comm_local_size(comm, h) : largest;
+    for (uint32_t h = 0; h < lk_comm_hosts(comm); h++) {
+        uint32_t theirs = lk_comm_local_size(comm, h);
+        for (uint32_t pair = 0; pair < mine * theirs; pair++) {
+            bool share = false;
+            for (uint32_t owner = 0; owner < largest; owner++)
+                share = share || (owner % mine == pair / theirs && owner % theirs == pair % theirs);
+            sets += share && h != lk_comm_host(comm, lk_comm_rank(comm));
+        }
+    }
+    return sets * ((leaves + 63) / 64) * sizeof(uint64_t);
+}
+
+static bool sum_of_host(lk_comm *comm, uint64_t mine, uint64_t *sum)
+{
+    uint64_t all[HOSTED_MAX];
+
+    CHECK(lk_all_gather(comm, &mine, all, sizeof mine) == LK_OK);
+    *sum = 0;
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        if (lk_comm_host(comm, rank) == lk_comm_host(comm, lk_comm_rank(comm)))
+            *sum += all[rank];
+    return true;
+}
+
+/* Every element is summed on one host: the others send it their subtrees, and get the sum. */
+static bool sends_what_it_should(lk_comm *comm, void *context)
+{
+    const traffic *t    = context;
+    map            m    = { .leaves = t->leaves };
+    uint32_t       size = lk_comm_size(comm), hosts = lk_comm_hosts(comm), seed = 0;
+    size_t         part = 5 * t->elements, half = t->elements / 2;
+    lk_slice       slices[2] = { { 0, half, 0 }, { half, half, 1 } };
+    uint64_t       sent;
+    lk_arena      *arena;
+
+    CHECK(lk_comm_arena(&arena, comm, "traffic", part * sizeof(float) * size) == LK_OK);
+    float *memory = (float *)lk_arena_data(arena) + part * lk_comm_rank(comm);
+    choose_owners(&m, CONTIGUOUS, size, &seed);
+    CHECK(gather_nodes(&m, lk_comm_rank(comm), 0, m.leaves) && m.node_count <= 5);
+    fill_nodes(&m, memory, t->elements, 1);
+    lk_tree_op op = { .leaves = m.leaves, .elements = t->elements, .nodes = m.nodes,
+                      .node_count = m.node_count, .slices = slices, .slice_count = 2,
+                      .out = memory };
+    uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
+    CHECK(lk_tree_reduce(comm, &op) == LK_OK);
+    sent = lki_wire_count(comm->self->wire).bytes_sent - before;
+    if (!slices_are_right(comm, &op, 1) || !sum_of_host(comm, sent, &sent))
+        return false;
+    uint64_t want = bytes_of_sets(comm, m.leaves) + (subtrees_here(comm, m.leaves) + 1)
+                    * (hosts - 1) * t->elements * sizeof(float) / hosts;
+    CHECK(sent + t->slack >= want && sent <= want + t->slack);
+    return true;
+}
+
+static void hosts_send_what_they_should(void **state)
+{
+    static const traffic jobs[] = {
+        { 8, 60, 0 }, { 12, 9600, 0 }, { 8, 960000, 64 }, { 9, 960000, 64 }
+    };
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++)
+        for (size_t k = 0; k < 4; k++) {
+            traffic t = jobs[k];
+            assert_true(hosted_all(shapes[i], sends_what_it_should, &t));
+        }
+}
+
 static void same_bits_for_every_map(void **state)
 {
     (void)state;
@@ -374,6 +488,7 @@ static void bad_calls_are_refused(void **state)
     for (size_t k = 0; k < SHAPES; k++) {
         assert_true(hosted_all(shapes[k], refuses_bad_nodes, NULL));
         assert_true(hosted_all(shapes[k], notices_a_gap, NULL));
+        assert_true(hosted_all(shapes[k], notices_twice, NULL));
         assert_true(hosted_all(shapes[k], notices_other_slices, NULL));
     }
 }
@@ -385,6 +500,7 @@ int main(void)
         cmocka_unit_test(same_bits_for_every_map),
         cmocka_unit_test(many_open_in_any_order),
         cmocka_unit_test(large_slices),
+        cmocka_unit_test(hosts_send_what_they_should),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
