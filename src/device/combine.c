@@ -11,6 +11,11 @@
  *
  * The loops are compiled for several instruction sets, which changes nothing but their speed.
  *
+ * Where the result also goes to other ranks, the most common case (two FP32 vectors, two results)
+ * stores each line twice while it is in a register; all else is copied block by block.  Lines of
+ * the other rank's vector are in its caches, written: up to FETCH_BYTES they are fetched ahead,
+ * ready to be written, which saves asking for them twice.  Longer vectors are in memory anyway.
+ *
  * Cost:  elements are taken in blocks that stay in the first-level cache, as in reduce.c: every
  *        input is read once and the output written once.
  * Order: elementwise, hence the same bits for every cut of the elements and of the work.
@@ -25,7 +30,10 @@
 #include "device/combine_loops.h"
 #include "device/reduce.h"
 
-enum { BLOCK_BYTES = 4096 }; /* of accumulators; each level of the tree holds one */
+enum {
+    BLOCK_BYTES = 4096,    /* of accumulators; each level of the tree holds one */
+    FETCH_BYTES = 2 << 20, /* two such slices fit a second-level cache and what is shared behind */
+};
 
 /* ---- Names and checks -------------------------------------------------------------------- */
 
@@ -141,25 +149,57 @@ void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *c
     lki_combine_by(lki_combine_best(), dtype, op, leaves, from, count, out);
 }
 
+void lki_combine_all(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
+                     size_t count, void *const *out, uint32_t out_count)
+{
+    lki_combine_all_by(lki_combine_best(), dtype, op, leaves, from, count, out, out_count);
+}
+
+/* Whether two leaves are joined as they are. */
+static bool is_plain_pair(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves)
+{
+    return leaves == 2 && type->load == NULL && op.kind <= LK_REDUCE_MAX;
+}
+
 void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
                     const void *const *from, size_t count, void *out)
+{
+    if (is_plain_pair(&table[dtype], op, leaves))
+        table[dtype].combine[op.kind](count, from[0], from[1], out);
+    else
+        lki_combine_all_by(table, dtype, op, leaves, from, count, &out, 1);
+}
+
+void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op,
+                        uint32_t leaves, const void *const *from, size_t count, void *const *out,
+                        uint32_t out_count)
 {
     const lki_type_loops *type   = &table[dtype];
     bool                  premul = op.kind == LK_REDUCE_PREMUL_SUM, avg = op.kind == LK_REDUCE_AVG;
     size_t                block  = BLOCK_BYTES / type->accumulator;
     LK_ASSERT(leaves > 0 && type->width > 0 && (unsigned)op.kind <= LK_REDUCE_PREMUL_SUM);
 
+    if (is_plain_pair(type, op, leaves) && out_count == 2 && op.kind == LK_REDUCE_SUM &&
+        type->sum_twice != NULL) {
+        type->sum_twice(count, from[0], from[1], out[0], out[1], count * type->width <= FETCH_BYTES);
+        return;
+    }
     evaluation e = {
         .type         = type,
         .combine      = type->combine[premul || avg ? LK_REDUCE_SUM : op.kind],
         .load         = premul ? type->load_scaled : type->load,
         .store        = avg ? type->store_scaled : type->store,
         .load_factor  = op.factor,
-        .store_factor = lki_combine_share(type, op, leaves),
+        .store_factor = !avg ? 1 : type->accumulator == 4 ? (double)(1.0f / (float)leaves)
+                                                          : 1.0 / (double)leaves,
         .from         = from,
     };
     for (; e.at < count; e.at += block) {
         e.n = lki_min(block, count - e.at);
-        evaluate_root(&e, leaves, (unsigned char *)out + e.at * type->width);
+        unsigned char *mine = (unsigned char *)out[0] + e.at * type->width;
+        evaluate_root(&e, leaves, mine);
+        for (uint32_t k = 1; k < out_count; k++)
+            if (out[k] != out[0])
+                memcpy((unsigned char *)out[k] + e.at * type->width, mine, e.n * type->width);
     }
 }

@@ -14,6 +14,10 @@ LK_NODISCARD lk_status lki_combine_check(lk_dtype dtype, lk_reduce_op op);
 void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
                  size_t count, void *out);
 
+/* The same into `out_count` places, of which the first is mine and the others are other ranks'. */
+void lki_combine_all(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
+                     size_t count, void *const *out, uint32_t out_count);
+
 /* "sum"; "?" for a value that is no kind. */
 const char *lki_reduce_name(uint64_t kind);
 

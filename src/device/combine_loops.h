@@ -9,12 +9,17 @@ typedef void (*lki_combine_loop)(size_t n, const void *left, const void *right, 
 /* Elements to accumulators, and back; `factor` is multiplied with. */
 typedef void (*lki_convert_loop)(size_t n, const void *from, double factor, void *to);
 
+/* Sums into two places; `fetch`: the lines of `copy` are in another core's cache. */
+typedef void (*lki_twice_loop)(size_t n, const void *left, const void *right, void *out,
+                               void *copy, bool fetch);
+
 typedef struct {
     size_t           width, accumulator; /* bytes */
     bool             integer;
     lki_combine_loop combine[4];         /* sum, product, min, max */
     lki_convert_loop load, load_scaled;  /* load is NULL where elements are accumulators ... */
     lki_convert_loop store, store_scaled; /* ... and store, where they need no change */
+    lki_twice_loop   sum_twice;          /* NULL where there is none */
 } lki_type_loops;
 
 /* By lk_dtype. */
@@ -29,7 +34,10 @@ const lki_type_loops *lki_combine_best(void);
 /* What the root is multiplied with when it is stored: 1, or an average's 1 / leaves. */
 double lki_combine_share(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves);
 
-/* lki_combine() by given loops. */
+/* lki_combine() and lki_combine_all() by given loops. */
+void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op,
+                        uint32_t leaves, const void *const *from, size_t count, void *const *out,
+                        uint32_t out_count);
 void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
                     const void *const *from, size_t count, void *out);
 

@@ -60,6 +60,48 @@ static void check_one(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, si
     free(want);
 }
 
+/* Into several places at once, of which the first may be a leaf and another one as well. */
+static void check_all(bench *b, lk_dtype d, lk_reduce_op op, uint32_t leaves, size_t count,
+                      uint32_t places)
+{
+    const void *from[LEAVES_MAX];
+    void       *out[LEAVES_MAX];
+    size_t      bytes = count * lk_dtype_bytes(d);
+    char       *want  = malloc(bytes + 1);
+
+    for (uint32_t k = 0; k < leaves; k++) {
+        plain_fill(d, b->data[k], count, k + 100 * leaves);
+        from[k] = b->data[k];
+    }
+    lki_combine_by(b->loops, d, op, leaves, from, count, want);
+    for (uint32_t k = 0; k < places; k++)
+        out[k] = k == 0 ? (void *)b->out : (void *)b->data[k - 1];
+    lki_combine_all_by(b->loops, d, op, leaves, from, count, out, places);
+    for (uint32_t k = 0; k < places; k++)
+        assert_memory_equal(out[k], want, bytes);
+    for (uint32_t k = 0; k < leaves; k++) /* again, all in place */
+        plain_fill(d, b->data[k], count, k + 100 * leaves);
+    for (uint32_t k = 0; k < places; k++)
+        out[k] = b->data[k];
+    lki_combine_all_by(b->loops, d, op, leaves, from, count, out, places);
+    for (uint32_t k = 0; k < places; k++)
+        assert_memory_equal(out[k], want, bytes);
+    free(want);
+}
+
+static void into_several_places(bench *b)
+{
+    static const size_t counts[] = { 0, 1, 15, 16, 17, 255, 1000, COUNT_MAX };
+
+    for (size_t d = 0; d < PLAIN_DTYPES; d++)
+        for (size_t k = 0; k < OPS; k++)
+            for (uint32_t leaves = 1; leaves <= 4; leaves++)
+                for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+                    for (uint32_t places = 1; places <= leaves; places++)
+                        if (possible(plain_dtypes[d], ops[k]))
+                            check_all(b, plain_dtypes[d], ops[k], leaves, counts[c], places);
+}
+
 static void every_type_and_kind(bench *b)
 {
     static const size_t counts[] = { 0, 1, 2, 7, 64, 1000, COUNT_MAX };
@@ -77,6 +119,7 @@ static void by_portable_loops(void **state)
     bench *b = *state;
     b->loops = lki_combine_portable;
     every_type_and_kind(b);
+    into_several_places(b);
 }
 
 static void by_narrower_loops(void **state)
@@ -84,8 +127,10 @@ static void by_narrower_loops(void **state)
 #if defined(__x86_64__)
     bench *b = *state;
     b->loops = lki_combine_avx2;
-    if (__builtin_cpu_supports("avx2"))
-        every_type_and_kind(b);
+    if (!__builtin_cpu_supports("avx2"))
+        return;
+    every_type_and_kind(b);
+    into_several_places(b);
 #else
     (void)state;
 #endif
@@ -96,6 +141,7 @@ static void by_the_best_loops(void **state)
     bench *b = *state;
     b->loops = lki_combine_best();
     every_type_and_kind(b);
+    into_several_places(b);
 }
 
 /* ---- Conversions ------------------------------------------------------------------------- */
