@@ -5,7 +5,7 @@
  *
  *   slot     up to LKI_BODY_BYTES: payloads travel in the slots, everybody sums everything.
  *   direct   all buffers in arenas: the owner of a slice reads it from all `send` buffers and
- *            writes the sum into all `recv` buffers, block by block while it is in cache.
+ *            writes the sum into all `recv` buffers.
  *   staged   else: chunk after chunk through the staging buffers.  The owner of a slice leaves
  *            its sum in its own staging buffer, and everybody copies it from there.
  *
@@ -31,9 +31,6 @@
 #include "device/combine.h"
 
 #include <string.h>
-
-/* Of a slice: what was summed is still in the first cache when it is copied. */
-enum { BLOCK_BYTES = 8192 };
 
 /* ---- Parts ------------------------------------------------------------------------------- */
 
@@ -125,38 +122,25 @@ static void act_slot(lk_request *r)
 
 /* ---- direct ------------------------------------------------------------------------------ */
 
-/* Writes the block at `at` of the receivers' vectors; where I am none, the first of them. */
-static void direct_block(lk_request *r, size_t at, size_t count, void *const *recv)
-{
-    lk_comm       *comm   = r->comm;
-    const void   **blocks = comm->pointers, **send = blocks + comm->size;
-    size_t         offset = at * r->reduce.width, bytes = count * r->reduce.width;
-    uint32_t       mine = receives(r, comm->rank) ? comm->rank : r->root;
-    unsigned char *out  = (unsigned char *)recv[mine] + offset;
-
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        blocks[rank] = (const unsigned char *)send[rank] + offset;
-    sum(r, blocks, out, count);
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        if (recv[rank] != NULL && recv[rank] != recv[mine])
-            memcpy((unsigned char *)recv[rank] + offset, out, bytes);
-}
-
 static void act_direct(lk_request *r)
 {
     lk_comm     *comm  = r->comm;
-    const void **send  = comm->pointers + comm->size;
+    const void **send  = comm->pointers;
     void       **recv  = comm->targets;
-    size_t       block = BLOCK_BYTES / r->reduce.width, first, end;
+    size_t       width = r->reduce.width, first, end;
+    uint32_t     receivers = 0;
 
-    for (uint32_t rank = 0; rank < comm->size; rank++) {
-        lki_reach reach = lki_reach_of(r, rank);
-        send[rank]      = lki_place_data(comm, reach.send);
-        recv[rank]      = receives(r, rank) ? lki_place_data(comm, reach.recv) : NULL;
-    }
     slice_of(r, r->reduce.count, comm->rank, &first, &end);
-    for (size_t at = first; at < end; at += block)
-        direct_block(r, at, lki_min(block, end - at), recv);
+    if (first == end)
+        return;
+    for (uint32_t i = 0; i < comm->size; i++) {
+        uint32_t  rank  = (comm->rank + i) % comm->size; /* mine is the first */
+        lki_reach reach = lki_reach_of(r, rank);
+        send[rank]      = (unsigned char *)lki_place_data(comm, reach.send) + first * width;
+        if (receives(r, rank))
+            recv[receivers++] = (unsigned char *)lki_place_data(comm, reach.recv) + first * width;
+    }
+    lki_combine_all(r->reduce.dtype, r->reduce.op, comm->size, send, end - first, recv, receivers);
 }
 
 /* ---- staged ------------------------------------------------------------------------------ */
