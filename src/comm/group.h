@@ -39,7 +39,7 @@ enum {
     LKI_IN_FLIGHT   = 64,    /* operations that may be open at once */
     LKI_LINE        = 64,
     LKI_WORD_BYTES  = 32,    /* payload that fits beside the flag */
-    LKI_BODY_BYTES  = 448,   /* payload that travels in a slot; LK_TREE_NODES_MAX nodes fit */
+    LKI_BODY_BYTES  = 1080,  /* payload that travels in a slot: 1 KiB, LK_TREE_NODES_MAX nodes */
     LKI_STAGES      = 3,     /* staging buffers a rank: see coll/all_reduce.c */
     LKI_STAGE_BYTES = 65536, /* three of them from each of two ranks fit a 1 MiB cache */
 };
