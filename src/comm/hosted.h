@@ -12,7 +12,7 @@ enum { HOSTED_MAX = 32 };
 typedef struct {
     uint32_t hosts;
     uint32_t each;       /* ranks on a host */
-    uint32_t fewer;      /* so many less on the last one */
+    uint32_t fewer, fewer_first; /* so many less on the last, on the first */
     uint32_t timeout_ms; /* 0: 20 s */
     uint64_t seed;
     lki_sim **sim;       /* NULL, or where to say what simulates */
@@ -47,7 +47,13 @@ static inline void *hosted_thread(void *argument)
 
 static inline uint32_t hosted_size(hosted h)
 {
-    return h.hosts * h.each - h.fewer;
+    return h.hosts * h.each - h.fewer - h.fewer_first;
+}
+
+/* The first rank of a host, or how many there are. */
+static inline uint32_t hosted_first(hosted h, uint32_t host)
+{
+    return host == 0 ? 0 : host == h.hosts ? hosted_size(h) : host * h.each - h.fewer_first;
 }
 
 /* Ranks that wait for each other by shared memory, too, cannot share the processor by a baton. */
@@ -77,7 +83,7 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
                                 .algorithms = h.algorithms };
 
     for (uint32_t host = 0; host < h.hosts; host++) {
-        uint32_t   first = host * h.each, count = host + 1 < h.hosts ? h.each : size - first;
+        uint32_t   first = hosted_first(h, host), count = hosted_first(h, host + 1) - first;
         lki_roster roster = { .world = size, .first = first, .count = count };
         lk_comm   *comms[HOSTED_MAX];
         if (lki_comm_open_roster(comms, roster, &options) != LK_OK)

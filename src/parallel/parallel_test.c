@@ -1,7 +1,8 @@
-/* parallel_test.c -- the promise, on made-up gradients: any N gives the bits of `single`.
+/* parallel_test.c -- the promise, on made-up gradients: any N, anywhere, gives the bits of `single`.
  *
  * Method: gradients are pure functions of (step, virtual worker, micro-batch, element, value of
- * the parameter), with a wide spread of exponents so that order shows.  Ranks are threads.
+ * the parameter), with a wide spread of exponents so that order shows.  Ranks are threads, on one
+ * host, or on several whose messages travel over a simulated transport.
  * Negative controls: other trees, swapped leaves and other folds must give another hash.
  */
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "comm/hosted.h"
 #include "lockstep/parallel.h"
 
 enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
@@ -44,6 +46,7 @@ static const lk_parallel_state running[] = { { "mean", 7, 0, 0.1f }, { "var", 20
 typedef enum {
     NOTHING,
     SWAP_TWO_LEAVES,
+    SWAP_HOSTS, /* the last leaf of the first of two hosts and the first of the second */
     CORRUPT,
     NOT_FINITE,
     OTHER_SHAPE,
@@ -57,17 +60,18 @@ typedef enum {
 typedef struct {
     lk_parallel_options options;
     uint32_t            ranks;
+    hosted              hosts; /* none: one host */
     mischief            mischief;
     bool                announce; /* call grad_ready and progress as an engine would */
-} world;
+} crew;
 
 typedef struct {
-    const world *world;
-    lk_comm     *comm;
-    lk_status    status;
-    lk_error     error;
-    char         hash[65];
-    uint32_t     ran[64], ran_count; /* virtual workers, in order */
+    const crew *crew;
+    lk_comm    *comm;
+    lk_status   status;
+    lk_error    error;
+    char        hash[65];
+    uint32_t    ran[64], ran_count; /* virtual workers, in order */
 } rank_run;
 
 static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
@@ -79,11 +83,18 @@ static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     return value;
 }
 
-static void add_gradients(lk_parallel *p, const world *w, uint32_t step, lk_parallel_turn turn)
+static uint32_t swapped(uint32_t v, uint32_t a, uint32_t b)
 {
-    uint32_t v = turn.virtual_worker;
-    if (w->mischief == SWAP_TWO_LEAVES && w->options.virtual_workers > 2)
-        v = v == 1 ? 2 : v == 2 ? 1 : v;
+    return v == a ? b : v == b ? a : v;
+}
+
+static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_parallel_turn turn)
+{
+    uint32_t v = turn.virtual_worker, half = w->options.virtual_workers / 2;
+    if (w->mischief == SWAP_TWO_LEAVES)
+        v = swapped(v, 1, 2);
+    if (w->mischief == SWAP_HOSTS)
+        v = swapped(v, half - 1, half);
     /* the default order of terms: parameters from last to first, last use first */
     static const uint32_t param_of[TERMS] = { 3, 2, 1, 0, 0 };
     for (uint32_t t = 0; t < TERMS; t++) {
@@ -123,20 +134,20 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
 {
     lk_parallel_turn turn;
     lk_step_result   result;
-    bool             out_of_turn = run->world->mischief == OUT_OF_TURN;
+    bool             out_of_turn = run->crew->mischief == OUT_OF_TURN;
     if (out_of_turn)
         LK_TRY(call_out_of_turn(p, false));
     LK_TRY(lk_parallel_begin(p, step));
     while (lk_parallel_next(p, &turn)) {
         if (step == 0 && turn.micro_index == 0)
             run->ran[run->ran_count++] = turn.virtual_worker;
-        add_gradients(p, run->world, step, turn);
+        add_gradients(p, run->crew, step, turn);
         lk_parallel_report(p, (double)noise(turn.virtual_worker, step, 9, turn.micro_index), 3, 3,
                            1);
         if (out_of_turn)
             LK_TRY(call_out_of_turn(p, true));
     }
-    if (run->world->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
+    if (run->crew->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
         ((float *)(uintptr_t)lk_parallel_param(p, 1))[4096 + 7] += 1.0f;
     LK_TRY(lk_parallel_finish(p, 0.01, &result));
     lki_sha256_add(hash, &result.loss, sizeof result.loss);
@@ -144,7 +155,7 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
     return LK_OK;
 }
 
-static lk_status hash_values(lk_parallel *p, const world *w, lki_sha256 *hash)
+static lk_status hash_values(lk_parallel *p, const crew *w, lki_sha256 *hash)
 {
     for (uint32_t i = 0; i < PARAMS; i++)
         for (uint32_t which = 0; which <= lk_optimizer_state_count(&w->options.optimizer); which++)
@@ -157,7 +168,7 @@ static lk_status hash_values(lk_parallel *p, const world *w, lki_sha256 *hash)
 
 static lk_status train(rank_run *run, lk_parallel **out)
 {
-    const world *w = run->world;
+    const crew *w = run->crew;
     lki_sha256   hash;
     lk_param     mine[PARAMS];
     memcpy(mine, model, sizeof model);
@@ -197,14 +208,22 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-static void run_world(const world *w, rank_run runs[RANKS_MAX])
+static bool rank_on_host(lk_comm *comm, void *context)
+{
+    rank_run *run = (rank_run *)context + lk_comm_rank(comm);
+    run->comm     = comm;
+    (void)rank_main(run);
+    return true;
+}
+
+static void run_on_one_host(const crew *w, rank_run runs[RANKS_MAX])
 {
     lk_comm        *comms[RANKS_MAX] = { NULL };
     pthread_t       threads[RANKS_MAX];
     lk_comm_options options = { .timeout_ms = 20000 };
     assert_int_equal(lk_comm_open_threads(comms, w->ranks, &options), LK_OK);
     for (uint32_t r = 0; r < w->ranks; r++) {
-        runs[r] = (rank_run){ .world = w, .comm = comms[r] };
+        runs[r].comm = comms[r];
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &runs[r]), 0);
     }
     for (uint32_t r = 0; r < w->ranks; r++)
@@ -213,9 +232,19 @@ static void run_world(const world *w, rank_run runs[RANKS_MAX])
         lk_comm_free(comms[r]);
 }
 
-static world make_world(const char *strategy, uint32_t leaves, uint32_t ranks)
+static void run_crew(const crew *w, rank_run runs[RANKS_MAX])
 {
-    return (world){ .ranks   = ranks,
+    for (uint32_t r = 0; r < w->ranks; r++)
+        runs[r] = (rank_run){ .crew = w };
+    if (w->hosts.hosts == 0)
+        run_on_one_host(w, runs);
+    else
+        assert_true(hosted_all(w->hosts, rank_on_host, runs));
+}
+
+static crew make_crew(const char *strategy, uint32_t leaves, uint32_t ranks)
+{
+    return (crew){ .ranks   = ranks,
                     .options = { .strategy        = strategy,
                                  .virtual_workers = leaves,
                                  .micro_count     = 2,
@@ -226,12 +255,19 @@ static world make_world(const char *strategy, uint32_t leaves, uint32_t ranks)
                                  .state_count     = 2 } };
 }
 
-/* Runs a world that must succeed, checks who ran what, and leaves its hash. */
-static void hash_of(const world *w, char hash[65])
+static crew make_hosted(uint32_t leaves, hosted hosts)
+{
+    crew w  = make_crew("ddp", leaves, hosted_size(hosts));
+    w.hosts = hosts;
+    return w;
+}
+
+/* Runs a crew that must succeed, checks who ran what, and leaves its hash. */
+static void hash_of(const crew *w, char hash[65])
 {
     static rank_run runs[RANKS_MAX];
     uint32_t        next = 0;
-    run_world(w, runs);
+    run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)
             print_message("rank %u: %s\n", r, runs[r].error.message);
@@ -251,12 +287,40 @@ static void any_number_of_workers_gives_the_bits_of_single(void **state)
     static const uint32_t leaves[] = { 1, 2, 3, 5, 8, 12 };
     for (size_t i = 0; i < sizeof leaves / sizeof leaves[0]; i++) {
         char  want[65], got[65];
-        world single = make_world("single", leaves[i], 1);
+        crew single = make_crew("single", leaves[i], 1);
         hash_of(&single, want);
         for (uint32_t ranks = 1; ranks <= leaves[i]; ranks++) {
-            world ddp    = make_world("ddp", leaves[i], ranks);
+            crew ddp = make_crew("ddp", leaves[i], ranks);
             ddp.announce = ranks % 2 == 0;
             hash_of(&ddp, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
+static const hosted shapes[] = {
+    { .hosts = 2, .each = 1, .seed = 1 },
+    { .hosts = 2, .each = 2, .seed = 2 },
+    { .hosts = 2, .each = 3, .seed = 3 },
+    { .hosts = 3, .each = 1, .seed = 4 },
+    { .hosts = 2, .each = 2, .fewer_first = 1, .seed = 5 },
+    { .hosts = 3, .each = 3, .fewer = 2, .seed = 6 },
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void several_hosts_give_the_bits_of_single(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+        char want[65], got[65];
+        crew single = make_crew("single", leaves, 1);
+        hash_of(&single, want);
+        for (size_t i = 0; i < SHAPES; i++) {
+            crew w                       = make_hosted(leaves, shapes[i]);
+            w.announce                   = i % 2 == 0;
+            w.options.bucket_bytes       = i % 3 == 0 ? 0 : 17000;
+            w.options.first_bucket_bytes = w.options.bucket_bytes / 2;
+            hash_of(&w, got);
             assert_string_equal(got, want);
         }
     }
@@ -267,10 +331,10 @@ static void buckets_do_not_change_bits(void **state)
     (void)state;
     static const size_t caps[] = { 1, 17000, 40000, 1 << 20 };
     char                want[65], got[65];
-    world               single = make_world("single", 8, 1);
+    crew single = make_crew("single", 8, 1);
     hash_of(&single, want);
     for (size_t i = 0; i < sizeof caps / sizeof caps[0]; i++) {
-        world ddp                      = make_world("ddp", 8, 3);
+        crew ddp = make_crew("ddp", 8, 3);
         ddp.announce                   = true;
         ddp.options.bucket_bytes       = caps[i];
         ddp.options.first_bucket_bytes = caps[i] / 2 + 1;
@@ -283,10 +347,10 @@ static void sgd_and_no_clipping_too(void **state)
 {
     (void)state;
     char  want[65], got[65];
-    world single             = make_world("single", 5, 1);
+    crew single = make_crew("single", 5, 1);
     single.options.optimizer = (lk_optimizer){ .kind = LK_SGD, .momentum = 0.9, .nesterov = true };
     single.options.clip_norm = 0;
-    world ddp                = single;
+    crew ddp = single;
     ddp.options.strategy     = "ddp";
     ddp.ranks                = 4;
     hash_of(&single, want);
@@ -299,13 +363,17 @@ static void other_orders_give_other_bits(void **state)
 {
     (void)state;
     char  want[65], got[65];
-    world right = make_world("ddp", 8, 2);
+    crew right = make_crew("ddp", 8, 2);
     hash_of(&right, want);
-    world swapped    = right;
+    crew swapped = right;
     swapped.mischief = SWAP_TWO_LEAVES;
     hash_of(&swapped, got);
     assert_string_not_equal(got, want);
-    world folded               = make_world("ddp", 4, 2); /* another tree over the same samples */
+    crew between     = make_hosted(8, shapes[1]);
+    between.mischief = SWAP_HOSTS;
+    hash_of(&between, got);
+    assert_string_not_equal(got, want);
+    crew folded = make_crew("ddp", 4, 2); /* another tree over the same samples */
     folded.options.micro_count = 4;
     hash_of(&folded, got);
     assert_string_not_equal(got, want);
@@ -320,17 +388,27 @@ static const rank_run *first_cause(const rank_run *runs, uint32_t ranks, lk_stat
     return runs;
 }
 
-static void fails_with(mischief what, lk_status status, const char *text)
+static void crew_fails_with(const crew *w, lk_status status, const char *text)
 {
     static rank_run runs[RANKS_MAX];
-    world           w = make_world("ddp", 6, 3);
-    w.mischief        = what;
-    run_world(&w, runs);
-    const rank_run *cause = first_cause(runs, w.ranks, status);
+    run_crew(w, runs);
+    const rank_run *cause = first_cause(runs, w->ranks, status);
     if (strstr(cause->error.message, text) == NULL)
         fail_msg("'%s' does not say '%s'", cause->error.message, text);
-    for (uint32_t r = 0; r < w.ranks; r++)
+    for (uint32_t r = 0; r < w->ranks; r++)
         assert_int_not_equal(runs[r].status, LK_OK);
+}
+
+/* On one host, on hosts of one rank, and where rank 1 is on the other host. */
+static void fails_with(mischief what, lk_status status, const char *text)
+{
+    crew w     = make_crew("ddp", 6, 3);
+    w.mischief = what;
+    crew_fails_with(&w, status, text);
+    w.hosts = (hosted){ .hosts = 3, .each = 1, .seed = 7 };
+    crew_fails_with(&w, status, text);
+    w.hosts = (hosted){ .hosts = 2, .each = 2, .fewer_first = 1, .seed = 8 };
+    crew_fails_with(&w, status, text);
 }
 
 static void names_memory_that_changed(void **state)
@@ -374,7 +452,7 @@ static void refuses_a_thread_that_rounds_otherwise(void **state)
 static void refuses_calls_out_of_turn(void **state)
 {
     char  want[65], got[65];
-    world single = make_world("single", 8, 1), ddp = make_world("ddp", 8, 3);
+    crew single = make_crew("single", 8, 1), ddp = make_crew("ddp", 8, 3);
     (void)state;
     hash_of(&single, want);
     ddp.announce             = true;
@@ -388,8 +466,8 @@ static void refuses_more_workers_than_virtual_workers(void **state)
 {
     (void)state;
     static rank_run runs[RANKS_MAX];
-    world           w = make_world("ddp", 2, 3);
-    run_world(&w, runs);
+    crew w = make_crew("ddp", 2, 3);
+    run_crew(&w, runs);
     assert_int_equal(runs[0].status, LK_EINVAL);
     assert_non_null(strstr(runs[0].error.message, "raise --virtual-workers"));
 }
@@ -398,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_workers_gives_the_bits_of_single),
+        cmocka_unit_test(several_hosts_give_the_bits_of_single),
         cmocka_unit_test(buckets_do_not_change_bits),
         cmocka_unit_test(sgd_and_no_clipping_too),
         cmocka_unit_test(other_orders_give_other_bits),
