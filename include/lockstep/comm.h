@@ -198,21 +198,21 @@ LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_
 
 /* ---- Algorithms over several hosts ------------------------------------------------------- */
 
-/* Collective.  Measures the constants by which algorithms are chosen from here on, between rank 0 and
- * a rank on another host; rank 0 writes them to the file `path`, unless that is NULL.  LK_EINVAL
- * where all ranks are on one host. */
+/* Collective.  Measures the constants by which algorithms are chosen from here on, between rank 0
+ * and a rank on another host; rank 0 writes them to the file `path`, unless that is NULL.
+ * LK_EINVAL where all ranks are on one host. */
 LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 
 typedef struct {
     const char *name;    /* "direct", "ring" ... */
-    bool        exact;   /* the bits are those of the canonical tree; else only taken when asked for */
+    bool        exact;   /* the bits of the canonical tree; else only taken when asked for */
     bool        chosen;
     double      seconds; /* that it takes, by the constants */
 } lk_algorithm;
 
 /* The algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 a rank (of all parts
- * together where data is in parts).  *count is how many there are, 0 where all ranks are on one host;
- * the first `capacity` of them are in `out`. */
+ * together where data is in parts).  *count is how many there are, 0 where all ranks are on one
+ * host; the first `capacity` of them are in `out`. */
 LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *operation,
                                               size_t bytes, lk_algorithm *out, uint32_t capacity,
                                               uint32_t *count);

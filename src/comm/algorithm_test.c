@@ -1,8 +1,8 @@
 /* algorithm_test.c -- every algorithm on the wire: the same bits, and the bytes that it says.
  *
  * Goal:    whichever exact algorithm is asked for, however many ranks there are and wherever the
- *          vector is cut, a reduction has the same bits; NaN, infinities and zeros of both signs are
- *          among the inputs.  What the wire counts as sent is what the formulas say, to the byte.
+ *          vector is cut, a reduction has the same bits; NaN, infinities and zeros of both signs
+ *          are among the inputs.  What the wire counts as sent is what the formulas say.
  *          Ranks that ask for different algorithms are told.
  * Method:  hosted.h with one rank a host; results are compared as hashes of all bytes.
  * Control: the ring differs for sums of floats from 3 ranks on.
@@ -236,7 +236,7 @@ static bool asks_for_another(lk_comm *comm, void *context)
     lk_status st = lk_all_reduce(comm, &a, &a, 1, LK_F32, LK_SUM);
     st           = st == LK_OK ? lk_barrier(comm) : st;
     CHECK(st == LK_EMISMATCH);
-    CHECK(strstr(lk_error_last()->message, "rank 1 is in all_reduce #1 (F32 sum, 1 elements) by "
+    CHECK(strstr(lk_error_last()->message, "rank 1 is in all_reduce #0 (F32 sum, 1 elements) by "
                                            "tree") != NULL);
     return true;
 }

@@ -90,15 +90,14 @@ lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint3
 {
     const char *text = options == NULL ? NULL : options->algorithms;
 
-    *out = (lki_tuning){ .model = assumed };
+    *out = (lki_tuning){ .model     = assumed,
+                         .of_a_file = options != NULL && options->tuning != NULL };
     while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
         LK_TRY(force(out, text, length));
         text += length + (text[length] == ',');
     }
-    if (options != NULL && options->tuning != NULL && rank == 0)
-        return lki_model_read(&out->model, options->tuning);
-    return LK_OK;
+    return out->of_a_file && rank == 0 ? lki_model_read(&out->model, options->tuning) : LK_OK;
 }
 
 lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name)
@@ -204,8 +203,8 @@ lk_status lki_model_write(const lki_model *model, const char *path)
 
     if (file == NULL)
         return lk_fail(LK_EIO, "tuning file %s: %s", path, strerror(errno));
-    bool good = fprintf(file, "# seconds: a message, one more at once, a byte sent, a byte summed\n")
-                > 0;
+    bool good = fputs("# seconds: a message, one more at once, a byte sent, a byte summed\n", file)
+                >= 0;
     for (size_t i = 0; i < 4; i++)
         good = fprintf(file, "%s %.4g\n", names[i], *constant(&copy, i)) > 0 && good;
     if (fclose(file) != 0 || !good)

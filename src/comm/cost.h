@@ -20,6 +20,7 @@ typedef struct {
     lki_model                model;
     const struct lki_method *forced[LKI_TUNING_OPS]; /* by lki_op_kind; NULL = the cheapest */
     size_t                   segment_bytes;          /* 0 = the default */
+    bool                     of_a_file;              /* the model is, on rank 0 */
 } lki_tuning;
 
 /* Reads what the options say.  LK_EINVAL for algorithms that do not exist, or not for this; a file
@@ -31,7 +32,7 @@ LK_NODISCARD lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *o
 const struct lki_method *lki_tuning_choose(const lki_tuning *tuning,
                                            const struct lki_problem *problem);
 
-/* An operation (lki_op_kind) by its name; whether what ranks give, or get, is in parts.  LK_EINVAL. */
+/* An operation (lki_op_kind) by its name; whether what ranks give, or get, is in parts. */
 LK_NODISCARD lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name);
 
 /* Whether it combines elements. */

@@ -452,7 +452,9 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
         lk_comm_free(local);
         return st;
     }
-    st = lk_broadcast(*out, &local->self->tuning.model, sizeof local->self->tuning.model, 0);
+    lki_tuning *tuning = &local->self->tuning;
+    if (tuning->of_a_file)
+        st = lk_broadcast(*out, &tuning->model, sizeof tuning->model, 0);
     if (st != LK_OK) {
         lk_comm_free(*out);
         *out = NULL;

@@ -120,7 +120,8 @@ static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *o
                           .dtype  = LK_F32,
                           .op     = LK_SUM,
                           .width  = sizeof(float),
-                          .bytes  = (divided ? bytes / comm->size : bytes) / sizeof(float) * sizeof(float),
+                          .bytes  = lki_round_up(divided ? bytes / comm->size : bytes,
+                                                 sizeof(float)),
                           .window = SIZE_MAX };
     return LK_OK;
 }
@@ -136,15 +137,17 @@ lk_status lk_comm_explain(const lk_comm *comm, const char *operation, size_t byt
         return LK_OK;
     const lki_tuning *tuning = &comm->self->tuning;
     const lki_method *chosen = lki_tuning_choose(tuning, &problem);
+    bool              sums   = lki_tuning_sums(problem.kind);
     for (size_t i = 0; lki_methods[i] != NULL; i++) {
         const lki_method *method = lki_methods[i];
         if (!method->can(&problem))
             continue;
         if (*count < capacity)
             out[*count] = (lk_algorithm){ .name    = method->name,
-                                          .exact   = method->exact || !lki_tuning_sums(problem.kind),
+                                          .exact   = method->exact || !sums,
                                           .chosen  = method == chosen,
-                                          .seconds = lki_tuning_seconds(tuning, method, &problem) };
+                                          .seconds = lki_tuning_seconds(tuning, method,
+                                                                        &problem) };
         ++*count;
     }
     return LK_OK;
