@@ -167,6 +167,27 @@ static lk_status other_length(simulated *s, lki_message *m)
     return await_failure(s);
 }
 
+static lk_status other_length_longer(simulated *s, lki_message *m)
+{
+    LK_TRY(begin(s, 0, LKI_OP_SCATTER, 16, m, 17 - s->rank));
+    if (s->rank == 0)
+        lki_wire_send(s->wire, m);
+    else
+        lki_wire_receive(s->wire, m);
+    return await_failure(s);
+}
+
+/* Rank 1 begins late, ends at once, and then needs nobody: it tells rank 0, who asked long ago. */
+static lk_status ends_alone(simulated *s, lki_message *m)
+{
+    LK_TRY(begin(s, 0, LKI_OP_REDUCE, 16, m, 16));
+    if (s->rank == 0)
+        lki_wire_receive(s->wire, m);
+    else
+        LK_TRY(lki_wire_end(s->wire, &m->op));
+    return await_failure(s);
+}
+
 static const quarrel quarrels[] = {
     { "count", other_count, "rank 0 is in broadcast #0 (100 bytes from rank 0); rank 1 is in "
                             "broadcast #0 (200 bytes from rank 0)", 0 },
@@ -191,6 +212,10 @@ static const quarrel quarrels[] = {
                                     "gather #0 (16 bytes to rank 0), but their", 0 },
     { "length", other_length, "rank 0 is in scatter #0 (16 bytes from rank 0); rank 1 is in "
                               "scatter #0 (16 bytes from rank 0), but their", 0 },
+    { "length, parked", other_length_longer, "rank 0 is in scatter #0 (16 bytes from rank 0); rank "
+                                             "1 is in scatter #0 (16 bytes", 3000 },
+    { "ends alone, late", ends_alone, "rank 0 is in reduce #0 (F32 sum, 16 elements to rank 0); "
+                                      "rank 1 is in reduce #0", 7000 },
 };
 
 static bool quarrel_main(simulated *s, void *context)
@@ -450,12 +475,48 @@ static void goodbyes(void **state)
     }
 }
 
+/* Rank 1 listens, says nothing, and closes: that is in order until rank 0 needs it. */
+static bool only_listens(simulated *s, void *context)
+{
+    lki_wire_op op    = op_of(0, LKI_OP_SEND, 4);
+    uint32_t    value = 5;
+    lki_message m     = message_of(op, 1 - s->rank, 0, &value, sizeof value);
+
+    (void)context;
+    CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
+    if (s->rank == 0)
+        lki_wire_send(s->wire, &m);
+    else
+        lki_wire_receive(s->wire, &m);
+    CHECK(sim_await(s, &m) == LK_OK && lki_wire_end(s->wire, &op) == LK_OK);
+    CHECK(s->rank == 0 || s->wire->counts.frames_sent == 0);
+    while (s->rank == 0 && lki_wire_now_ms(s->wire) < 5000)
+        CHECK(sim_progress(s, 1000) == LK_OK);
+    if (s->rank == 1)
+        return true;
+    m.op.seq = 1;
+    CHECK(lki_wire_begin(s->wire, &m.op) == LK_OK);
+    lki_wire_send(s->wire, &m);
+    CHECK(await_failure(s) == LK_EPEER && lki_wire_culprit(s->wire) == 1);
+    return strstr(lk_error_last()->message, "rank 1 is gone, last heard of in no operation: "
+                                            "stream 0 from rank 1 was closed") != NULL;
+}
+
+static void listeners_go_in_silence(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        lki_sim_options options = { .ranks = 2, .streams = 1, .seed = seed };
+        assert_true(simulate(&options, only_listens, NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_sides_are_named), cmocka_unit_test(late_is_no_failure),
         cmocka_unit_test(all_hear_of_it),       cmocka_unit_test(a_failure_stays),
-        cmocka_unit_test(goodbyes),
+        cmocka_unit_test(goodbyes),             cmocka_unit_test(listeners_go_in_silence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

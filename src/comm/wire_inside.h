@@ -20,7 +20,7 @@ enum {
     LKI_WIRE_GROUPS     = 1024,       /* that are remembered though nothing is open in them */
     LKI_WIRE_BUCKETS    = 256,
     LKI_WIRE_WINDOW     = 256 * 1024, /* eager bytes from one peer that may be parked */
-    LKI_WIRE_ANNOUNCED  = 65536,      /* announcements from one peer that may be parked */
+    LKI_WIRE_ANNOUNCED  = 16384,      /* announcements from one peer that may be parked */
     LKI_WIRE_INPUT      = 512,        /* bytes that are read ahead */
     LKI_WIRE_TURN_BYTES = 1024 * 1024, /* that one stream moves before the next one's turn */
     LKI_WIRE_READY      = 64,

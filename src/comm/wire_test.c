@@ -237,7 +237,7 @@ static bool streams_small(simulated *s, void *context)
         CHECK(sim_await(s, &m) == LK_OK && value == i);
     }
     CHECK(lki_wire_end(s->wire, &op) == LK_OK);
-    CHECK(s->wire->counts.frames_sent + s->wire->counts.frames_received < 5100);
+    CHECK(s->rank == 1 || s->wire->counts.frames_sent == 5000); /* none had to be announced */
     return true;
 }
 
