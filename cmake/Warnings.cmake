@@ -12,7 +12,7 @@ target_compile_options(lk_warnings INTERFACE
   -Wwrite-strings -Wcast-qual -Wpointer-arith -Wformat=2 -Wimplicit-fallthrough -Wswitch-enum
   -Wframe-larger-than=16384
   $<$<C_COMPILER_ID:GNU>:-Wlogical-op -Wduplicated-cond -Wjump-misses-init -Wno-psabi>
-  $<$<C_COMPILER_ID:Clang>:-Wcomma -Wno-gnu-zero-variadic-macro-arguments>
+  $<$<C_COMPILER_ID:Clang>:-Wcomma -Wno-gnu-zero-variadic-macro-arguments -Wno-psabi>
   $<$<BOOL:${LK_WERROR}>:-Werror>)
 target_compile_definitions(lk_warnings INTERFACE _GNU_SOURCE)
 if(LK_SANITIZE)

@@ -46,7 +46,7 @@ static lk_status exchange(lk_comm *comm, uint32_t peer, unsigned char *data, siz
 static lk_status fastest(lk_comm *comm, uint32_t peer, unsigned char *data, size_t bytes,
                          uint32_t count, uint32_t tries, double *out)
 {
-    *out = INFINITY;
+    *out = HUGE_VAL;
     for (uint32_t i = 0; i < tries; i++) {
         double seconds;
         LK_TRY(exchange(comm, peer, data, bytes, count, &seconds));
@@ -58,7 +58,7 @@ static lk_status fastest(lk_comm *comm, uint32_t peer, unsigned char *data, size
 static double summing(unsigned char *data)
 {
     const void *from[2] = { data, data + SUMMED };
-    double      least   = INFINITY;
+    double      least   = HUGE_VAL;
 
     memset(data, 0, 2 * SUMMED);
     for (int i = 0; i < TRIES; i++) {
