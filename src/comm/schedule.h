@@ -138,10 +138,11 @@ void lki_schedule_compute(const lki_schedule *s, const lki_action *action, const
 
 /* ---- Algorithms (algorithm/) ------------------------------------------------------------- */
 
-/* What the busiest rank does: what the model of costs multiplies its constants with. */
+/* The sum over rounds of what the busiest rank sends, or receives: what the model of costs
+ * multiplies its constants with. */
 typedef struct {
-    double rounds, messages; /* one after the other; sent */
-    double bytes;            /* sent */
+    double rounds, messages;
+    double bytes;
     double combined;         /* bytes of elements that are read to be combined */
 } lki_work;
 

@@ -431,10 +431,105 @@ static void bytes_are_those_of_the_formulas(void **state)
     close_office(o);
 }
 
+enum { ROUNDS = 128 };
+
+/* What a rank does in one round; what the busiest does. */
+typedef struct {
+    double sends, receives, sent, received, combined;
+} effort;
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static void add_rank(const desk *d, effort busiest[ROUNDS])
+{
+    effort rounds[ROUNDS] = { 0 };
+
+    for (size_t k = 0; k < d->schedule.count; k++) {
+        const lki_action *a = &d->schedule.actions[k];
+        effort           *e = &rounds[a->round];
+        e->sends += a->kind == LKI_ACT_SEND;
+        e->receives += a->kind == LKI_ACT_RECEIVE;
+        e->sent += a->kind == LKI_ACT_SEND ? (double)a->bytes : 0;
+        e->received += a->kind == LKI_ACT_RECEIVE ? (double)a->bytes : 0;
+        if (a->kind == LKI_ACT_COMBINE)
+            e->combined += (double)(a->count * d->problem.width * a->term_count);
+    }
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        busiest[i].sends    = most(busiest[i].sends, most(rounds[i].sends, rounds[i].receives));
+        busiest[i].sent     = most(busiest[i].sent, most(rounds[i].sent, rounds[i].received));
+        busiest[i].combined = most(busiest[i].combined, rounds[i].combined);
+    }
+}
+
+static bool differs(double said, double is, bool even)
+{
+    return is > said * 1.0001 || (even && is < said * 0.9999);
+}
+
+/* What an algorithm says that it costs, against the sum over rounds of what the busiest rank does:
+ * never less, and just that where N is a power of two. */
+static void check_work(office *o, const lki_method *method, const job *j)
+{
+    effort   busiest[ROUNDS] = { 0 };
+    lki_work is              = { 0 };
+    size_t   offsets[RANKS_MAX + 1];
+    bool     even = (j->size & (j->size - 1)) == 0;
+
+    set_up(o, j, offsets);
+    if (!method->can(&o->desks[0].problem))
+        return;
+    lki_work said = method->work(&o->desks[0].problem);
+    for (uint32_t r = 0; r < j->size; r++) {
+        desk *d           = &o->desks[r];
+        d->problem.window = SIZE_MAX;
+        build_one(d, method);
+        add_rank(d, busiest);
+        free(d->base[LKI_SCRATCH]);
+        free(d->nodes);
+        lki_schedule_free(&d->schedule);
+    }
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        is.rounds += busiest[i].sends > 0;
+        is.messages += busiest[i].sends;
+        is.bytes += busiest[i].sent;
+        is.combined += busiest[i].combined;
+    }
+    if (differs(said.rounds, is.rounds, even) || differs(said.messages, is.messages, even) ||
+        differs(said.bytes, is.bytes, even) || differs(said.combined, is.combined, even))
+        fail_msg("%s: kind %d on %u ranks, %s: %g rounds, %g messages, %g bytes, %g combined; says "
+                 "%g, %g, %g, %g", method->name, (int)j->kind, j->size, lk_dtype_name(j->dtype),
+                 is.rounds, is.messages, is.bytes, is.combined, said.rounds, said.messages,
+                 said.bytes, said.combined);
+}
+
+static void algorithms_say_what_they_cost(void **state)
+{
+    static const lki_op_kind kinds[] = { LKI_OP_ALL_REDUCE, LKI_OP_REDUCE,  LKI_OP_REDUCE_SCATTER,
+                                         LKI_OP_ALL_GATHER, LKI_OP_GATHER,  LKI_OP_SCATTER,
+                                         LKI_OP_ALL_TO_ALL, LKI_OP_BROADCAST, LKI_OP_BARRIER };
+    office *o = open_office();
+
+    (void)state;
+    for (size_t n = 1; n < SIZES; n++)
+        for (size_t m = 0; lki_methods[m] != NULL; m++)
+            for (size_t k = 0; k < 9; k++)
+                for (int wide = 0; wide < 2; wide++) {
+                    job j = { .kind = kinds[k], .size = sizes[n], .op = LK_SUM,
+                              .dtype = wide == 0 ? LK_F32 : LK_BF16,
+                              .count = 288 * (k < 2 ? sizes[n] : 1) };
+                    check_work(o, lki_methods[m], &j);
+                }
+    close_office(o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_the_formulas),
+        cmocka_unit_test(algorithms_say_what_they_cost),
         cmocka_unit_test(a_barrier_is_one),
         cmocka_unit_test(every_move),
         cmocka_unit_test(a_ring_is_not_exact),

@@ -126,10 +126,9 @@ static bool can(const lki_problem *p)
 static lki_work work(const lki_problem *p)
 {
     double others = p->size - 1, n = (double)lki_problem_longest(p);
-    bool   whole = p->kind == LKI_OP_ALL_REDUCE, reduce = p->kind == LKI_OP_REDUCE;
 
-    if (whole || reduce)
-        return (lki_work){ 2, whole ? 2 * others : others, 2 * others / p->size * n, n };
+    if (p->kind == LKI_OP_ALL_REDUCE || p->kind == LKI_OP_REDUCE)
+        return (lki_work){ 2, 2 * others, 2 * others / p->size * n, n };
     if (p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V)
         return (lki_work){ 1, others, others * n, p->size * n };
     return (lki_work){ 1, others, others * n, 0 };

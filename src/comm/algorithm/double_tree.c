@@ -17,8 +17,8 @@
  * root comes back the same way; a rank that is a node gets it as such, and only rank 0, which is
  * none in the first tree, and the last rank, which is none in the second, as leaves.
  *
- * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction; 3 n
- *          bytes in all where N is a power of two.  Partials of 16-bit types travel as FP32.
+ * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction, at
+ *          most 2 1/2 n bytes in all where N is a power of two.  Partials of 16-bit types travel as FP32.
  * Order:   the canonical tree: exact.
  * Memory:  three halves of a segment of accumulators, for each tree.
  * Source:  the idea of two trees from Sanders, Speck, Traff, "Two-tree algorithms for full
@@ -206,11 +206,11 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    double rounds = height(p->size), n = (double)p->bytes;
+    double rounds = height(p->size), n = (double)p->bytes, more = rounds - 1;
     double wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
 
-    return (lki_work){ 2 * rounds, 8, (rounds > 1 ? n / 2 + wide * n / 2 : n / 2) + 1.5 * n,
-                       3 * n };
+    return (lki_work){ 2 * rounds, 4 * rounds - 2, n / 2 + more * wide * n + more * n + n / 2,
+                       rounds * n };
 }
 
 const lki_method lki_method_double_tree = {

@@ -171,7 +171,7 @@ static void twice(const state *t, uint32_t round)
     for (uint32_t j = b->bits; j-- > 0;) {
         uint32_t  there = t->q ^ UINT32_C(1) << j;
         lki_range have = range_of(t, t->q, j + 1), comes = range_of(t, there, j + 1);
-        lki_schedule_round(t->s, round + b->bits - 1 - j);
+        lki_schedule_round(t->s, round + t->blocks[0].bits - 1 - j);
         lki_schedule_send(t->s, b->first + there, in_user(t, LKI_RECV_BUFFER, have),
                           have.bytes * t->p->width);
         lki_schedule_receive(t->s, b->first + there, in_user(t, LKI_RECV_BUFFER, comes),
@@ -211,15 +211,23 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    state t = { .p = p };
-    cut_blocks(&t);
-    double n = (double)p->bytes, blocks = t.count, bits = t.blocks[0].bits;
-    double size = (double)(UINT32_C(1) << t.blocks[0].bits), part = (size - 1) / size;
-    double unit = (double)lki_problem_partial(p, p->width) / (double)p->width;
-    double more = blocks > 1 ? n * unit : 0; /* of a small block: its whole vector */
+    state  t = { .p = p };
+    double n = (double)p->bytes, unit;
 
-    return (lki_work){ 2 * (bits + blocks - 1), 2 * (bits + blocks - 1),
-                       n / 2 + (part - 0.5) * n * unit + part * n + more, 2 * n + more };
+    cut_blocks(&t);
+    unit          = (double)lki_problem_partial(p, p->width) / (double)p->width;
+    double   bits = t.blocks[0].bits, part = 1 - 1 / (double)(UINT64_C(1) << t.blocks[0].bits);
+    lki_work w = { 2 * bits, 2 * bits, part * n, 2 * part * n };
+    w.bytes += bits > 0 ? n / 2 + (part - 0.5) * n * unit : 0;
+    for (uint32_t i = 0; i + 1 < t.count; i++) { /* a block and the next smaller one */
+        double few  = (double)(UINT64_C(1) << t.blocks[i + 1].bits);
+        double many = (double)(UINT64_C(1) << t.blocks[i].bits);
+        w.rounds += 2;
+        w.messages += 2 * many / few;
+        w.bytes += n / few * (1 + unit);
+        w.combined += 2 * n / many;
+    }
+    return w;
 }
 
 const lki_method lki_method_halving = {

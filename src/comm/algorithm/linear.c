@@ -141,9 +141,8 @@ static lki_work work(const lki_problem *p)
 {
     double others = p->size - 1, n = (double)lki_problem_longest(p);
     bool   reduces = p->kind == LKI_OP_REDUCE || p->kind == LKI_OP_ALL_REDUCE;
-    bool   one     = p->kind == LKI_OP_GATHER || p->kind == LKI_OP_REDUCE;
 
-    return (lki_work){ 1, one ? 1 : others, others * n, reduces ? p->size * n : 0 };
+    return (lki_work){ 1, others, others * n, reduces ? p->size * n : 0 };
 }
 
 const lki_method lki_method_linear = {

@@ -123,9 +123,9 @@ static lki_work work(const lki_problem *p)
            sums = (1 + (others - 1) * wide) / (others > 0 ? others : 1);
 
     if (p->kind == LKI_OP_ALL_REDUCE)
-        return (lki_work){ 2 * others, 2 * others, half * (1 + sums), 2 * n };
+        return (lki_work){ 2 * others, 2 * others, half * (1 + sums), 2 * half };
     if (p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V)
-        return (lki_work){ others, others, others * n * sums, 2 * p->size * n };
+        return (lki_work){ others, others, others * n * sums, 2 * others * n };
     return (lki_work){ others, others, others * n, 0 };
 }
 
