@@ -37,7 +37,8 @@ typedef struct {
                        int count, size_t *moved);
 
     /* Gives what has arrived; *moved is 0 where that is nothing.  LK_EPEER after the last byte of
-     * a stream that its writer has closed. */
+     * a stream that its writer has closed, and for a peer that is gone if there ever was a stream
+     * between the two, in whichever direction. */
     lk_status (*read)(lki_link *link, uint32_t peer, uint32_t stream, void *data, size_t bytes,
                       size_t *moved);
 

@@ -249,12 +249,44 @@ static void credit_comes_back(void **state)
     assert_true(simulate(&options, streams_small, NULL));
 }
 
+/* ---- Groups that come and go -------------------------------------------------------------- */
+
+/* Far more groups than are remembered: one after the other, while one stays in use. */
+static bool passes_groups(simulated *s, void *context)
+{
+    lki_wire_op stays = op_of(1, 5, LKI_OP_BARRIER, 0);
+
+    (void)context;
+    CHECK(lki_wire_begin(s->wire, &stays) == LK_OK);
+    for (uint64_t key = 2; key < 3 * LKI_WIRE_GROUPS; key++) {
+        lki_wire_op op    = op_of(key << 20, 0, LKI_OP_SPLIT, key);
+        uint64_t    value = s->rank == 0 ? key : 0;
+        lki_message m     = message_of(op, 1 - s->rank, 0, &value, sizeof value);
+        CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
+        if (s->rank == 0)
+            lki_wire_send(s->wire, &m);
+        else
+            lki_wire_receive(s->wire, &m);
+        CHECK(sim_await(s, &m) == LK_OK && value == key && lki_wire_end(s->wire, &op) == LK_OK);
+        CHECK(s->wire->group_count <= LKI_WIRE_GROUPS);
+    }
+    return lki_wire_end(s->wire, &stays) == LK_OK;
+}
+
+static void groups_are_forgotten(void **state)
+{
+    lki_sim_options options = { .ranks = 2, .streams = 1, .seed = 2 };
+
+    (void)state;
+    assert_true(simulate(&options, passes_groups, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_arrive),   cmocka_unit_test(messages_arrive_freely),
         cmocka_unit_test(many_operations),   cmocka_unit_test(parks_within_bounds),
-        cmocka_unit_test(credit_comes_back),
+        cmocka_unit_test(credit_comes_back), cmocka_unit_test(groups_are_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
