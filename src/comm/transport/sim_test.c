@@ -69,7 +69,7 @@ static void close_both(pair *p)
  * in. */
 static void bytes_in_order(void **state)
 {
-    unsigned char data[8000], got[8000];
+    unsigned char data[6000], got[6000];
 
     (void)state;
     for (size_t i = 0; i < sizeof data; i++)
