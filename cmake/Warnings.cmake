@@ -19,11 +19,6 @@ if(LK_SANITIZE)
   add_compile_options(-fsanitize=${LK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LK_SANITIZE})
 endif()
-if(LK_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL GNU)
-  # gcc's flow warnings see paths through the instrumentation that the program does not have.
-  target_compile_options(lk_warnings INTERFACE
-    -Wno-error=array-bounds -Wno-error=maybe-uninitialized -Wno-error=stringop-overflow)
-endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
