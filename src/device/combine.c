@@ -181,7 +181,8 @@ void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_o
 
     if (is_plain_pair(type, op, leaves) && out_count == 2 && op.kind == LK_REDUCE_SUM &&
         type->sum_twice != NULL) {
-        type->sum_twice(count, from[0], from[1], out[0], out[1], count * type->width <= FETCH_BYTES);
+        bool fetch = count * type->width <= FETCH_BYTES;
+        type->sum_twice(count, from[0], from[1], out[0], out[1], fetch);
         return;
     }
     evaluation e = {
