@@ -188,7 +188,7 @@ static lk_status publish(lk_request *request)
     return LK_OK;
 }
 
-/* One round and no lane: there is nothing that others could move forward meanwhile. */
+/* From beginning to end, outside the list. */
 static lk_status run_at_once(lk_request *request)
 {
     lk_comm *comm = request->comm;
@@ -196,10 +196,23 @@ static lk_status run_at_once(lk_request *request)
     LK_TRY(lki_await(comm, request->goal));
     LK_TRY(lki_op_compare(comm, &request->op));
     request->how->plan(request);
-    LK_TRY(request->how->act(request));
+    for (;;) {
+        LK_TRY(request->how->act(request));
+        if (++request->round == request->rounds)
+            break;
+        LK_TRY(lki_await(comm, lki_op_round(comm, &request->op, request->round)));
+    }
     complete_collective(request);
     lki_ring(comm);
     return LK_OK;
+}
+
+/* Whether nothing else can move while the request does: no other is open, or it has but one round
+ * and no lane. */
+static bool is_alone(const lk_request *request)
+{
+    return request->how->move == NULL && request->comm->span == NULL &&
+           (request->lane == LKI_LANE_NONE || request->comm->self->pending == 0);
 }
 
 lk_status lki_request_run(lk_request *request)
@@ -207,7 +220,7 @@ lk_status lki_request_run(lk_request *request)
     lk_status st   = publish(request);
     bool      span = request->comm->span != NULL;
 
-    if (st == LK_OK && request->lane == LKI_LANE_NONE && !span) {
+    if (st == LK_OK && is_alone(request)) {
         st = run_at_once(request);
     } else if (st == LK_OK) {
         enter(request);
