@@ -59,11 +59,6 @@ bool lki_board_valid(const lki_board *board, size_t bytes)
     return lki_roster_valid(roster) && bytes == lki_board_bytes(roster);
 }
 
-void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk)
-{
-    return lki_seat_of(comm, rank)->stages[chunk % LKI_STAGES];
-}
-
 /* ---- What the last operation of a rank was ----------------------------------------------- */
 
 typedef enum { NOTHING, BYTES, ELEMENTS, REDUCTION } unit;

@@ -29,6 +29,7 @@
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "comm/control.h"
@@ -260,16 +261,22 @@ static inline uint64_t lki_counter(const lk_comm *comm, uint32_t rank, size_t of
                                 memory_order_acquire);
 }
 
-/* What a wait is for: the counters at `offset` of ranks [first, end) reach `target`. */
+/* What a wait is for: the counters at `offset` of ranks [first, end) reach `target`.  Small, so
+ * that it is passed in registers. */
 typedef struct {
-    size_t   offset;
     uint64_t target;
-    uint32_t first, end;
+    uint32_t offset;
+    uint16_t first, end;
 } lki_goal;
+
+_Static_assert(LKI_RANKS_MAX <= UINT16_MAX, "ranks of a goal");
 
 static inline lki_goal lki_goal_all(const lk_comm *comm, size_t offset, uint64_t target)
 {
-    return (lki_goal){ .offset = offset, .target = target, .first = 0, .end = comm->size };
+    return (lki_goal){ .target = target,
+                       .offset = (uint32_t)offset,
+                       .first  = 0,
+                       .end    = (uint16_t)comm->size };
 }
 
 /* A communicator over `size` seats (NULL: over several hosts), of which `rank` is mine; world, key
@@ -303,7 +310,7 @@ int64_t lki_now_ms(void);
 /* Sleeps until this rank's bell is no longer `seen`, or for `ms`. */
 void lki_sleep(lk_comm *comm, uint32_t seen, int64_t ms);
 
-/* ---- Operations (slot.c) ----------------------------------------------------------------- */
+/* ---- Operations (slot.h) and requests (request.c) ---------------------------------------- */
 
 typedef struct {
     uint64_t  seq;
@@ -318,40 +325,26 @@ void lki_print_text(char *out, size_t bytes, lki_print print, uint64_t seq, uint
 /* Bytes that a rank gives (or gets from a root); 0 where `count` does not say. */
 uint64_t lki_print_bytes(lki_print print);
 
-lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root, uint64_t count);
-lki_print lki_print_reduce(lki_op_kind kind, lk_dtype dtype, lk_reduce_op op, uint32_t root,
-                           uint64_t count);
+static inline lki_print lki_print_make(lki_op_kind kind, lk_dtype dtype, uint32_t root,
+                                       uint64_t count)
+{
+    return (lki_print){
+        .what  = (uint64_t)kind | (uint64_t)dtype << 8 | (uint64_t)root << 32,
+        .count = count,
+        .hash  = 0,
+    };
+}
 
-/* Takes the next sequence number, waiting for room in the ring if need be. */
-LK_NODISCARD lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print);
+static inline lki_print lki_print_reduce(lki_op_kind kind, lk_dtype dtype, lk_reduce_op op,
+                                         uint32_t root, uint64_t count)
+{
+    lki_print print = lki_print_make(kind, dtype, root, count);
 
-/* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
-void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank, size_t bytes);
-
-/* Notes, for the messages of all and in the flight record, what this rank does now. */
-void lki_op_note(lk_comm *comm, lki_op *op);
-
-/* Lets the others see the fingerprint and payload. */
-void lki_op_publish(lk_comm *comm, lki_op *op);
-
-/* Reached when all have published. */
-lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op);
-
-/* Compares all fingerprints, once all have published. */
-LK_NODISCARD lk_status lki_op_compare(lk_comm *comm, const lki_op *op);
-
-/* Waits until all have published, and compares.  Not for what lki_progress() may close meanwhile:
- * the others are then free to use their slots again. */
-LK_NODISCARD lk_status lki_op_meet(lk_comm *comm, const lki_op *op);
-
-/* This rank has finished the first `rounds` rounds of the operation.  Reached when all have. */
-lki_goal lki_op_round(lk_comm *comm, const lki_op *op, uint64_t rounds);
-
-/* This rank will read nothing more of the operation's slots. */
-void lki_op_close(lk_comm *comm, const lki_op *op);
-
-/* The staging buffer of a rank for chunk number `chunk`. */
-void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk);
+    print.what |= (uint64_t)op.kind << 16;
+    if (op.kind == LK_REDUCE_PREMUL_SUM)
+        memcpy(&print.hash, &op.factor, sizeof print.hash);
+    return print;
+}
 
 /* Every rank tells its outcome: LK_OK where all succeeded, else the failure of the lowest rank
  * that failed, on all.  `mine` is the status of the call that just returned on this thread. */

@@ -16,6 +16,7 @@
 
 #include "comm/group.h"
 #include "comm/parcel.h"
+#include "comm/slot.h"
 
 typedef enum { LKI_LANE_NONE, LKI_LANE_STAGES, LKI_LANE_MAIL } lki_lane;
 

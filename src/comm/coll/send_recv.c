@@ -61,7 +61,10 @@ static uint64_t pieces_in(const lk_request *r, lki_place place)
 static lki_goal peer_goal(const lk_request *r, size_t field, uint64_t target)
 {
     size_t offset = mail_offset(r->comm, r->comm->rank) + field;
-    return (lki_goal){ .offset = offset, .target = target, .first = r->root, .end = r->root + 1 };
+    return (lki_goal){ .target = target,
+                       .offset = (uint32_t)offset,
+                       .first  = (uint16_t)r->root,
+                       .end    = (uint16_t)(r->root + 1) };
 }
 
 /* It is this message's turn, so it has a number. */

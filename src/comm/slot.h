@@ -1,0 +1,134 @@
+/* comm/slot.h -- the life of an operation: take a number, publish, meet, close.
+ *
+ * Inline, because a small call does nothing else: as functions of their own, which hand each
+ * other structures through memory, these few moves take as long as the cache line on its way
+ * from one rank to the other.
+ */
+#ifndef LKI_COMM_SLOT_H
+#define LKI_COMM_SLOT_H
+
+#include "comm/flight.h"
+#include "comm/group.h"
+
+static inline size_t lki_op_index(const lki_op *op)
+{
+    return (size_t)(op->seq % LKI_IN_FLIGHT);
+}
+
+/* Waits until the slot of the next operation may be used. */
+LK_NODISCARD lk_status lki_op_make_room(lk_comm *comm);
+
+/* Takes the next sequence number, waiting for room in the ring if need be. */
+LK_NODISCARD static inline lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print)
+{
+    if (lki_failed(comm))
+        return lki_group_failure(comm);
+    if (comm->seq >= comm->room + LKI_IN_FLIGHT)
+        LK_TRY(lki_op_make_room(comm));
+    op->seq        = comm->seq++;
+    op->print      = print;
+    op->flight     = 0;
+    lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
+    atomic_store_explicit(&slot->what, print.what, memory_order_relaxed);
+    atomic_store_explicit(&slot->count, print.count, memory_order_relaxed);
+    atomic_store_explicit(&slot->hash, print.hash, memory_order_relaxed);
+    return LK_OK;
+}
+
+/* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
+static inline void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank,
+                                   size_t bytes)
+{
+    lki_seat *seat  = lki_seat_of(comm, rank);
+    size_t    index = lki_op_index(op);
+    LK_ASSERT(bytes <= LKI_BODY_BYTES);
+    return bytes <= LKI_WORD_BYTES ? seat->slots[index].word : seat->bodies[index].bytes;
+}
+
+/* Notes, for the messages of all and in the flight record, what this rank does now. */
+static inline void lki_op_note(lk_comm *comm, lki_op *op)
+{
+    lki_rank *me = comm->me;
+    atomic_store_explicit(&me->what, op->print.what, memory_order_relaxed);
+    atomic_store_explicit(&me->count, op->print.count, memory_order_relaxed);
+    atomic_store_explicit(&me->group, comm->group, memory_order_relaxed);
+    atomic_store_explicit(&me->started, op->seq + 1, memory_order_relaxed);
+    if (comm->self->flight != NULL)
+        op->flight = lki_flight_begin(comm, op->print, op->seq);
+}
+
+/* Lets the others see the fingerprint and payload. */
+static inline void lki_op_publish(lk_comm *comm, lki_op *op)
+{
+    lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
+    lki_op_note(comm, op);
+    atomic_store_explicit(&slot->seq, op->seq + 1, memory_order_release);
+    comm->unrung = true;
+}
+
+/* Reached when all have published. */
+static inline lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op)
+{
+    size_t offset = offsetof(lki_seat, slots) + lki_op_index(op) * sizeof(lki_slot);
+    return lki_goal_all(comm, offset + offsetof(lki_slot, seq), op->seq + 1);
+}
+
+/* Compares all fingerprints, once all have published. */
+LK_NODISCARD static inline lk_status lki_op_compare(lk_comm *comm, const lki_op *op)
+{
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        const lki_slot *slot = &lki_seat_of(comm, rank)->slots[lki_op_index(op)];
+        if (atomic_load_explicit(&slot->what, memory_order_relaxed) != op->print.what
+            || atomic_load_explicit(&slot->count, memory_order_relaxed) != op->print.count
+            || atomic_load_explicit(&slot->hash, memory_order_relaxed) != op->print.hash)
+            return lki_fail_mismatch(comm, op, rank);
+    }
+    if (op->flight != 0)
+        lki_flight_met(comm->self->flight, op->flight);
+    return LK_OK;
+}
+
+/* Waits until all have published, and compares.  Not for what lki_progress() may close meanwhile:
+ * the others are then free to use their slots again. */
+LK_NODISCARD static inline lk_status lki_op_meet(lk_comm *comm, const lki_op *op)
+{
+    LK_TRY(lki_await(comm, lki_op_goal(comm, op)));
+    return lki_op_compare(comm, op);
+}
+
+/* This rank has finished the first `rounds` rounds of the operation.  Reached when all have. */
+static inline lki_goal lki_op_round(lk_comm *comm, const lki_op *op, uint64_t rounds)
+{
+    size_t   index  = lki_op_index(op);
+    size_t   offset = offsetof(lki_seat, bodies) + index * sizeof(lki_body);
+    uint64_t all    = comm->rounds[index] + rounds;
+
+    atomic_store_explicit(&comm->seat->bodies[index].rounds, all, memory_order_release);
+    comm->unrung = true;
+    return lki_goal_all(comm, offset + offsetof(lki_body, rounds), all);
+}
+
+/* This rank will read nothing more of the operation's slots. */
+static inline void lki_op_close(lk_comm *comm, const lki_op *op)
+{
+    uint64_t retired = atomic_load_explicit(&comm->seat->retired, memory_order_relaxed);
+
+    LK_ASSERT(op->seq >= retired && op->seq - retired < LKI_IN_FLIGHT);
+    comm->done |= UINT64_C(1) << (op->seq - retired);
+    while ((comm->done & 1) != 0) {
+        comm->done >>= 1;
+        retired++;
+    }
+    atomic_store_explicit(&comm->seat->retired, retired, memory_order_release);
+    comm->unrung = true;
+    if (op->flight != 0)
+        lki_flight_end(comm->self->flight, op->flight, LKI_FATE_COMPLETE);
+}
+
+/* The staging buffer of a rank for chunk number `chunk`. */
+static inline void *lki_stage(const lk_comm *comm, uint32_t rank, uint64_t chunk)
+{
+    return lki_seat_of(comm, rank)->stages[chunk % LKI_STAGES];
+}
+
+#endif
