@@ -203,6 +203,9 @@ LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_
  * LK_EINVAL where all ranks are on one host. */
 LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 
+/* From here on as if opened with these options.algorithms; NULL = none.  All ranks alike. */
+LK_API LK_NODISCARD lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms);
+
 typedef struct {
     const char *name;    /* "direct", "ring" ... */
     bool        exact;   /* the bits of the canonical tree; else only taken when asked for */

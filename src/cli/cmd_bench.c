@@ -47,7 +47,8 @@ typedef struct {
     const char *dtype, *flight;
     uint64_t    sizes[SIZES_MAX];
     uint32_t    size_count;
-    bool        json, foreign;
+    bool        json, foreign, explain;
+    const char *algorithm, *tune;
 } bench_options;
 
 #define AT(field) offsetof(bench_options, field)
@@ -132,6 +133,13 @@ static const lki_option table[] = {
     LKI_FLAG("foreign", AT(foreign), "buffers in ordinary memory, not in an arena"),
     LKI_STRING("flight", "DIR", AT(flight), NULL,
                "keep a record of what each worker did last, for inspect --flight DIR"),
+    { .name = "algorithm", .type = LKI_OPTION_STRING, .value = "NAME", .offset = AT(algorithm),
+      .preset = "the cheapest", .help = "over several hosts: direct, linear, tree, double_tree, "
+                                        "halving, ring, where OP has it" },
+    LKI_FLAG("explain", AT(explain), "over several hosts: time every algorithm that OP has, beside "
+                                     "what it was thought to take"),
+    { .name = "tune", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tune),
+      .help = "over several hosts: measure what algorithms are chosen by, and write it" },
     LKI_FLAG("json", AT(json), "one JSON object a size"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS", .offset = AT(timeout_ms),
       .range = &lki_range_positive, .preset = "30", .help = "how long ranks wait for each other" },
@@ -319,7 +327,8 @@ static void print_size(const bench *b, uint64_t bytes, uint32_t rounds, bool rig
     (void)fflush(stdout);
 }
 
-static lk_status bench_size(const bench *b, uint64_t bytes, bool *all_right)
+/* b->times of *rounds rounds, sorted. */
+static lk_status measure(const bench *b, uint64_t bytes, uint32_t *count, bool *right)
 {
     uint64_t  wanted = bytes > 0 ? ROUNDS_BYTES / bytes : ROUNDS_MAX;
     uint32_t  rounds = wanted < ROUNDS_MIN   ? ROUNDS_MIN
@@ -340,9 +349,48 @@ static lk_status bench_size(const bench *b, uint64_t bytes, bool *all_right)
     }
     if (status == LK_OK)
         status = merge_times(b, rounds);
+    *count = rounds;
+    *right = wrongs == 0;
+    return status;
+}
+
+/* Over several hosts: what the operation takes by every algorithm, and was thought to take. */
+static lk_status explain_size(const bench *b, uint64_t bytes, bool *all_right)
+{
+    lk_algorithm list[16];
+    uint32_t     count, rounds;
+    char         name[64];
+    lk_status    status = lk_comm_explain(b->comm, b->options->op_name, bytes, list, 16, &count);
+
+    for (uint32_t i = 0; status == LK_OK && i < count; i++) {
+        bool right = true;
+        snprintf(name, sizeof name, "%s:%s", b->options->op_name, list[i].name);
+        status = lk_comm_set_algorithms(b->comm, name);
+        if (status == LK_OK)
+            status = measure(b, bytes, &rounds, &right);
+        *all_right &= right;
+        if (status == LK_OK && b->rank == 0)
+            printf("%12llu  %-13s %5s %12.2f %12.2f  %s%s\n", (unsigned long long)bytes,
+                   list[i].name, list[i].exact ? "yes" : "no", 1e6 * list[i].seconds,
+                   1e6 * b->times[rounds / 2], right ? "yes" : "NO",
+                   list[i].chosen ? "  chosen" : "");
+        (void)fflush(stdout);
+    }
+    return status == LK_OK ? lk_comm_set_algorithms(b->comm, NULL) : status;
+}
+
+static lk_status bench_size(const bench *b, uint64_t bytes, bool *all_right)
+{
+    uint32_t  rounds;
+    bool      right = true;
+    lk_status status;
+
+    if (b->options->explain)
+        return explain_size(b, bytes, all_right);
+    status = measure(b, bytes, &rounds, &right);
     if (status == LK_OK && b->rank == 0)
-        print_size(b, bytes, rounds, wrongs == 0);
-    *all_right &= wrongs == 0;
+        print_size(b, bytes, rounds, right);
+    *all_right &= right;
     return status;
 }
 
@@ -384,7 +432,11 @@ static lk_status bench_all(bench *b, bool *right)
     b->times          = calloc((size_t)ROUNDS_MAX * (b->ranks + 1), sizeof *b->times);
     if (b->times == NULL)
         status = LK_ENOMEM;
-    if (status == LK_OK && b->rank == 0 && !b->options->json)
+    if (status == LK_OK && b->rank == 0 && b->options->explain)
+        printf("%s, %u workers on %u hosts, %s\n%12s  %-13s %5s %12s %12s  %s\n",
+               b->options->op_name, b->ranks, lk_comm_hosts(b->comm), b->options->dtype, "bytes",
+               "algorithm", "exact", "predicted us", "median us", "right");
+    else if (status == LK_OK && b->rank == 0 && !b->options->json)
         printf("%s, %u workers, %s\n%12s %12s %12s %10s %10s  %s\n", b->options->op_name, b->ranks,
                b->options->dtype, "bytes", "median us", "p99 us", "alg GB/s", "bus GB/s", "right");
     for (uint32_t i = 0; status == LK_OK && i < b->options->size_count; i++)
@@ -393,6 +445,27 @@ static lk_status bench_all(bench *b, bool *right)
     free(b->row);
     free(foreign);
     return status;
+}
+
+/* What is said about algorithms, where there are some. */
+static lk_status prepare_algorithms(const bench *b)
+{
+    const bench_options *o = b->options;
+    char                 name[128];
+
+    if (o->algorithm == NULL && o->tune == NULL && !o->explain)
+        return LK_OK;
+    if (lk_comm_hosts(b->comm) == 1) {
+        if (b->rank == 0)
+            fprintf(stderr, "lockstep bench: --algorithm, --tune and --explain are for workers on "
+                            "several hosts; on one, sizes and places choose\n");
+        return LK_EINVAL;
+    }
+    lk_status status = o->tune == NULL ? LK_OK : lk_comm_tune(b->comm, o->tune);
+    if (status != LK_OK)
+        return status;
+    snprintf(name, sizeof name, "%s:%s", o->op_name, o->algorithm == NULL ? "" : o->algorithm);
+    return lk_comm_set_algorithms(b->comm, o->algorithm == NULL ? NULL : name);
 }
 
 static int run_worker(const bench_options *options, bench_op op)
@@ -409,7 +482,9 @@ static int run_worker(const bench_options *options, bench_op op)
     b.dtype = strcmp(options->dtype, "fp64") == 0 ? LK_F64 : LK_F32;
     b.width = lk_dtype_bytes(b.dtype);
     lki_name_worker(b.rank);
-    status = bench_all(&b, &right);
+    status = prepare_algorithms(&b);
+    if (status == LK_OK)
+        status = bench_all(&b, &right);
     if (status != LK_OK)
         lk_comm_abort(b.comm);
     else if (!right && b.rank == 0)
@@ -442,6 +517,10 @@ static int bench_main(int argc, char **argv)
             "there is no benchmark %s; there are all_reduce, reduce, reduce_scatter, "
             "all_gather, all_to_all, broadcast and barrier",
             options.op_name);
+    if (!lk_launched() && (options.algorithm != NULL || options.tune != NULL || options.explain))
+        return lki_usage_error(&lki_command_bench,
+                               "--algorithm, --tune and --explain are for workers on several hosts, "
+                               "started by lockstep run; on one, sizes and places choose");
     if (op == BARRIER)
         options.size_count = 1;
     else if (options.size_count == 0)

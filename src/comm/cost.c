@@ -86,17 +86,25 @@ static lk_status force(lki_tuning *t, const char *text, size_t length)
     return LK_OK;
 }
 
-lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint32_t rank)
+lk_status lki_tuning_force(lki_tuning *tuning, const char *text)
 {
-    const char *text = options == NULL ? NULL : options->algorithms;
+    lki_tuning next = *tuning;
 
-    *out = (lki_tuning){ .model     = assumed,
-                         .of_a_file = options != NULL && options->tuning != NULL };
+    memset(next.forced, 0, sizeof next.forced);
     while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
-        LK_TRY(force(out, text, length));
+        LK_TRY(force(&next, text, length));
         text += length + (text[length] == ',');
     }
+    *tuning = next;
+    return LK_OK;
+}
+
+lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint32_t rank)
+{
+    *out = (lki_tuning){ .model     = assumed,
+                         .of_a_file = options != NULL && options->tuning != NULL };
+    LK_TRY(lki_tuning_force(out, options == NULL ? NULL : options->algorithms));
     return out->of_a_file && rank == 0 ? lki_model_read(&out->model, options->tuning) : LK_OK;
 }
 

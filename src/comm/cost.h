@@ -28,6 +28,9 @@ typedef struct {
 LK_NODISCARD lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options,
                                        uint32_t rank);
 
+/* "all_reduce:halving,all_gather:ring"; NULL = none. */
+LK_NODISCARD lk_status lki_tuning_force(lki_tuning *tuning, const char *algorithms);
+
 /* The cheapest that is exact, or the one that is asked for where it can. */
 const struct lki_method *lki_tuning_choose(const lki_tuning *tuning,
                                            const struct lki_problem *problem);

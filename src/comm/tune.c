@@ -105,6 +105,11 @@ lk_status lk_comm_tune(lk_comm *comm, const char *path)
     return LK_OK;
 }
 
+lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms)
+{
+    return lki_tuning_force(&comm->self->tuning, algorithms);
+}
+
 /* ---- Telling ----------------------------------------------------------------------------- */
 
 static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *operation,

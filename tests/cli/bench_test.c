@@ -35,7 +35,10 @@ static void nonsense_is_a_usage_error(void **state)
 {
     static const char *const calls[] = { "bench al_reduce", "bench all_reduce --bytes 3",
                                          "bench all_reduce --bytes 8:4", "bench",
-                                         "bench all_reduce --workers 0" };
+                                         "bench all_reduce --workers 0",
+                                         "bench all_reduce --explain",
+                                         "bench all_reduce --algorithm ring",
+                                         "bench all_reduce --tune /tmp/constants" };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         static command_result r;
         run_command(&r, *state, calls[i]);

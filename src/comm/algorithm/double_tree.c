@@ -18,7 +18,8 @@
  * none in the first tree, and the last rank, which is none in the second, as leaves.
  *
  * Cost:    2 log2 N rounds.  A rank sends at most 2 messages of n/2 in each tree and direction, at
- *          most 2 1/2 n bytes in all where N is a power of two.  Partials of 16-bit types travel as FP32.
+ *          most 2 1/2 n bytes in all where N is a power of two.  Partials of 16-bit types travel
+ *          as FP32.
  * Order:   the canonical tree: exact.
  * Memory:  three halves of a segment of accumulators, for each tree.
  * Source:  the idea of two trees from Sanders, Speck, Traff, "Two-tree algorithms for full
