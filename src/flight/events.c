@@ -21,7 +21,7 @@ typedef struct {
     uint32_t                from, to;
 } ref;
 
-enum { NOBODY = UINT32_MAX };
+#define NOBODY UINT32_MAX
 
 _Static_assert((int)LK_FLIGHT_COMPLETE == (int)LKI_FATE_COMPLETE &&
                    (int)LK_FLIGHT_ABANDONED == (int)LKI_FATE_ABANDONED,
@@ -309,7 +309,8 @@ static void settle(lk_flight *flight)
     for (size_t i = 0; i < flight->event_count; i++) {
         lki_flight_event *event = &flight->events[i];
         event->super.operation  = event->text;
-        event->super.absent     = flight->absent + event->first_absent;
+        if (event->super.absent_count > 0)
+            event->super.absent = &flight->absent[event->first_absent];
         size_t first            = (size_t)(event->super.visits - visits);
         for (size_t k = 0; k < event->super.visit_count; k++)
             if (!visits[first + k].differs)

@@ -307,7 +307,9 @@ static void measure_arrivals(lk_flight *flight, const lki_flight_event *event)
         flight->chance[visit->rank] += 1.0 / op->visit_count;
     }
     flight->ranks[last->rank].last++;
-    flight->ranks[last->rank].late_ns += last->began_ns - before;
+    lk_flight_rank *who = &flight->ranks[last->rank];
+    if (__builtin_add_overflow(who->late_ns, last->began_ns - before, &who->late_ns))
+        who->late_ns = INT64_MAX; /* times that never were */
 }
 
 /* A straggler comes last at least as often as half way between chance and always. */
