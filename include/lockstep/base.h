@@ -101,7 +101,8 @@ LK_API const char *lk_dtype_name(lk_dtype dtype);
     X(MIN, 2, "min")                                                                             \
     X(MAX, 3, "max")                                                                             \
     X(AVG, 4, "avg")                                                                             \
-    X(PREMUL_SUM, 5, "premul_sum")
+    X(PREMUL_SUM, 5, "premul_sum")                                                               \
+    X(ADASUM, 6, "adasum")
 
 typedef enum {
 #define LK_REDUCE_ENUM(name, code, text) LK_REDUCE_##name = (code),
@@ -112,7 +113,15 @@ typedef enum {
 /* How elements are combined.  Operands meet in the order of the canonical tree.  Integers wrap.
  * F16 and BF16 are computed in FP32 and rounded once, to nearest even, at the end.  A NaN among
  * the operands makes the result the one quiet NaN 0x7fc0..., in min and max too, where -0 is
- * less than +0.  AVG is the sum times 1/N (computed in the type of the sum); integers have none. */
+ * less than +0.  AVG is the sum times 1/N (computed in the type of the sum); integers have none.
+ *
+ * ADASUM is not elementwise: of two vectors a and b it makes
+ *     a (1 - a.b / (2 a.a)) + b (1 - a.b / (2 b.b)),
+ * their average where they are parallel and their sum where they are orthogonal.  Dot products
+ * are in FP64, in an order that nothing changes; elements are computed in FP64 and rounded to FP32
+ * (FP64) at every node of the tree, to 16 bits at the end.  A vector of zeros adds nothing; where
+ * a dot product is not finite (NaN, infinity, or FP64 overflow) the whole result is NaN.  It is for
+ * floats, and for whole tensors: all_reduce, reduce and all_reduce_many, without `_start`. */
 typedef struct {
     lk_reduce_kind kind;
     double         factor; /* PREMUL_SUM: every element times this, then the sum */
@@ -123,6 +132,7 @@ static const lk_reduce_op LK_PRODUCT = { LK_REDUCE_PRODUCT, 1 };
 static const lk_reduce_op LK_MIN     = { LK_REDUCE_MIN, 1 };
 static const lk_reduce_op LK_MAX     = { LK_REDUCE_MAX, 1 };
 static const lk_reduce_op LK_AVG     = { LK_REDUCE_AVG, 1 };
+static const lk_reduce_op LK_ADASUM  = { LK_REDUCE_ADASUM, 1 };
 
 /* Integers take an integral factor of at most 2^53; floats one rounded to the type of the sum. */
 static inline lk_reduce_op lk_premul_sum(double factor)

@@ -65,7 +65,8 @@ static lki_op_kind kind_of(const lk_request *r)
     switch ((int)kind) {
     case LKI_OP_ARENA: return LKI_OP_BARRIER;
     case LKI_OP_AGREE: return LKI_OP_ALL_REDUCE;
-    case LKI_OP_SPLIT: return LKI_OP_ALL_GATHER;
+    case LKI_OP_SPLIT:
+    case LKI_OP_ADASUM: return LKI_OP_ALL_GATHER;
     default: return kind;
     }
 }

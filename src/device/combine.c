@@ -57,10 +57,13 @@ lk_status lki_combine_check(lk_dtype dtype, lk_reduce_op op)
 {
     if (lk_dtype_bytes(dtype) == 0)
         return lk_fail(LK_EINVAL, "%d is no data type", (int)dtype);
-    if ((unsigned)op.kind > LK_REDUCE_PREMUL_SUM)
+    if ((unsigned)op.kind > LK_REDUCE_ADASUM)
         return lk_fail(LK_EINVAL, "%d is no reduction", (int)op.kind);
     if (op.kind == LK_REDUCE_AVG && lki_combine_portable[dtype].integer)
         return lk_fail(LK_EINVAL, "avg of %s: integers have no exact one; take the sum and divide",
+                       lk_dtype_name(dtype));
+    if (op.kind == LK_REDUCE_ADASUM && lki_combine_portable[dtype].integer)
+        return lk_fail(LK_EINVAL, "adasum of %s: it is for floating point only",
                        lk_dtype_name(dtype));
     if (op.kind == LK_REDUCE_PREMUL_SUM && lki_combine_portable[dtype].integer
         && !is_integral(op.factor))

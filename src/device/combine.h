@@ -10,7 +10,7 @@ LK_NODISCARD lk_status lki_combine_check(lk_dtype dtype, lk_reduce_op op);
 
 /* out[i] = from[0][i] op ... op from[leaves - 1][i] for i < count; the lower index is always the
  * left operand.  `out` may be one of the inputs.  What lki_combine_check() refuses is asserted
- * against. */
+ * against, and so is ADASUM (device/adasum.h). */
 void lki_combine(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const void *const *from,
                  size_t count, void *out);
 

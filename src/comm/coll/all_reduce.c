@@ -27,7 +27,7 @@
  *          memory in the place of messages.
  */
 #include "base/memory.h"
-#include "comm/coll/reduction.h"
+#include "comm/coll/adasum.h"
 #include "device/combine.h"
 
 #include <string.h>
@@ -338,6 +338,8 @@ lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t coun
     size_t     bytes;
 
     LK_TRY(check(&bytes, send, recv, count, dtype, op));
+    if (op.kind == LK_REDUCE_ADASUM)
+        return lki_adasum_reduce(comm, send, recv, count, dtype, LKI_ALL_RANKS);
     if (bytes <= LKI_BODY_BYTES && comm->span == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare(&r, comm, send, recv, count, dtype, op);
@@ -352,6 +354,7 @@ lk_status lk_all_reduce_start(lk_request **out, lk_comm *comm, const void *send,
 
     *out = NULL;
     LK_TRY(check(&bytes, send, recv, count, dtype, op));
+    LK_TRY(lki_refuse_adasum("all_reduce_start", op));
     prepare(&r, comm, send, recv, count, dtype, op);
     return lki_request_start(out, &r);
 }

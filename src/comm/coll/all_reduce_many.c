@@ -43,11 +43,13 @@ static lk_status check(const lk_reduce_part *parts, size_t count, lk_reduce_op o
     return LK_OK;
 }
 
-/* How many parts from the first on travel together. */
-static size_t run_length(const lk_reduce_part *parts, size_t count)
+/* How many parts from the first on travel together.  What is not elementwise is not put together. */
+static size_t run_length(const lk_reduce_part *parts, size_t count, lk_reduce_op op)
 {
     size_t length = 0, bytes = 0;
 
+    if (op.kind == LK_REDUCE_ADASUM)
+        return 1;
     while (length < count && parts[length].dtype == parts[0].dtype &&
            bytes_of(&parts[length]) <= PART_BYTES && bytes + bytes_of(&parts[length]) <= RUN_BYTES)
         bytes += bytes_of(&parts[length++]);
@@ -82,7 +84,7 @@ lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts, size_t 
 {
     LK_TRY(check(parts, part_count, op));
     for (size_t k = 0; k < part_count;) {
-        size_t length = run_length(parts + k, part_count - k);
+        size_t length = run_length(parts + k, part_count - k, op);
         if (length == 1)
             LK_TRY(lk_all_reduce(comm, parts[k].send, parts[k].recv, parts[k].count, parts[k].dtype,
                                  op));

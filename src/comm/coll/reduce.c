@@ -2,7 +2,7 @@
  *
  * all_reduce with one receiver: see all_reduce.c for cost, order (exact) and memory.
  */
-#include "comm/coll/reduction.h"
+#include "comm/coll/adasum.h"
 
 static lk_status prepare(lk_request *r, lk_comm *comm, const void *send, void *recv, size_t count,
                          lk_dtype dtype, lk_reduce_op op, uint32_t root)
@@ -31,6 +31,8 @@ lk_status lk_reduce(lk_comm *comm, const void *send, void *recv, size_t count, l
 {
     lk_request r;
     LK_TRY(prepare(&r, comm, send, recv, count, dtype, op, root));
+    if (op.kind == LK_REDUCE_ADASUM)
+        return lki_adasum_reduce(comm, send, recv, count, dtype, root);
     return lki_request_run(&r);
 }
 
@@ -39,6 +41,7 @@ lk_status lk_reduce_start(lk_request **out, lk_comm *comm, const void *send, voi
 {
     lk_request r;
     *out = NULL;
+    LK_TRY(lki_refuse_adasum("reduce_start", op));
     LK_TRY(prepare(&r, comm, send, recv, count, dtype, op, root));
     return lki_request_start(out, &r);
 }

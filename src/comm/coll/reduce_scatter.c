@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/coll/reduction.h"
+#include "comm/coll/adasum.h"
 #include "device/combine.h"
 
 /* Part `rank` of every send buffer, in bytes. */
@@ -181,6 +181,7 @@ static lk_status prepare_even(lk_request *r, lk_comm *comm, const void *send, vo
 {
     size_t bytes, total;
 
+    LK_TRY(lki_refuse_adasum("reduce_scatter", op));
     LK_TRY(lki_check_reduction(&bytes, "reduce_scatter", send, recv, count, dtype, op));
     LK_TRY(lki_total(&total, "reduce_scatter", bytes, comm->size));
     *r = (lk_request){
@@ -213,6 +214,7 @@ static lk_status fill_uneven(lk_request *r, const size_t *counts)
 static lk_status prepare_uneven(lk_request *r, lk_comm *comm, const void *send, void *recv,
                                 const size_t *counts, lk_dtype dtype, lk_reduce_op op)
 {
+    LK_TRY(lki_refuse_adasum("reduce_scatter_v", op));
     LK_TRY(lki_combine_check(dtype, op));
     *r = (lk_request){ .comm   = comm,
                        .send   = send,
