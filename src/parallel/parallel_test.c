@@ -1,4 +1,4 @@
-/* parallel_test.c -- the promise, on made-up gradients: any N, anywhere, gives the bits of `single`.
+/* parallel_test.c -- the promise, on made-up gradients: any N, anywhere, has the bits of `single`.
  *
  * Method: gradients are pure functions of (step, virtual worker, micro-batch, element, value of
  * the parameter), with a wide spread of exponents so that order shows.  Ranks are threads, on one
