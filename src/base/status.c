@@ -39,7 +39,8 @@ lk_status lki_fail_again(const lk_error *error)
     LK_ASSERT(error->status != LK_OK);
     if (error != &last_error) {
         last_error = *error;
-        (void)snprintf(last_where, sizeof last_where, "%s", error->where ? error->where : "?");
+        if (error->where != last_where) /* a copy of an error that was returned again before */
+            (void)snprintf(last_where, sizeof last_where, "%s", error->where ? error->where : "?");
         last_error.where = last_where;
     }
     return last_error.status;

@@ -362,13 +362,13 @@ void lk_comm_abort(lk_comm *comm)
 {
     if (comm == NULL)
         return;
-    const lk_error *last    = lk_error_last();
-    uint32_t        running = LKI_RANK_RUNNING, rank = comm->self->rank;
+    lk_error last    = *lk_error_last();
+    uint32_t running = LKI_RANK_RUNNING, rank = comm->self->rank;
 
     (void)atomic_compare_exchange_strong(&comm->me->state, &running, LKI_RANK_FAILED);
-    if (last->status != LK_OK) {
-        note_failure(comm, last->status, last->message);
-        lki_board_condemn(comm->board, rank, rank, last->status, LK_EPEER, last->message);
+    if (last.status != LK_OK) {
+        note_failure(comm, last.status, last.message);
+        lki_board_condemn(comm->board, rank, rank, last.status, LK_EPEER, last.message);
     } else {
         lki_rank_view view;
         char          message[480], who[LKI_WHO_BYTES];
@@ -379,4 +379,6 @@ void lk_comm_abort(lk_comm *comm)
         lki_board_condemn(comm->board, rank, rank, LK_EPEER, LK_EPEER, message);
     }
     lki_failure_spread(comm);
+    if (last.status != LK_OK)
+        (void)lki_fail_again(&last); /* what the caller still wants to tell */
 }
