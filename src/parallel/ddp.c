@@ -32,15 +32,15 @@ typedef struct {
 } reduction;
 
 typedef struct {
-    lk_arena   *arena;
-    float      *buffers; /* mine: plan.buffers gradient spaces */
-    lki_counter counter;
-    reduction  *reductions;
-    uint32_t    reduction_count; /* the buckets, and one for running state if there is any */
-    uint32_t    started, completed;
-    lk_slice   *state_slices;
-    bool        last_leaf;
-    uint32_t    merge_count;
+    lk_arena         *arena;
+    float            *buffers; /* mine: plan.buffers gradient spaces */
+    lki_merge_counter counter;
+    reduction        *reductions;
+    uint32_t          reduction_count; /* the buckets, and one for running state if there is any */
+    uint32_t          started, completed;
+    lk_slice         *state_slices;
+    bool              last_leaf;
+    uint32_t          merge_count;
     struct {
         uint32_t left, right;
     } merges[LKI_NODES_MAX]; /* after the last virtual worker */

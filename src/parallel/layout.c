@@ -18,7 +18,7 @@ uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param)
     return uses == 0 ? 1 : uses;
 }
 
-size_t lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use)
+size_t lki_layout_grad_at(const lki_layout *layout, const lki_param_span *span, uint32_t use)
 {
     uint32_t term = layout->term_of[layout->first_use[span->param] + use];
     return layout->term_at[term] + span->inside;
@@ -105,10 +105,10 @@ static lk_status make_spans(lki_layout *layout)
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
             size_t inside    = (i - layout->first_span[p]) * LKI_NORM_BLOCK;
             size_t count     = lki_min(LKI_NORM_BLOCK, layout->sizes[p] - inside);
-            layout->spans[i] = (lki_span){ .param  = p,
-                                           .count  = (uint32_t)count,
-                                           .at     = layout->param_at[p] + inside,
-                                           .inside = inside };
+            layout->spans[i] = (lki_param_span){ .param  = p,
+                                                 .count  = (uint32_t)count,
+                                                 .at     = layout->param_at[p] + inside,
+                                                 .inside = inside };
         }
     return LK_OK;
 }
@@ -139,7 +139,7 @@ static bucket_walk walk_begin(const lk_parallel_options *options)
 }
 
 /* The width of a span in the gradient space: the last one of a tensor takes the padding along. */
-static size_t span_width(const lki_layout *layout, const lki_span *span)
+static size_t span_width(const lki_layout *layout, const lki_param_span *span)
 {
     bool last = span->inside + span->count == layout->sizes[span->param];
     return last ? lki_round_up(span->count, ALIGN) : span->count;
@@ -186,9 +186,9 @@ static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *opti
         for (uint32_t t = 0; t < layout->term_count; t++) {
             uint32_t p = layout->terms[t].param;
             for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-                lki_span *span  = &layout->spans[i];
-                size_t    width = span_width(layout, span);
-                uint32_t  b     = bucket_take(&walk, width);
+                lki_param_span *span  = &layout->spans[i];
+                size_t          width = span_width(layout, span);
+                uint32_t        b     = bucket_take(&walk, width);
                 if (layout->terms[t].use != 0)
                     continue;
                 if (pass == 0)
@@ -215,10 +215,10 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            const lki_span *span   = &layout->spans[i];
-            size_t          width  = span_width(layout, span);
-            uint32_t        b      = bucket_take(&walk, width);
-            lki_bucket     *bucket = &layout->buckets[b];
+            const lki_param_span *span   = &layout->spans[i];
+            size_t                width  = span_width(layout, span);
+            uint32_t              b      = bucket_take(&walk, width);
+            lki_bucket           *bucket = &layout->buckets[b];
             if (b != open)
                 capacity = 0;
             open = b;

@@ -18,7 +18,7 @@ typedef struct {
     uint32_t param, owner, count; /* count: elements, at most LKI_NORM_BLOCK */
     size_t   at;                  /* in the parameter space */
     size_t   inside;              /* in its parameter */
-} lki_span;
+} lki_param_span;
 
 /* A contiguous range of the gradient space that travels as one. */
 typedef struct {
@@ -38,7 +38,7 @@ typedef struct {
     uint32_t         *term_of; /* [first_use[p] + u] = the term of use u of parameter p */
     uint32_t         *first_use;
     uint32_t         *first_bucket, *last_bucket; /* of each term */
-    lki_span         *spans;                      /* by parameter, then position */
+    lki_param_span   *spans;                      /* by parameter, then position */
     size_t            span_count;
     size_t           *first_span; /* of each parameter; [param_count] = span_count */
     lki_bucket       *buckets;
@@ -54,6 +54,6 @@ void                   lki_layout_free(lki_layout *layout);
 
 /* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
-size_t   lki_layout_grad_at(const lki_layout *layout, const lki_span *span, uint32_t use);
+size_t   lki_layout_grad_at(const lki_layout *layout, const lki_param_span *span, uint32_t use);
 
 #endif

@@ -59,7 +59,7 @@ static void deals_every_element_to_one_owner(void **state)
             lki_layout *layout = open_layout(sizes[i], 30000, ranks);
             uint32_t   *owner  = owners_of(layout);
             for (size_t s = 0; s < layout->span_count; s++) {
-                const lki_span *span = &layout->spans[s];
+                const lki_param_span *span = &layout->spans[s];
                 assert_true(span->owner < ranks && span->count <= LKI_NORM_BLOCK);
                 for (uint32_t use = 0; use < lki_layout_uses(layout, span->param); use++) {
                     size_t at = lki_layout_grad_at(layout, span, use);

@@ -107,7 +107,7 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = 0; i < parallel->mine_count; i++) {
-        const lki_span *span = &layout->spans[parallel->mine[i]];
+        const lki_param_span *span = &layout->spans[parallel->mine[i]];
         lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
                        span->inside, span->count, parallel->params + span->at);
     }
@@ -231,7 +231,7 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     float *to = value_at(parallel, param, which);
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
-        const lki_span *span = &layout->spans[i];
+        const lki_param_span *span = &layout->spans[i];
         if (lki_owns(parallel, span->owner))
             memcpy(to + span->inside, values + span->inside, span->count * sizeof *to);
     }

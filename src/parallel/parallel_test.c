@@ -19,7 +19,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "comm/hosted.h"
-#include "lockstep/parallel.h"
+#include "parallel/strategy.h"
 
 enum { RANKS_MAX = 12, STEPS = 4, ELEMENTS_MAX = 9000 };
 
@@ -48,6 +48,7 @@ typedef enum {
     SWAP_TWO_LEAVES,
     SWAP_HOSTS, /* the last leaf of the first of two hosts and the first of the second */
     CORRUPT,
+    DRIFT, /* a host computes something else, and keeps it well */
     NOT_FINITE,
     OTHER_SHAPE,
     OTHER_VALUES,
@@ -104,7 +105,7 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
         for (size_t i = 0; i < count; i++)
             /* a corrupt run leaves the values alone: reading them would race with the culprit */
             grad[i] += noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
-                       (w->mischief == CORRUPT ? 0 : 0.01f * value[i]);
+                       (w->mischief == CORRUPT || w->mischief == DRIFT ? 0 : 0.01f * value[i]);
         if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
             grad[5] = (float)strtod("nan", NULL);
         if (w->announce) {
@@ -150,6 +151,11 @@ static lk_status one_step(lk_parallel *p, rank_run *run, uint32_t step, lki_sha2
     if (run->crew->mischief == CORRUPT && step == 2 && lk_comm_rank(run->comm) == 0)
         ((float *)(uintptr_t)lk_parallel_param(p, 1))[4096 + 7] += 1.0f;
     LK_TRY(lk_parallel_finish(p, 0.01, &result));
+    if (run->crew->mischief == DRIFT && step == 1 && p->local == p->locals - 1 &&
+        lk_comm_host(p->comm, p->rank) == 1) {
+        p->params[p->layout->spans[p->mine[0]].at] += 1.0f;
+        lki_attest_written(p, p->layout->spans[p->mine[0]].param);
+    }
     lki_sha256_add(hash, &result.loss, sizeof result.loss);
     lki_sha256_add(hash, &result.grad_norm, sizeof result.grad_norm);
     return LK_OK;
@@ -417,6 +423,16 @@ static void names_memory_that_changed(void **state)
     fails_with(CORRUPT, LK_ECORRUPT, "parameter 'w', elements 4096 to 8191");
 }
 
+static void names_hosts_that_drift_apart(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++) {
+        crew w     = make_hosted(12, shapes[i]);
+        w.mischief = DRIFT;
+        crew_fails_with(&w, LK_ECORRUPT, "step 2: hosts 0 and 1 have computed different");
+    }
+}
+
 static void names_a_gradient_that_is_not_finite(void **state)
 {
     (void)state;
@@ -481,6 +497,7 @@ int main(void)
         cmocka_unit_test(sgd_and_no_clipping_too),
         cmocka_unit_test(other_orders_give_other_bits),
         cmocka_unit_test(names_memory_that_changed),
+        cmocka_unit_test(names_hosts_that_drift_apart),
         cmocka_unit_test(names_a_gradient_that_is_not_finite),
         cmocka_unit_test(names_the_tensor_in_which_models_differ),
         cmocka_unit_test(names_the_tensor_whose_values_differ),

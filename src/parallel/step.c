@@ -4,6 +4,7 @@
  *    in order; sums the squares of each span (norms are trees over spans, then over tensors).
  * 2. A meeting: all sums, losses and counts are there.  Every rank computes the same loss and
  *    norm, and finds the same failure if either is not finite; nothing has been updated then.
+ *    So it does if two hosts' copies of the parameters have come apart.
  * 3. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
  * 4. A barrier: the parameters of the next step are visible to all.
@@ -48,10 +49,10 @@ static void visit_mine(step_context *step, void (*visit)(step_context *step, siz
 
 static void sum_span(step_context *step, size_t index)
 {
-    lk_parallel      *parallel = step->parallel;
-    const lki_layout *layout   = parallel->layout;
-    const lki_span   *span     = &layout->spans[index];
-    float            *sum      = step->sums + lki_layout_grad_at(layout, span, 0);
+    lk_parallel          *parallel = step->parallel;
+    const lki_layout     *layout   = parallel->layout;
+    const lki_param_span *span     = &layout->spans[index];
+    float                *sum      = step->sums + lki_layout_grad_at(layout, span, 0);
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
         lki_merge_f32(span->count, sum, step->sums + lki_layout_grad_at(layout, span, use));
@@ -124,13 +125,13 @@ static void note_corrupt(step_context *step, size_t index)
 
 static void update_span(step_context *step, size_t index)
 {
-    lk_parallel      *parallel = step->parallel;
-    const lki_layout *layout   = parallel->layout;
-    const lki_span   *span     = &layout->spans[index];
-    float            *values   = parallel->params + span->at;
-    size_t            bytes    = span->count * sizeof(float);
-    float            *state[2] = { NULL, NULL };
-    lk_update         update   = step->update;
+    lk_parallel          *parallel = step->parallel;
+    const lki_layout     *layout   = parallel->layout;
+    const lki_param_span *span     = &layout->spans[index];
+    float                *values   = parallel->params + span->at;
+    size_t                bytes    = span->count * sizeof(float);
+    float                *state[2] = { NULL, NULL };
+    lk_update             update   = step->update;
 
     if (lki_xxh3(values, bytes) != parallel->hashes[index]) {
         note_corrupt(step, index);
@@ -155,7 +156,7 @@ void lki_attest_written(lk_parallel *parallel, uint32_t param)
 
 static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 {
-    const lki_span *span = &parallel->layout->spans[index];
+    const lki_param_span *span = &parallel->layout->spans[index];
     return lk_fail(LK_ECORRUPT,
                    "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
                    "it was written; something else wrote into the model's memory, or the "
@@ -190,10 +191,46 @@ static void update_running(const lk_parallel *parallel, const float *sums, uint3
     }
 }
 
+/* In any order of spans the same: every host deals them to its ranks in its own way. */
+static uint64_t hash_of_written(const lk_parallel *parallel)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < parallel->mine_count; i++) {
+        const uint64_t words[2] = { parallel->mine[i], parallel->hashes[parallel->mine[i]] };
+        hash ^= lki_xxh3(words, sizeof words);
+    }
+    return hash;
+}
+
+static lk_status compare_hosts(const lk_parallel *parallel)
+{
+    uint64_t first_host = 0;
+    for (uint32_t host = 0; host < lk_comm_hosts(parallel->comm); host++) {
+        uint64_t whole = 0;
+        for (uint32_t r = 0; r < parallel->ranks; r++) {
+            uint32_t first, count;
+            lki_virtual_range(parallel->leaves, parallel->ranks, r, &first, &count);
+            if (lk_comm_host(parallel->comm, r) == host)
+                whole ^= lki_report_of(parallel, first)->written;
+        }
+        if (host == 0)
+            first_host = whole;
+        else if (whole != first_host)
+            return lk_fail(LK_ECORRUPT,
+                           "step %llu: hosts 0 and %u have computed different parameters from the "
+                           "same sums; a processor of one of them is faulty, or they run different "
+                           "programs",
+                           (unsigned long long)parallel->step, host);
+    }
+    return LK_OK;
+}
+
 /* Everybody's reports, and the sums of squares of this host's owners, are there. */
 static lk_status meet(const lk_parallel *parallel)
 {
     char *base = lk_arena_data(parallel->arena);
+    if (lk_comm_hosts(parallel->comm) > 1)
+        lki_report_of(parallel, parallel->plan.first)->written = hash_of_written(parallel);
     return lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported);
 }
@@ -204,6 +241,7 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
 
     visit_mine(&step, sum_span);
     LK_TRY(meet(parallel));
+    LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
     double inverse = 1.0 / (double)result->count;
     LK_TRY(check_finite(parallel, result));

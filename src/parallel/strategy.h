@@ -41,6 +41,7 @@ extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_single;
 typedef struct {
     double   loss;
     uint64_t count, hits;
+    uint64_t written;   /* of the rank's first: what it has written of the parameters, hashed */
     uint64_t samples[]; /* of each micro-batch */
 } lki_report;
 

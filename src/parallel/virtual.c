@@ -14,13 +14,13 @@ void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t 
     *count         = (uint32_t)(end - begin);
 }
 
-void lki_counter_begin(lki_counter *counter, uint32_t leaves)
+void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
 {
-    *counter = (lki_counter){ .leaves = leaves };
+    *counter = (lki_merge_counter){ .leaves = leaves };
 }
 
 /* The lowest buffer that no live sum occupies. */
-static uint32_t free_buffer(const lki_counter *counter)
+static uint32_t free_buffer(const lki_merge_counter *counter)
 {
     for (uint32_t buffer = 0;; buffer++) {
         bool taken = false;
@@ -31,7 +31,7 @@ static uint32_t free_buffer(const lki_counter *counter)
     }
 }
 
-uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf)
+uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf)
 {
     LK_ASSERT(counter->depth < LKI_NODES_MAX);
     uint32_t buffer                  = free_buffer(counter);
@@ -41,7 +41,7 @@ uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf)
     return buffer;
 }
 
-bool lki_counter_merge(lki_counter *counter, uint32_t *left, uint32_t *right)
+bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right)
 {
     if (counter->depth < 2)
         return false;
@@ -58,8 +58,8 @@ bool lki_counter_merge(lki_counter *counter, uint32_t *left, uint32_t *right)
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)
 {
-    lki_counter counter;
-    uint32_t    left, right;
+    lki_merge_counter counter;
+    uint32_t          left, right;
 
     *plan = (lki_virtual_plan){ .leaves = leaves };
     lki_virtual_range(leaves, ranks, rank, &plan->first, &plan->count);

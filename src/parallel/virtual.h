@@ -37,14 +37,14 @@ void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ran
 typedef struct {
     uint32_t leaves, depth, used;
     lki_node stack[LKI_NODES_MAX];
-} lki_counter;
+} lki_merge_counter;
 
-void lki_counter_begin(lki_counter *counter, uint32_t leaves);
+void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves);
 
 /* The buffer in which virtual worker `leaf`, the next of the range, accumulates. */
-uint32_t lki_counter_push(lki_counter *counter, uint32_t leaf);
+uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf);
 
 /* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
-bool lki_counter_merge(lki_counter *counter, uint32_t *left, uint32_t *right);
+bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);
 
 #endif

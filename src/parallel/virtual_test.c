@@ -57,7 +57,7 @@ static void never_reuses_a_live_buffer(void **state)
 {
     (void)state;
     for (uint32_t leaves = 1; leaves <= 33; leaves++) {
-        lki_counter counter;
+        lki_merge_counter counter;
         lki_counter_begin(&counter, leaves);
         for (uint32_t leaf = 0; leaf < leaves; leaf++) {
             uint32_t left, right, buffer = lki_counter_push(&counter, leaf);
