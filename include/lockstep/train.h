@@ -23,7 +23,8 @@ typedef struct {
     uint32_t    micro_batch, virtual_workers;
     bool        drop_last;
 
-    uint32_t    workers, threads; /* 0: min(cores, V); 1 */
+    uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
+    uint32_t    workers_here;     /* 0 = all of them */
     const char *isa, *strategy;
     size_t      bucket_bytes, first_bucket_bytes;
 
@@ -33,7 +34,9 @@ typedef struct {
     lk_schedule  schedule; /* .steps is filled in */
     double       clip_norm;
 
-    const char *init; /* a safetensors file to start from */
+    /* Files that rank 0 reads and writes, on its host.  (Data every host reads for itself.) */
+    bool        files_elsewhere; /* they are another host's: not to be looked for on this one */
+    const char *init;            /* a safetensors file to start from */
     const char *checkpoint;
     uint64_t    checkpoint_every;    /* 0 = only at the end */
     uint32_t    keep;                /* 0 = 3 */
@@ -45,7 +48,7 @@ typedef struct {
     uint32_t timeout_ms;
     bool     quiet; /* no progress on stderr */
 
-    /* (optional) Asked once a step: true = save and leave (LK_ESTOPPED). */
+    /* (optional) Every rank asks once a step: true on any = save and leave (LK_ESTOPPED). */
     bool (*stop)(void *context);
     void *stop_context;
 } lk_train_config;

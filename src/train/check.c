@@ -114,15 +114,17 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         return lk_fail(LK_EINVAL, "--eval-every needs validation data; give --validation FRACTION");
     if (c->checkpoint_every > 0 && c->checkpoint == NULL)
         return lk_fail(LK_EINVAL, "--checkpoint-every needs --checkpoint DIR");
+    if (c->init != NULL && c->resume_required)
+        return lk_fail(LK_EINVAL,
+                       "--init and --resume contradict each other: a checkpoint has weights");
+    if (c->files_elsewhere)
+        return LK_OK;
     if (c->log != NULL) {
         FILE *log = fopen(c->log, "ae");
         if (log == NULL)
             return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
         (void)fclose(log);
     }
-    if (c->init != NULL && c->resume_required)
-        return lk_fail(LK_EINVAL,
-                       "--init and --resume contradict each other: a checkpoint has weights");
     if (c->init != NULL)
         LK_TRY(lki_init_check(c->init, model));
     if (c->checkpoint != NULL)
@@ -131,14 +133,15 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     return lki_resume_check(c, data);
 }
 
-/* Parameters, the optimizer's state and one gradient a worker, before anything is laid out: a
- * mistyped width should not eat the machine first. */
+/* Parameters, the optimizer's state and one gradient for each worker of this host, before anything
+ * is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)
 {
-    double values  = (double)lk_model_param_elements(model);
-    double copies  = 1 + lk_optimizer_state_count(&c->optimizer) + c->workers;
-    double needed  = values * copies * (double)sizeof(float);
-    double machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    uint32_t here    = c->workers_here ? c->workers_here : c->workers;
+    double   values  = (double)lk_model_param_elements(model);
+    double   copies  = 1 + lk_optimizer_state_count(&c->optimizer) + here;
+    double   needed  = values * copies * (double)sizeof(float);
+    double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (needed <= machine)
         return LK_OK;
     return lk_fail(
@@ -146,7 +149,7 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         "%s with these options has %.0f parameters: parameters, optimizer state and "
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
         "smaller or use fewer workers",
-        c->model, values, c->workers, needed / 0x1p30, machine / 0x1p30);
+        c->model, values, here, needed / 0x1p30, machine / 0x1p30);
 }
 
 static lk_status check_data(lk_train_config *c, const lk_dataset *dataset)

@@ -85,6 +85,20 @@ static lk_status open_loader(lki_session *s)
     return lk_loader_open(&s->loader, s->dataset, &options);
 }
 
+static lk_status different_data(const lki_session *s, uint32_t rank)
+{
+    uint32_t host = lk_comm_host(s->comm, rank);
+    if (host != 0)
+        return lk_fail(LK_EMISMATCH,
+                       "hosts 0 and %u have different data as '%s' (ranks 0 and %u): give every "
+                       "host the same files",
+                       host, s->config->data, rank);
+    return lk_fail(LK_EMISMATCH,
+                   "ranks 0 and %u read different data from '%s': it changed while "
+                   "the workers started; start again",
+                   rank, s->config->data);
+}
+
 /* A file that somebody edited while the workers started would give each its own data. */
 static lk_status verify_same_data(lki_session *s)
 {
@@ -97,18 +111,23 @@ static lk_status verify_same_data(lki_session *s)
         differs = memcmp(all, all + r * sizeof mine, sizeof mine) == 0 ? 0 : r;
     lki_free(all);
     LK_TRY(status);
-    if (differs != 0)
-        return lk_fail(LK_EMISMATCH,
-                       "ranks 0 and %u read different data from '%s': it changed while "
-                       "the workers started; start again",
-                       differs, s->config->data);
-    return LK_OK;
+    return differs == 0 ? LK_OK : different_data(s, differs);
+}
+
+/* Where a rank is, if that is a question. */
+static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
+{
+    text[0] = '\0';
+    if (lk_comm_hosts(s->comm) > 1)
+        (void)snprintf(text, 32, " on host %u", lk_comm_host(s->comm, rank));
+    return text;
 }
 
 /* Rank 0 says who computes what, as each rank itself reports it. */
 static lk_status introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
+    char     text[32];
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
@@ -119,8 +138,9 @@ static lk_status introduce(lki_session *s)
                         (unsigned long long)s->config->steps, s->config->global_batch,
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
         for (uint32_t r = 0; r < s->ranks; r++)
-            lki_journal_say(s->journal, "rank %u (pid %llu) runs virtual workers %llu-%llu", r,
-                            (unsigned long long)all[3 * r], (unsigned long long)all[3 * r + 1],
+            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu", r,
+                            (unsigned long long)all[3 * r], host_text(s, r, text),
+                            (unsigned long long)all[3 * r + 1],
                             (unsigned long long)(all[3 * r + 1] + all[3 * r + 2] - 1));
     }
     lki_free(all);
@@ -276,12 +296,11 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
 
 /* ---- The loop ---------------------------------------------------------------------------- */
 
-/* Rank 0 decides; a request may reach the ranks at different moments. */
+/* A request may reach the ranks at different moments, and on one host only. */
 static lk_status stop_asked(lki_session *s, bool *stop)
 {
-    uint8_t flag = s->rank == 0 && s->config->stop != NULL &&
-                   s->config->stop(s->config->stop_context);
-    LK_TRY(lk_broadcast(s->comm, &flag, sizeof flag, 0));
+    uint32_t flag = s->config->stop != NULL && s->config->stop(s->config->stop_context);
+    LK_TRY(lk_all_reduce(s->comm, &flag, &flag, 1, LK_U32, LK_MAX));
     *stop = flag != 0;
     return LK_OK;
 }
@@ -347,11 +366,31 @@ static lk_status check_end(const lki_session *s, const lk_train_result *result)
     return LK_OK;
 }
 
+/* Every host has its own copy of what was trained. */
+static lk_status verify_same_end(const lki_session *s, const lk_train_result *result)
+{
+    const size_t bytes   = sizeof result->run;
+    uint32_t     differs = 0;
+    char        *all     = NULL;
+    LK_TRY(LKI_NEW(&all, s->ranks * bytes, "hashes of the run"));
+    lk_status status = lk_all_gather(s->comm, result->run, all, bytes);
+    for (uint32_t r = 1; status == LK_OK && differs == 0 && r < s->ranks; r++)
+        differs = memcmp(all, all + r * bytes, bytes) == 0 ? 0 : r;
+    if (differs != 0)
+        status = lk_fail(LK_ECORRUPT,
+                         "ranks 0 and %u end with different models (run %.64s and %.64s): the "
+                         "memory or a processor of host 0 or host %u is faulty",
+                         differs, all, all + differs * bytes, lk_comm_host(s->comm, differs));
+    lki_free(all);
+    return status;
+}
+
 static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
 {
     result->steps = done;
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));
+    LK_TRY(verify_same_end(s, result));
     LK_TRY(lki_journal_end(s->journal, result));
     lki_journal_say(s->journal, "run %s", result->run);
     return lk_barrier(s->comm); /* nobody leaves while others still read the model */
@@ -425,9 +464,10 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
     lk_status    status = session_open(&s);
     if (status == LK_OK)
         status = loop(&s, result);
+    lk_error why = *lk_error_last();
     if (status != LK_OK && status != LK_ESTOPPED)
         lk_comm_abort(comm); /* records this rank's error and wakes the others */
     session_close(&s);
     surroundings_leave(&around);
-    return status;
+    return status == LK_OK ? LK_OK : lki_fail_again(&why);
 }

@@ -1,7 +1,7 @@
 /* save.c -- the checkpoints that a run leaves.
  *
- * The model's values lie in shared memory once, so rank 0 alone writes them, whole tensors, while
- * the others wait.
+ * The model's values lie in the shared memory of every host, so rank 0 alone writes them, whole
+ * tensors, while the others wait.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,7 @@
 #include "checkpoint/directory.h"
 #include "train/session.h"
 
-/* The others wait while rank 0 writes; a death still wakes them. */
-enum { WRITING_TIMEOUT_MS = 3600 * 1000 };
+enum { PATIENCE_MS = 3600 * 1000 };
 
 typedef struct {
     lk_tensor *tensors;
@@ -103,6 +102,12 @@ static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
     return status;
 }
 
+void lki_let_rank_0_work(const lki_session *session, bool work)
+{
+    if (session->rank != 0)
+        lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
+}
+
 lk_status lki_save(lki_session *session, uint64_t step)
 {
     lk_status status = LK_OK;
@@ -113,9 +118,8 @@ lk_status lki_save(lki_session *session, uint64_t step)
     lki_free(s.tensors);
     lki_free(s.names);
     LK_TRY(status);
-    if (session->rank != 0) /* who waits for rank 0; it itself waits for nobody slow */
-        lk_comm_set_timeout(session->comm, WRITING_TIMEOUT_MS);
+    lki_let_rank_0_work(session, true);
     status = lk_barrier(session->comm);
-    lk_comm_set_timeout(session->comm, 0);
+    lki_let_rank_0_work(session, false);
     return status;
 }

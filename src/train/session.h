@@ -79,11 +79,16 @@ LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
 /* LK_EINVAL names the first option that contradicts the checkpoint to resume from. */
 LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data);
 
-/* Loads --init, or the checkpoint to resume from, and sets session->start. */
+/* Collective: loads --init, or the checkpoint to resume from, which rank 0 reads, and sets
+ * session->start. */
 LK_NODISCARD lk_status lki_start_values(lki_session *session);
 
 /* Collective: rank 0 writes; every rank learns whether it worked. */
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step);
+
+/* While rank 0 is busy with files the others, who wait for it, have patience.  A death still wakes
+ * them, and rank 0 itself waits for nobody slow. */
+void lki_let_rank_0_work(const lki_session *session, bool work);
 
 /* Checks that a safetensors file holds every parameter of the model. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);

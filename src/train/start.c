@@ -1,6 +1,6 @@
 /* start.c -- what a run starts from: initial values, a checkpoint, or a file from elsewhere.
  *
- * Every rank reads the same files, and lk_parallel_load() compares what they read.
+ * Rank 0 reads, and tells the others: on their hosts there may be no such files.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -109,21 +109,34 @@ static void note_exactness(lki_session *session, const lk_checkpoint_info *info)
                          info->exactness_id, session->exactness_id);
 }
 
+/* What rank 0 has read is everybody's. */
+static lk_status share(lki_session *session, float *values, size_t count)
+{
+    return lk_broadcast(session->comm, values, count * sizeof *values, 0);
+}
+
+/* `checkpoint` is NULL on all ranks but 0. */
+static lk_status read_shared(lki_session *session, const lk_checkpoint *checkpoint,
+                             const char *file, const char *name, lk_shape shape, float *values)
+{
+    size_t count = lk_shape_count(shape);
+    if (checkpoint != NULL)
+        LK_TRY(lk_checkpoint_read(checkpoint, file, name, shape, 0, count, values));
+    return share(session, values, count);
+}
+
 static lk_status load_param(lki_session *session, const lk_checkpoint *checkpoint, uint32_t p,
                             float *values)
 {
     const lk_param *param = &session->params[p];
-    size_t          count = lk_shape_count(param->shape);
     char            name[LKI_OPTIMIZER_NAME_MAX];
 
-    LK_TRY(lk_checkpoint_read(checkpoint, LKI_MODEL_FILE, param->name, param->shape, 0, count,
-                              values));
+    LK_TRY(read_shared(session, checkpoint, LKI_MODEL_FILE, param->name, param->shape, values));
     LK_TRY(lk_parallel_load(session->parallel, p, 0, values));
     for (uint32_t w = 0; w < lk_optimizer_state_count(&session->config->optimizer); w++) {
         (void)snprintf(name, sizeof name, "%s.%s", param->name,
                        lk_optimizer_state_name(&session->config->optimizer, w));
-        LK_TRY(lk_checkpoint_read(checkpoint, LKI_OPTIMIZER_FILE, name, param->shape, 0, count,
-                                  values));
+        LK_TRY(read_shared(session, checkpoint, LKI_OPTIMIZER_FILE, name, param->shape, values));
         LK_TRY(lk_parallel_load(session->parallel, p, w + 1, values));
     }
     return LK_OK;
@@ -145,8 +158,7 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     for (uint32_t i = 0; status == LK_OK && i < session->state_count; i++) {
         const lk_state *state = &session->states[i];
         lk_shape        shape = { 1, { state->count } };
-        status = lk_checkpoint_read(checkpoint, LKI_STATE_FILE, state->name, shape, 0, state->count,
-                                    values);
+        status = read_shared(session, checkpoint, LKI_STATE_FILE, state->name, shape, values);
         if (status == LK_OK)
             status = lk_parallel_load_state(session->parallel, i, values);
     }
@@ -154,30 +166,41 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     return status;
 }
 
-static lk_status resume(lki_session *session)
+/* The checkpoint to go on from.  Its bytes are verified here, so this may take long. */
+static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
 {
     const lk_train_config *config      = session->config;
-    lk_checkpoint         *checkpoint  = NULL;
     char                   notes[2048] = "";
 
     if (config->resume_step >= 0)
-        LK_TRY(lk_checkpoint_open_step(&checkpoint, config->checkpoint,
-                                       (uint64_t)config->resume_step));
+        LK_TRY(lk_checkpoint_open_step(out, config->checkpoint, (uint64_t)config->resume_step));
     else
-        LK_TRY(lk_checkpoint_open(&checkpoint, config->checkpoint, notes, sizeof notes));
+        LK_TRY(lk_checkpoint_open(out, config->checkpoint, notes, sizeof notes));
     if (notes[0] != '\0') /* whole lines */
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
-    const lk_checkpoint_info *info = lk_checkpoint_describe(checkpoint);
-    lk_status status = check_compatible(config, lk_dataset_describe(session->dataset), info,
-                                        session->loss_chain);
-    if (status == LK_OK) {
-        note_exactness(session, info);
+    const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
+    LK_TRY(
+        check_compatible(config, lk_dataset_describe(session->dataset), info, session->loss_chain));
+    note_exactness(session, info);
+    session->start = info->step;
+    return LK_OK;
+}
+
+static lk_status resume(lki_session *session)
+{
+    lk_checkpoint *checkpoint = NULL;
+    lk_status      status     = LK_OK;
+
+    if (session->rank == 0)
+        status = find_checkpoint(session, &checkpoint);
+    if (status == LK_OK)
+        status = lk_broadcast(session->comm, &session->start, sizeof session->start, 0);
+    if (status == LK_OK)
+        status = lk_broadcast(session->comm, session->loss_chain, sizeof session->loss_chain, 0);
+    if (status == LK_OK)
         status = load_all(session, checkpoint);
-    }
-    if (status == LK_OK) {
-        session->start = info->step;
+    if (status == LK_OK && session->rank == 0)
         lki_journal_say(session->journal, "resuming from %s", lk_checkpoint_path(checkpoint));
-    }
     lk_checkpoint_free(checkpoint);
     return status;
 }
@@ -337,13 +360,15 @@ static lk_status load_init(lki_session *session)
 {
     const char     *path   = session->config->init;
     lk_safetensors *file   = NULL;
-    lk_status       status = lk_safetensors_open(&file, path);
+    lk_status       status = session->rank == 0 ? lk_safetensors_open(&file, path) : LK_OK;
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++) {
         size_t count  = lk_shape_count(session->params[p].shape);
         float *values = NULL;
         status        = LKI_NEW(&values, count, "initial values");
-        if (status == LK_OK)
+        if (status == LK_OK && file != NULL)
             status = read_init(file, path, &session->params[p], count, values);
+        if (status == LK_OK)
+            status = share(session, values, count);
         if (status == LK_OK)
             status = lk_parallel_load(session->parallel, p, 0, values);
         lki_free(values);
@@ -354,10 +379,19 @@ static lk_status load_init(lki_session *session)
 
 lk_status lki_start_values(lki_session *session)
 {
-    bool exists = false;
-    if (session->config->resume)
-        LK_TRY(lk_checkpoint_exists(session->config->checkpoint, &exists));
-    if (exists)
-        return resume(session);
-    return session->config->init == NULL ? LK_OK : load_init(session);
+    const lk_train_config *config = session->config;
+    bool                   exists = false;
+    lk_status              status = LK_OK;
+
+    if (session->rank == 0 && config->resume)
+        LK_TRY(lk_checkpoint_exists(config->checkpoint, &exists));
+    lki_let_rank_0_work(session, true);
+    if (config->resume)
+        status = lk_broadcast(session->comm, &exists, sizeof exists, 0);
+    if (status == LK_OK && exists)
+        status = resume(session);
+    else if (status == LK_OK && config->init != NULL)
+        status = load_init(session);
+    lki_let_rank_0_work(session, false);
+    return status;
 }

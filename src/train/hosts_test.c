@@ -1,0 +1,289 @@
+/* hosts_test.c -- training on several hosts: the hash of a run is that of one worker.
+ *
+ * Goal:    gpt, resnet (with running state) and mlp, clipped, with micro-batches that accumulate,
+ *          give the hash of `single` on hosts of equal and of different sizes; every rank ran the
+ *          virtual workers that it should; checkpoints go from hosts to one host and back, though
+ *          only the host of rank 0 has the files.
+ * Method:  ranks are threads, hosts have boards and arenas of their own, and what goes between them
+ *          goes over a simulated transport.  Rank 0 says who ran what, as in any run.
+ * Control: another tree gives another hash.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+#include "lockstep/train.h"
+
+enum { STEPS = 5, RANKS_MAX = 8 };
+
+static const char *const models[] = { "mlp", "gpt", "resnet" };
+enum { MODELS = 3 };
+
+static lk_train_config config_of(const char *model, uint32_t leaves)
+{
+    lk_train_config c = { .model           = model,
+                          .validation      = 0.2,
+                          .seed            = 3,
+                          .global_batch    = 24,
+                          .micro_batch     = 1,
+                          .virtual_workers = leaves,
+                          .steps           = STEPS,
+                          .optimizer       = { .kind = LK_SGD, .momentum = 0.9 },
+                          .schedule        = { .lr = 0.05 },
+                          .clip_norm       = 0.5,
+                          .resume_step     = -1 };
+    if (strcmp(model, "gpt") == 0) {
+        c.data        = "synthetic:tokens=2000,vocab=31";
+        c.context     = 13;
+        c.optimizer   = (lk_optimizer){ .kind = LK_ADAMW, .weight_decay = 0.1 };
+        c.schedule.lr = 1e-3;
+        c.model_options =
+            (lk_model_options){ .layers = 2, .heads = 2, .width = 24, .dropout = 0.1f };
+    } else if (strcmp(model, "resnet") == 0) {
+        c.data          = "synthetic:images=60,h=9,w=9,c=3,classes=4";
+        c.model_options = (lk_model_options){ .depth = 8 };
+    } else {
+        c.data          = "synthetic:images=60,h=6,w=6,c=1,classes=5";
+        c.model_options = (lk_model_options){ .hidden = { 33, 17 }, .hidden_count = 2 };
+    }
+    return c;
+}
+
+/* ---- A run ------------------------------------------------------------------------------- */
+
+typedef struct {
+    lk_train_config config;
+    lk_status       status[RANKS_MAX];
+    lk_error        error[RANKS_MAX];
+    lk_train_result result[RANKS_MAX];
+} run;
+
+static bool train(lk_comm *comm, void *context)
+{
+    run            *r    = context;
+    uint32_t        rank = lk_comm_rank(comm);
+    lk_train_config mine = r->config;
+
+    if (lk_comm_host(comm, rank) != 0 && mine.checkpoint != NULL)
+        mine.checkpoint = "/nowhere/on/this/host";
+    r->status[rank] = lk_train_run(comm, &mine, &r->result[rank]);
+    if (r->status[rank] != LK_OK)
+        r->error[rank] = *lk_error_last();
+    return r->status[rank] == LK_OK;
+}
+
+/* What rank 0 says on stderr, which this file is for so long. */
+static FILE *start_listening(int *stderr_before)
+{
+    FILE *said = tmpfile();
+    assert_non_null(said);
+    (void)fflush(stderr);
+    *stderr_before = dup(STDERR_FILENO);
+    assert_int_equal(dup2(fileno(said), STDERR_FILENO), STDERR_FILENO);
+    return said;
+}
+
+static void hear(FILE *said, int stderr_before, const hosted *h, uint32_t leaves)
+{
+    char     line[512];
+    uint32_t ranks = 0, next = 0;
+
+    (void)fflush(stderr);
+    (void)dup2(stderr_before, STDERR_FILENO);
+    (void)close(stderr_before);
+    rewind(said);
+    while (fgets(line, sizeof line, said) != NULL) {
+        unsigned rank, host = 0, first, last;
+        if (sscanf(line, "rank %u (pid %*u on host %u) runs virtual workers %u-%u", &rank, &host,
+                   &first, &last) != 4 &&
+            sscanf(line, "rank %u (pid %*u) runs virtual workers %u-%u", &rank, &first, &last) != 3)
+            continue;
+        assert_int_equal(rank, ranks++);
+        assert_int_equal(first, next);
+        assert_int_equal(first, rank * leaves / hosted_size(*h));
+        assert_true(rank >= hosted_first(*h, host) && rank < hosted_first(*h, host + 1));
+        next = last + 1;
+    }
+    (void)fclose(said);
+    assert_int_equal(ranks, hosted_size(*h));
+    assert_int_equal(next, leaves);
+}
+
+/* On these hosts; leaves the hash of the run, which all ranks agree about. */
+static void run_on(hosted h, const lk_train_config *config, char hash[65])
+{
+    static run r;
+    int        stderr_before;
+
+    r                = (run){ .config = *config };
+    r.config.workers = hosted_size(h);
+    assert_int_equal(lk_train_check(&r.config), LK_OK);
+    FILE    *said = start_listening(&stderr_before);
+    uint32_t good = hosted_run(h, train, &r);
+    for (uint32_t rank = 0; rank < hosted_size(h); rank++)
+        if (r.status[rank] != LK_OK)
+            print_message("rank %u: %s\n", rank, r.error[rank].message);
+    hear(said, stderr_before, &h, config->virtual_workers);
+    assert_int_equal(good, hosted_size(h));
+    for (uint32_t rank = 1; rank < hosted_size(h); rank++)
+        assert_string_equal(r.result[rank].run, r.result[0].run);
+    assert_int_equal(strlen(r.result[0].run), 64);
+    memcpy(hash, r.result[0].run, 65);
+}
+
+static const hosted alone = { .hosts = 1, .each = 1 };
+
+static const hosted shapes[] = {
+    { .hosts = 2, .each = 1, .seed = 1 },
+    { .hosts = 2, .each = 2, .seed = 2 },
+    { .hosts = 2, .each = 3, .seed = 3 },
+    { .hosts = 3, .each = 1, .seed = 4 },
+    { .hosts = 2, .each = 2, .fewer_first = 1, .seed = 5 },
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void check_model(const char *model)
+{
+    for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+        char            want[65], got[65];
+        lk_train_config config = config_of(model, leaves);
+        config.strategy        = "single";
+        run_on(alone, &config, want);
+        config.strategy = NULL;
+        for (size_t i = 0; i < SHAPES; i++) {
+            config.bucket_bytes       = i % 2 == 0 ? 0 : 5000;
+            config.first_bucket_bytes = config.bucket_bytes / 3;
+            run_on(shapes[i], &config, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
+static void mlp_has_the_bits_of_one_worker(void **state)
+{
+    (void)state;
+    check_model(models[0]);
+}
+
+static void gpt_has_the_bits_of_one_worker(void **state)
+{
+    (void)state;
+    check_model(models[1]);
+}
+
+static void resnet_has_the_bits_of_one_worker(void **state)
+{
+    (void)state;
+    check_model(models[2]);
+}
+
+/* The same samples, dealt otherwise. */
+static void another_tree_has_other_bits(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < MODELS; m++) {
+        char            eight[65], twelve[65];
+        lk_train_config config = config_of(models[m], 8);
+        run_on(shapes[1], &config, eight);
+        config.virtual_workers = 12;
+        run_on(shapes[1], &config, twelve);
+        assert_string_not_equal(eight, twelve);
+    }
+}
+
+/* ---- Checkpoints ------------------------------------------------------------------------- */
+
+/* Trains for two steps on some hosts, and the rest on others. */
+static void changes_hosts(hosted first, hosted then, const char *model, const char *want)
+{
+    char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[65];
+    lk_train_config config = config_of(model, 8);
+
+    assert_non_null(mkdtemp(dir));
+    config.checkpoint = dir;
+    config.steps      = 2;
+    run_on(first, &config, got);
+    assert_string_not_equal(got, want);
+    config.resume = config.resume_required = true;
+    config.steps                           = STEPS;
+    run_on(then, &config, got);
+    assert_string_equal(got, want);
+    (void)snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void checkpoints_go_from_hosts_to_hosts(void **state)
+{
+    const hosted three = { .hosts = 1, .each = 3 };
+    (void)state;
+    for (size_t m = 0; m < MODELS; m++) {
+        char            want[65];
+        lk_train_config config = config_of(models[m], 8);
+        run_on(alone, &config, want);
+        changes_hosts(shapes[1], three, models[m], want);
+        changes_hosts(three, shapes[1], models[m], want);
+        changes_hosts(shapes[4], shapes[3], models[m], want);
+    }
+}
+
+/* ---- What is found wrong ----------------------------------------------------------------- */
+
+static bool asks_to_stop(void *context)
+{
+    (void)context;
+    return true;
+}
+
+static bool train_until_host_1_is_asked(lk_comm *comm, void *context)
+{
+    run *r    = context;
+    run  mine = { .config = r->config };
+    if (lk_comm_rank(comm) == 1)
+        mine.config.stop = asks_to_stop;
+    uint32_t rank = lk_comm_rank(comm);
+    (void)train(comm, &mine);
+    CHECK(mine.status[rank] == LK_ESTOPPED && mine.result[rank].steps == 1);
+    return true;
+}
+
+static bool train_with_other_data(lk_comm *comm, void *context)
+{
+    run     *r    = context;
+    run      mine = { .config = r->config };
+    uint32_t rank = lk_comm_rank(comm);
+    if (lk_comm_host(comm, rank) == 1)
+        mine.config.data = "synthetic:images=61,h=6,w=6,c=1,classes=5";
+    (void)train(comm, &mine);
+    CHECK(mine.status[rank] != LK_OK);
+    CHECK(strstr(mine.error[rank].message, "hosts 0 and 1 have different data") != NULL);
+    return true;
+}
+
+static void one_host_is_heard_by_all(void **state)
+{
+    run r = { .config = config_of("mlp", 8) };
+    (void)state;
+    r.config.quiet = true;
+    for (size_t i = 0; i < SHAPES; i++) {
+        r.config.workers = hosted_size(shapes[i]);
+        assert_int_equal(lk_train_check(&r.config), LK_OK);
+        assert_true(hosted_all(shapes[i], train_with_other_data, &r));
+        assert_true(hosted_all(shapes[i], train_until_host_1_is_asked, &r));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mlp_has_the_bits_of_one_worker),
+        cmocka_unit_test(gpt_has_the_bits_of_one_worker),
+        cmocka_unit_test(resnet_has_the_bits_of_one_worker),
+        cmocka_unit_test(another_tree_has_other_bits),
+        cmocka_unit_test(checkpoints_go_from_hosts_to_hosts),
+        cmocka_unit_test(one_host_is_heard_by_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
