@@ -386,7 +386,7 @@ static int run_threads(train_options *options)
                                   .flight     = options->flight };
     lk_status status = lk_launch_threads(options->config.workers, &how, work, options);
     atomic_store(&ear.over, true);
-    (void)pthread_kill(thread, SIGTERM);
+    (void)pthread_kill(thread, SIGINT);
     (void)pthread_join(thread, NULL);
     print_end(options, status);
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);

@@ -101,7 +101,7 @@ LK_NODISCARD lk_status lki_lock_check(const char *dir);
 /* The same, and from here on `dir` is this process's until it drops what comes out, or ends.  A
  * file system without locks is noted, and the run goes on. */
 LK_NODISCARD lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal);
-void                   lki_lock_drop(int lock, const char *dir); /* -1: nothing to do */
+void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to do */
 
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 
