@@ -519,8 +519,8 @@ static int bench_main(int argc, char **argv)
             options.op_name);
     if (!lk_launched() && (options.algorithm != NULL || options.tune != NULL || options.explain))
         return lki_usage_error(&lki_command_bench,
-                               "--algorithm, --tune and --explain are for workers on several hosts, "
-                               "started by lockstep run; on one, sizes and places choose");
+                               "--algorithm, --tune and --explain are for workers on several "
+                               "hosts, started by lockstep run; on one, sizes and places choose");
     if (op == BARRIER)
         options.size_count = 1;
     else if (options.size_count == 0)

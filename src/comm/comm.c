@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "comm/flight.h"
 #include "comm/span.h"
+#include "comm/task.h"
 
 enum { TIMEOUT_MS = 30000, SPINS = 50 };
 
@@ -170,6 +171,7 @@ static void leave(lk_comm *first)
     (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
     lki_wake_all(first->board);
     lki_wire_close(self->wire);
+    lki_rooms_free(self->rooms);
     lki_peers_close(self);
     lki_flight_close(self->flight);
     if (self->socket >= 0)

@@ -407,6 +407,7 @@ static lk_status start(lki_forest *f, const lki_wire_op *op, const lki_method *m
                       .forest = f },
         .op       = *op,
         .world    = f->comm->world,
+        .rooms    = f->comm->self->rooms,
         .send     = send,
         .recv     = recv,
         .numbered = true,

@@ -193,6 +193,7 @@ typedef struct {
     bool        told;       /* the launcher knows that the group has failed */
     int        *pidfds;     /* of the ranks of this host; NULL among threads */
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
+    struct lki_rooms *rooms; /* scratch for what comes from them */
     lki_tuning  tuning;     /* of the algorithms to them */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */

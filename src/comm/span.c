@@ -177,7 +177,8 @@ static lk_status gather_parts(lk_request *r)
 
 static lk_status make_task(lk_request *r)
 {
-    lki_task_plan plan = { .problem = problem_of(r), .world = r->comm->world };
+    lki_task_plan plan = { .problem = problem_of(r), .world = r->comm->world,
+                           .rooms = r->comm->self->rooms };
 
     if (plan.problem.kind == LKI_OP_TREE_REDUCE)
         return lki_forest_new(&r->forest, r);
@@ -446,6 +447,8 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     *out = NULL;
     LK_ASSERT(link->ranks == local->board->size && link->rank == local->self->rank);
     lk_status st = lki_wire_open(&local->self->wire, link);
+    if (st == LK_OK)
+        st = LKI_NEW(&local->self->rooms, 1, "scratch");
     if (st == LK_OK)
         st = open_first(out, local, host_of);
     if (st != LK_OK) {

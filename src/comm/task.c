@@ -23,6 +23,7 @@ typedef struct {
     lki_message      *messages;
     lki_partial_node *nodes;
     unsigned char    *base[LKI_BUFFERS];
+    size_t            room; /* bytes of the scratch */
     uint32_t          number;
     size_t            next;         /* action */
     size_t            first, count; /* messages: the first that is not known to be done; begun */
@@ -36,6 +37,48 @@ struct lki_task {
     uint64_t      segments, begun, ended;
     instance      instances[LKI_TASK_IN_FLIGHT];
 };
+
+/* ---- Scratch ----------------------------------------------------------------------------- */
+
+enum { ROOMS = sizeof((lki_rooms){ 0 }.kept) / sizeof((lki_rooms){ 0 }.kept[0]) };
+
+void lki_rooms_free(lki_rooms *rooms)
+{
+    for (size_t k = 0; rooms != NULL && k < ROOMS; k++)
+        lki_free(rooms->kept[k].memory);
+    lki_free(rooms);
+}
+
+/* At least `bytes`, in *have; what was in there before is still in there. */
+static lk_status take_room(lki_rooms *rooms, size_t bytes, unsigned char **out, size_t *have)
+{
+    for (size_t k = 0; k < ROOMS; k++)
+        if (rooms->kept[k].bytes >= bytes) {
+            *out                  = rooms->kept[k].memory;
+            *have                 = rooms->kept[k].bytes;
+            rooms->kept[k].memory = NULL;
+            rooms->kept[k].bytes  = 0;
+            return LK_OK;
+        }
+    *have = bytes;
+    return lki_alloc((void **)out, bytes, "what other ranks send of a segment");
+}
+
+/* In the place of the smallest. */
+static void give_room(lki_rooms *rooms, unsigned char *memory, size_t bytes)
+{
+    size_t least = 0;
+
+    for (size_t k = 1; k < ROOMS; k++)
+        least = rooms->kept[k].bytes < rooms->kept[least].bytes ? k : least;
+    if (rooms->kept[least].bytes < bytes && bytes <= 4 * LKI_TASK_SEGMENT_BYTES) {
+        lki_free(rooms->kept[least].memory);
+        rooms->kept[least].memory = memory;
+        rooms->kept[least].bytes  = bytes;
+    } else {
+        lki_free(memory);
+    }
+}
 
 /* ---- Segments ---------------------------------------------------------------------------- */
 
@@ -60,15 +103,16 @@ static size_t window_of(const lki_task_plan *plan)
     return lki_round_up(window, LKI_LINE); /* whole elements of any type */
 }
 
-static void forget(instance *i, lki_wire *wire)
+static void forget(instance *i, const lki_task *task)
 {
     for (size_t k = i->first; k < i->count; k++)
         if (!i->messages[k].done)
-            lki_wire_forget(wire, &i->messages[k]);
+            lki_wire_forget(task->wire, &i->messages[k]);
     lki_schedule_free(&i->schedule);
     lki_free(i->messages);
     lki_free(i->nodes);
-    lki_free(i->base[LKI_SCRATCH]);
+    if (i->room > 0)
+        give_room(task->plan.rooms, i->base[LKI_SCRATCH], i->room);
     *i = (instance){ 0 };
 }
 
@@ -85,11 +129,10 @@ static lk_status begin(lki_task *task, instance *i)
         st = LKI_NEW(&i->messages, i->schedule.messages + 1, "messages of a segment");
     if (st == LK_OK)
         st = LKI_NEW(&i->nodes, (size_t)i->schedule.terms_most + 1, "operands of a segment");
-    if (st == LK_OK)
-        st = lki_alloc((void **)&i->base[LKI_SCRATCH], i->schedule.scratch + 1,
-                       "what other ranks send of a segment");
+    if (st == LK_OK && i->schedule.scratch > 0)
+        st = take_room(plan->rooms, i->schedule.scratch, &i->base[LKI_SCRATCH], &i->room);
     if (st != LK_OK) {
-        forget(i, task->wire);
+        forget(i, task);
         return st;
     }
     i->base[LKI_SEND_BUFFER] = (unsigned char *)(uintptr_t)plan->send;
@@ -146,7 +189,7 @@ static void advance(lki_task *task, instance *i, bool *moved)
         if (i->next < i->schedule.count) {
             do_round(task, i);
         } else {
-            forget(i, task->wire);
+            forget(i, task);
             task->ended++;
         }
     }
@@ -197,7 +240,7 @@ void lki_task_free(lki_task *task)
     if (task == NULL)
         return;
     for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++)
-        forget(&task->instances[k], task->wire);
+        forget(&task->instances[k], task);
     lki_free(task);
 }
 

@@ -18,11 +18,22 @@ enum {
     LKI_TASK_IN_FLIGHT     = 3,       /* segments */
 };
 
+/* Scratch that is kept from one segment to the next: new memory costs more than what it is for. */
+typedef struct lki_rooms {
+    struct {
+        unsigned char *memory;
+        size_t         bytes;
+    } kept[2 * LKI_TASK_IN_FLIGHT];
+} lki_rooms;
+
+void lki_rooms_free(lki_rooms *rooms); /* NULL is allowed */
+
 typedef struct {
     const lki_method *method;
     lki_problem       problem; /* but `at` and `window` */
     lki_wire_op       op;
     const uint32_t   *world; /* of every rank in the group: its rank in the job */
+    lki_rooms        *rooms;
     const void       *send;
     void             *recv;
     size_t            segment_bytes; /* the same on all ranks; 0 = the default */

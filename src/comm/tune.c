@@ -15,7 +15,7 @@
 #include "comm/span.h"
 #include "device/combine.h"
 
-enum { SMALL = 8, TRIES = 12, BURST = 16, LARGE = 1 << 20, LARGE_TRIES = 3, SUMMED = 1 << 16 };
+enum { SMALL = 8, TRIES = 12, BURST = 16, LARGE = 1 << 20, LARGE_TRIES = 3, SUMMED = 1 << 19 };
 
 static double now(void)
 {

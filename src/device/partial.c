@@ -61,18 +61,37 @@ static const void *evaluate(evaluation *e, uint32_t first, uint32_t count, void 
     return to;
 }
 
-/* One block, written last: `out` may be an input. */
-static void evaluate_block(evaluation *e, void *out)
+/* The one node that is given is the one that is asked for. */
+static void take_block(evaluation *e, bool stores, void *out)
 {
     alignas(64) unsigned char here[BLOCK_BYTES];
+    const void               *data = take(e, here);
 
-    e->next          = 0;
-    const void *data = evaluate(e, e->p->first, e->p->count, here);
-    LK_ASSERT(e->next == e->p->node_count);
-    if (e->p->root && e->store != NULL)
+    if (stores)
         e->store(e->n, data, e->store_factor, out);
     else if (data != out)
         memcpy(out, data, e->n * (e->p->root ? e->type->width : e->type->accumulator));
+}
+
+/* One block, written last: `out` may be an input. */
+static void evaluate_block(evaluation *e, void *out)
+{
+    alignas(64) unsigned char a[BLOCK_BYTES], b[BLOCK_BYTES];
+    uint32_t                  first = e->p->first, count = e->p->count;
+    bool                      stores = e->p->root && e->store != NULL;
+
+    e->next = 0;
+    if (e->p->node_count == 1) {
+        take_block(e, stores, out);
+        return;
+    }
+    uint32_t    half  = lki_tree_left(count);
+    const void *left  = evaluate(e, first, half, a);
+    const void *right = evaluate(e, first + half, count - half, b);
+    LK_ASSERT(e->next == e->p->node_count);
+    e->combine(e->n, left, right, stores ? a : out);
+    if (stores)
+        e->store(e->n, a, e->store_factor, out);
 }
 
 void lki_partial_combine(const lki_partial *p, size_t count, void *out)
