@@ -63,8 +63,16 @@ void lki_lane_hang_up(lki_lane *lane)
     lane->muted = false;
 }
 
+enum { WINDOW_BYTES = 4 << 20 };
+
 /* Small frames leave at once.  Who is silent is found whether something is under way (the user
- * timeout) or not (probes).  The kernel sizes the buffers itself, better than a constant would. */
+ * timeout) or not (probes).
+ *
+ * The kernel sizes its buffers by what is read in a round trip, but a reader that computes between
+ * its reads, or decrypts what it reads in pieces, looks slow to it and gets a small window, though
+ * it is one that needs a large one.  Asking for the lowest amount worth waking up for, and taking
+ * that back, makes the window large at once and leaves it to the kernel to make it larger;
+ * SO_RCVBUF would fix it, for most users at less. */
 lk_status lki_lane_prepare(int fd, int64_t silence_ms)
 {
     int probe_s = silence_ms < 4000 ? 1 : (int)lki_min((size_t)silence_ms / 4000, 3600);
@@ -75,6 +83,8 @@ lk_status lki_lane_prepare(int fd, int64_t silence_ms)
         { SOL_SOCKET, SO_KEEPALIVE, 1 },
         { IPPROTO_TCP, TCP_KEEPIDLE, probe_s },
         { IPPROTO_TCP, TCP_KEEPINTVL, probe_s },
+        { SOL_SOCKET, SO_RCVLOWAT, WINDOW_BYTES },
+        { SOL_SOCKET, SO_RCVLOWAT, 1 },
         { IPPROTO_TCP, TCP_USER_TIMEOUT, (int)lki_min((size_t)silence_ms, INT_MAX) },
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)

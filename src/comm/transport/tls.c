@@ -27,7 +27,7 @@ enum {
     RECORD_BYTES = 16384,               /* of payload, in the largest record that TLS has */
     RECORD_ROOM  = RECORD_BYTES + 1024, /* encrypted, with a renewal of keys before it */
     RING_BYTES   = 5 * RECORD_ROOM,     /* encrypted, not sent */
-    AHEAD_BYTES  = 65536,               /* what is asked of the socket at once */
+    AHEAD_BYTES  = 6 * (RECORD_BYTES + 22) + 64, /* asked of the socket at once: whole records */
 };
 
 static const uint64_t      RENEW_BYTES   = UINT64_C(64) << 30; /* 2^24.5 records are the limit */
