@@ -1,10 +1,14 @@
-/* lockstep/launch.h -- start workers on this host, watch them, and join them from inside.
+/* lockstep/launch.h -- start workers on one host or several, watch them, join them from inside.
  *
  * lk_launch() starts `workers` copies of a program as direct children, hands each the control
  * memory, a socket and the usual environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
- * MASTER_ADDR, MASTER_PORT and LOCKSTEP_...), forwards output and signals, holds the
+ * NODE_RANK, MASTER_ADDR, MASTER_PORT and LOCKSTEP_...), forwards output and signals, holds the
  * descriptors of their arenas, and reports the first failure with its rank and cause.  It
  * computes nothing.  lk_join() is the other side.
+ *
+ * A job on several hosts has a launcher on each, the nodes.  They meet at the rendezvous, where
+ * node 0 listens; ranks are numbered in the order of nodes.  What happens on one node (a failure,
+ * a request to stop, the end) happens on all, and every launcher returns the same result.
  */
 #ifndef LK_LAUNCH_H
 #define LK_LAUNCH_H
@@ -15,14 +19,24 @@
 extern "C" {
 #endif
 
+enum { LK_JOB_KEY_BYTES = 32 };
+
 typedef struct {
-    uint32_t     workers;
+    uint32_t     workers;       /* on this host */
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
     bool         prefix_output; /* "[rank] " before each line; else inherited as it is */
     uint32_t     timeout_ms;    /* of every wait of the workers, and for their exec; 0 = 30 s */
     uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
     const char  *flight;        /* a directory for what every worker did last: see
                                  * lockstep/flight.h; made if it is not there; NULL = none */
+
+    /* A job on several hosts; all nodes need the same `nodes`, `rendezvous` and key. */
+    uint32_t             nodes;      /* 0 and 1: this host alone, and the rest has no effect */
+    int32_t              node;       /* the number of this one; -1 = any that is free, save 0 */
+    const char          *rendezvous; /* "tcp://HOST:PORT", an address of node 0 */
+    uint32_t             join_ms;    /* how long to wait for the other nodes; 0 = 5 min */
+    const unsigned char *job_key;    /* LK_JOB_KEY_BYTES */
+    bool                 insecure;   /* instead of a key: no TLS, for networks that are trusted */
 } lk_launch_options;
 
 /* The outcome of a job: the first failure, if any. */
@@ -50,6 +64,16 @@ typedef struct {
  *               passed on.  They must be blocked in other threads of the caller, if it has any.
  * Life:         workers are killed when the calling thread dies, however it dies. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
+
+/* A job's key, for TLS between its hosts.  Whoever has it can take part in the job. */
+
+/* Makes a new key and writes it to a file that only its owner may read; LK_EIO if there is one. */
+LK_API LK_NODISCARD lk_status lk_job_key_new(const char *path);
+
+/* Reads a key from a file, or from a descriptor ("fd:3"), which is closed.  LK_EINVAL where it is
+ * no key, or where others than its owner may read or write the file. */
+LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES],
+                                              const char *from);
 
 /* Whether this process was started by a launcher (lk_join() will find its group). */
 LK_API bool lk_launched(void);

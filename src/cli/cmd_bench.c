@@ -525,9 +525,10 @@ static int bench_main(int argc, char **argv)
         options.size_count = 1;
     else if (options.size_count == 0)
         (void)read_sizes("4:16M", &options, &unused);
-    return lk_launched() ? run_worker(&options, op)
-                         : lki_start_workers(argv, options.workers, options.timeout_ms,
-                                             options.flight);
+    const lk_launch_options how = { .workers    = options.workers,
+                                    .timeout_ms = options.timeout_ms,
+                                    .flight     = options.flight };
+    return lk_launched() ? run_worker(&options, op) : lki_start_workers(argv, how);
 }
 
 const lki_command lki_command_bench = {

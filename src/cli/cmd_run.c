@@ -1,12 +1,13 @@
 /* cmd_run.c -- `lockstep run`: any program, N times, as ranks of one group. */
 #include "cli/commands.h"
-#include "lockstep/launch.h"
+#include "cli/nodes.h"
 
 typedef struct {
     uint32_t workers, timeout_ms, grace_ms;
     bool        prefix;
     const char *flight;
     char      **argv;
+    lki_nodes   nodes;
 } run_options;
 
 #define AT(field) offsetof(run_options, field)
@@ -14,7 +15,8 @@ typedef struct {
 /* clang-format off */
 static const lki_option table[] = {
     { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
-      .required = true, .low = 1, .high = 1024, .help = "how many copies of the program to start" },
+      .required = true, .low = 1, .high = 1024,
+      .help = "how many copies of the program to start on this host" },
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(timeout_ms),
       .range = &lki_range_positive, .preset = "30",
       .help = "how long a worker waits for the others before it says who is missing" },
@@ -27,13 +29,14 @@ static const lki_option table[] = {
                "keep a record of what each worker that joined did last, for inspect --flight DIR"),
     { .name = "PROGRAM ARGS", .type = LKI_OPTION_REST, .offset = AT(argv), .required = true,
       .help = "the program and its arguments; write -- before it if one of them is --help" },
+    LKI_NODE_OPTIONS(AT(nodes)),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
 
 static int run_main(int argc, char **argv)
 {
-    run_options options = { .prefix = true };
+    run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
     int         done    = lki_options_parse(&lki_command_run, argc, argv, &options);
     if (done >= 0)
         return done;
@@ -46,6 +49,9 @@ static int run_main(int argc, char **argv)
         .grace_ms      = options.grace_ms,
         .flight        = options.flight,
     };
+    done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
+    if (done >= 0)
+        return done;
     lk_launch_result result;
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
@@ -62,8 +68,8 @@ const lki_command lki_command_run = {
     .about =
         "Starts N copies of a program on this machine and watches them.  Each finds who it is\n"
         "in its environment: RANK (0 to N-1), WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-        "MASTER_ADDR and MASTER_PORT, as programs for other launchers expect; lk_join() finds\n"
-        "its group there.\n"
+        "NODE_RANK, MASTER_ADDR and MASTER_PORT, as programs for other launchers expect;\n"
+        "lk_join() finds its group there.\n"
         "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not fight for the cores.\n"
         "Rank 0 reads standard input; the others have none.  Where there are enough cores each\n"
         "copy runs on an equal share of them.\n"
@@ -71,10 +77,16 @@ const lki_command lki_command_run = {
         "When one copy fails, the others are woken and ended, and the last line on stderr tells\n"
         "which rank failed first and why; the exit status is that rank's, or 128 plus the number\n"
         "of the signal that killed it; 127 if there is no such program.  Ctrl-C and SIGTERM ask\n"
-        "all copies to save and leave (status 75 if they did); a second one ends them.",
+        "all copies to save and leave (status 75 if they did); a second one ends them.\n"
+        "\n"
+        "On several hosts, run it on each of them with the same --nnodes, --rendezvous and\n"
+        "--job-key.  What happens on one host, happens on all: each ends with the same line and\n"
+        "the same status.",
     .examples =
         "  lockstep run -n 4 ./my_training --epochs 3\n"
-        "  lockstep run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'",
+        "  lockstep run -n 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'\n"
+        "  lockstep run --nnodes 2 --node-rank 0 --rendezvous tcp://10.0.0.1:29400 \\\n"
+        "      --job-key job.key -n 8 ./my_training   (and --node-rank 1 on the other host)",
     .options = table,
     .main    = run_main,
 };

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/nodes.h"
 #include "cli/values.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
@@ -27,6 +28,7 @@ typedef struct {
     const char     *precision, *kernels;
     const char     *flight;
     int             worker_mode;
+    lki_nodes       nodes;
     lk_train_result result; /* rank 0's */
 } train_options;
 
@@ -250,6 +252,7 @@ static const lki_option table[] = {
             "evaluate on the validation part every N steps"),
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
 
+    LKI_NODE_OPTIONS(AT(nodes)),
     LKI_LATER("hosts", "emulating several hosts " HERE_LATER),
     LKI_LATER("restart", "restarting workers " HERE_LATER "; run again with --resume=auto"),
     LKI_LATER("trace", "tracing " HERE_LATER "; --log has the parts of each step"),
@@ -354,7 +357,8 @@ static int run_worker(train_options *options)
         return report(status);
 
     lki_name_worker(lk_comm_rank(comm));
-    status = lk_train_check(&options->config);
+    options->config.workers = lk_comm_size(comm); /* on all hosts */
+    status                  = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
@@ -400,17 +404,23 @@ static int start(train_options *options, char **argv)
         return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
-    return options->worker_mode == MODE_THREADS
-               ? run_threads(options)
-               : lki_start_workers(argv, options->config.workers, options->config.timeout_ms,
-                                   options->flight);
+    lk_launch_options how   = { .workers    = options->config.workers,
+                                .timeout_ms = options->config.timeout_ms,
+                                .flight     = options->flight };
+    int               refused = lki_nodes_apply(&options->nodes, &lki_command_train, &how);
+    if (refused >= 0)
+        return refused;
+    if (how.nodes > 1 && options->worker_mode == MODE_THREADS)
+        return lki_usage_error(&lki_command_train, "--nnodes needs --worker-mode processes");
+    return options->worker_mode == MODE_THREADS ? run_threads(options)
+                                                : lki_start_workers(argv, how);
 }
 
 static int train_main(int argc, char **argv)
 {
     /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
     (void)signal(SIGXFSZ, SIG_IGN);
-    train_options options = { .config = { .resume_step = -1 } };
+    train_options options = { .config = { .resume_step = -1 }, .nodes = LKI_NODES_INIT };
     int           result  = lki_options_parse(&lki_command_train, argc, argv, &options);
     if (result < 0)
         result = lk_launched() ? run_worker(&options) : start(&options, argv);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "cli/options.h"
-#include "lockstep/launch.h"
 
 /* The file that this program is, under its own name where that still leads to it: an upgrade may
  * have put another there. */
@@ -33,7 +32,7 @@ void lki_name_worker(uint32_t rank)
     (void)prctl(PR_SET_NAME, name);
 }
 
-int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms, const char *flight)
+int lki_start_workers(char **argv, lk_launch_options how)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
     char   self[PATH_MAX];
@@ -48,14 +47,13 @@ int lki_start_workers(char **argv, uint32_t workers, uint32_t timeout_ms, const 
     worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
-    lk_launch_options how    = { .workers = workers, .argv = worker, .timeout_ms = timeout_ms,
-                                 .flight = flight };
-    lk_launch_result  result = { .exit_code = 0 };
-    lk_status         status = lk_launch(&how, &result);
+    lk_launch_result result = { .exit_code = 0 };
+    how.argv                = worker;
+    lk_status status        = lk_launch(&how, &result);
     free(worker);
     if (status != LK_OK) {
         fprintf(stderr, "lockstep %s: %s\n", argv[0], lk_error_last()->message);
-        return LKI_EXIT_FAILURE;
+        return result.exit_code;
     }
     if (result.failed && result.exit_code != LKI_EXIT_STOPPED)
         fprintf(stderr, "lockstep %s: %s\n", argv[0], result.cause);

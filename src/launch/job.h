@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "comm/control.h"
+#include "comm/rendezvous.h"
 #include "launch/output.h"
 #include "lockstep/launch.h"
 
@@ -26,6 +26,14 @@ typedef struct {
 typedef struct {
     const lk_launch_options *options;
     uint32_t                 count, started, ended;
+    lki_roster               roster;     /* worker i is rank roster.first + i */
+    lki_rendezvous          *rendezvous; /* with the other nodes; NULL = there are none */
+    bool                     introduced; /* they know our workers' addresses */
+    bool                     told;       /* they know that the job has failed */
+    bool                     over;       /* on all nodes, with this outcome: */
+    lki_outcome              outcome;
+    int                      key_fd;     /* the job's key for the workers; -1 = none */
+    char                     master[256]; /* MASTER_ADDR */
     lki_control             *control;
     char                    *flight; /* the absolute path of options->flight */
     lki_worker              *workers;
@@ -35,7 +43,8 @@ typedef struct {
     sigset_t                 mask;      /* the caller's, which workers get as well */
     struct sigaction         child;     /* the caller's SIGCHLD */
     bool                     interrupt_ignored; /* SIGINT was ignored when we came */
-    int                      stop_signal;  /* the first request to stop, or 0 */
+    bool                     asked;        /* such a signal has come to this launcher */
+    int                      stop_signal;  /* the first request to stop, on any node, or 0 */
     int                      force_signal; /* the second, or 0 */
     double                   terminate_at; /* seconds; 0 = not planned */
     double                   kill_at;      /* the same */
@@ -45,11 +54,27 @@ typedef struct {
 LK_NODISCARD lk_status lki_signals_open(lki_job *job);
 void lki_signals_close(lki_job *job);
 
+static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
+{
+    return job->roster.first + i;
+}
+
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);
 
-/* Says how the job ended: the first failure by cause. */
-void lki_judge(const lki_job *job, lk_launch_result *result);
+/* After that: until the other nodes have come to their ends, too. */
+LK_NODISCARD lk_status lki_watch_others(lki_job *job);
+
+/* The job has failed: those who cannot know are told to end, and all have the grace to. */
+void lki_job_fail(lki_job *job);
+
+/* The job shall save and leave; with `force` it shall just end.  `deaf`: workers that have not
+ * joined have had the signal already. */
+void lki_job_stop(lki_job *job, int number, bool force, bool deaf);
+
+/* Says how the workers of this host ended: the first failure by cause.  Returns its weight beside
+ * those of other nodes. */
+uint32_t lki_judge(const lki_job *job, lk_launch_result *result);
 
 /* Whether a worker that has ended did what a request to stop had asked for. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker);

@@ -4,6 +4,9 @@
  * for any.  Whether the execs succeeded is read from one pipe that every child inherits and that
  * exec closes: its end means that all programs run, a message on it names the one that does not.
  * An exec can hang, on a file system that does not answer: the wait has the job's deadline.
+ *
+ * With other nodes there is a meeting before (nodes.c), for nobody knows the ranks before all have
+ * come; and the result is that of all.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,13 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "comm/flight.h"
 #include "launch/cores.h"
-#include "launch/job.h"
+#include "launch/nodes.h"
 #include "launch/spawn.h"
 
-enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, TIMEOUT_MS = 30000 };
+enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, EXIT_SIGNAL = 128, TIMEOUT_MS = 30000 };
 
 static void close_if_open(int *fd)
 {
@@ -50,7 +54,7 @@ static lk_status flight_open(lki_job *job)
 
     if (directory == NULL)
         return LK_OK;
-    LK_TRY(lki_flight_prepare(directory, lki_roster_alone(job->count)));
+    LK_TRY(lki_flight_prepare(directory, job->roster));
     job->flight = realpath(directory, NULL);
     return job->flight != NULL ? LK_OK
                                : lk_fail(LK_EIO, "cannot find the flight directory '%s': %s",
@@ -59,7 +63,11 @@ static lk_status flight_open(lki_job *job)
 
 static lk_status job_open(lki_job *job, const lk_launch_options *options)
 {
-    *job = (lki_job){.options = options, .count = options->workers, .signals = -1};
+    *job = (lki_job){.options = options,
+                     .count   = options->workers,
+                     .roster  = lki_roster_alone(options->workers),
+                     .key_fd  = -1,
+                     .signals = -1};
     open_standard();
     LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
     for (uint32_t i = 0; i < job->count; i++) {
@@ -67,12 +75,21 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options)
         worker->pidfd = worker->socket = -1;
         worker->streams[0].from = worker->streams[1].from = -1;
     }
-    LK_TRY(LKI_NEW(&job->polled, 3 + 4 * (size_t)job->count, "the launcher's descriptors"));
+    LK_TRY(LKI_NEW(&job->polled, 4 + 4 * (size_t)job->count, "the launcher's descriptors"));
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
-    LK_TRY(flight_open(job));
     LK_TRY(lki_signals_open(job));
-    return lki_control_create(&job->control, lki_roster_alone(job->count));
+    return options->nodes > 1 ? lki_nodes_meet(job) : LK_OK;
+}
+
+/* What needs the roster. */
+static lk_status memory_open(lki_job *job)
+{
+    LK_TRY(flight_open(job));
+    LK_TRY(lki_control_create(&job->control, job->roster));
+    if (job->rendezvous != NULL)
+        lki_nodes_name(job);
+    return LK_OK;
 }
 
 /* SIGKILL, because this is for when there is nobody left to talk to. */
@@ -100,8 +117,10 @@ static void job_close(lki_job *job)
     }
     for (int s = 0; s < 2; s++)
         lki_sink_deinit(&job->sinks[s]);
+    lki_nodes_close(job);
     lki_signals_close(job);
     lki_control_free(job->control);
+    close_if_open(&job->key_fd);
     free(job->flight);
     lki_free(job->polled);
     lki_free(job->workers);
@@ -133,7 +152,7 @@ static lk_status connect_output(lki_worker *worker, lki_spawn_plan *plan)
 
 static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_facts *facts)
 {
-    lki_worker *worker      = &job->workers[plan->rank];
+    lki_worker *worker      = &job->workers[plan->rank - job->roster.first];
     char      **environment = NULL;
 
     LK_TRY(lki_control_socket(job->control, plan->rank, &facts->socket_fd, &worker->socket));
@@ -143,6 +162,7 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     plan->environment = environment;
     plan->keep[0]     = facts->control_fd;
     plan->keep[1]     = facts->socket_fd;
+    plan->keep[2]     = facts->key_fd;
     lk_status st      = lki_spawn(&worker->pid, plan);
     lki_free(environment);
     LK_TRY(st);
@@ -157,22 +177,21 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
 
 /* Rank 0 has the launcher's standard input, the others have none: they would share its bytes in
  * an order that nobody chose. */
-static lk_status start_worker(lki_job *job, uint32_t rank, uint16_t port, int nothing, int report,
-                              const lki_cores *cores)
+static lk_status start_worker(lki_job *job, uint32_t i, const lki_worker_facts *common, int nothing,
+                              int report, const lki_cores *cores)
 {
+    uint32_t         rank = lki_rank_of_worker(job, i);
     lki_spawn_plan   plan = {.rank     = rank,
                              .argv     = job->options->argv,
                              .standard = {rank == 0 ? -1 : nothing, -1, -1},
                              .report   = report,
                              .mask     = job->mask};
-    lki_worker_facts facts = {.rank       = rank,
-                              .size       = job->count,
-                              .port       = port,
-                              .control_fd = lki_control_fd(job->control),
-                              .socket_fd  = -1,
-                              .timeout_ms = job->options->timeout_ms,
-                              .flight     = job->flight};
-    plan.bound   = lki_cores_share(&plan.cores, cores, rank, job->count);
+    lki_worker_facts facts = *common;
+
+    facts.rank       = rank;
+    facts.local_rank = i;
+    facts.socket_fd  = -1;
+    plan.bound       = lki_cores_share(&plan.cores, cores, i, job->count);
     lk_status st = start_planned(job, &plan, &facts);
 
     close_if_open(&facts.socket_fd);
@@ -195,35 +214,49 @@ static bool holds_pipe(pid_t pid, int fd, const char *pipe)
 static lk_status exec_late(const lki_job *job, int report, int theirs, uint32_t timeout_ms)
 {
     char     path[64], pipe[64];
-    uint32_t rank = 0;
+    uint32_t i = 0;
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", report);
     ssize_t length = readlink(path, pipe, sizeof pipe - 1);
     pipe[length > 0 ? length : 0] = '\0';
-    while (rank + 1 < job->count && !holds_pipe(job->workers[rank].pid, theirs, pipe))
-        rank++;
+    while (i + 1 < job->count && !holds_pipe(job->workers[i].pid, theirs, pipe))
+        i++;
     return lk_fail(LK_ETIMEOUT,
                    "rank %u (pid %ld) has not become %s within %g s: it is stopped, or the file "
                    "system that holds the program does not answer",
-                   rank, (long)job->workers[rank].pid, job->options->argv[0],
+                   lki_rank_of_worker(job, i), (long)job->workers[i].pid, job->options->argv[0],
                    (double)timeout_ms / 1000);
+}
+
+/* Until the pipe is readable or closed by all; meanwhile the other nodes hear from us. */
+static lk_status await_report(lki_job *job, int report, int theirs, uint32_t timeout_ms)
+{
+    struct pollfd polled[2] = {{.fd = report, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    double        end       = lki_seconds() + timeout_ms * 1e-3, left = timeout_ms;
+
+    if (job->rendezvous != NULL)
+        polled[1].fd = lki_rendezvous_fd(job->rendezvous);
+    while (polled[0].revents == 0) {
+        if (left <= 0)
+            return exec_late(job, report, theirs, timeout_ms);
+        if (poll(polled, 2, (int)(left < INT_MAX ? left + 1 : INT_MAX)) < 0)
+            polled[0].revents = polled[1].revents = 0;
+        if (polled[1].revents != 0)
+            LK_TRY(lki_nodes_serve(job));
+        left = (end - lki_seconds()) * 1e3;
+    }
+    return LK_OK;
 }
 
 /* Waits until every child has become the program.  The first that could not fails the job.
  * `theirs`: the other end of the pipe, as the children know it. */
-static lk_status await_exec(const lki_job *job, int report, int theirs, lk_launch_result *result)
+static lk_status await_exec(lki_job *job, int report, int theirs, lk_launch_result *result)
 {
     uint32_t timeout_ms = job->options->timeout_ms > 0 ? job->options->timeout_ms : TIMEOUT_MS;
     const char      *program = job->options->argv[0];
     lki_exec_failure failure;
     ssize_t          got;
 
-    struct pollfd end = {.fd = report, .events = POLLIN};
-    int           ready;
-    do
-        ready = poll(&end, 1, (int)lki_min(timeout_ms, INT_MAX));
-    while (ready < 0 && errno == EINTR);
-    if (ready == 0)
-        return exec_late(job, report, theirs, timeout_ms);
+    LK_TRY(await_report(job, report, theirs, timeout_ms));
     do
         got = read(report, &failure, sizeof failure);
     while (got < 0 && errno == EINTR);
@@ -231,7 +264,7 @@ static lk_status await_exec(const lki_job *job, int report, int theirs, lk_launc
         return LK_OK;
     result->failed    = true;
     result->rank      = failure.rank;
-    result->pid       = (int32_t)job->workers[failure.rank].pid;
+    result->pid       = (int32_t)job->workers[failure.rank - job->roster.first].pid;
     result->exit_code = failure.error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUN;
     (void)lk_fail(LK_EINVAL, "cannot run %s: %s%s", program, strerror(failure.error),
                   failure.error != ENOENT            ? ""
@@ -242,17 +275,34 @@ static lk_status await_exec(const lki_job *job, int report, int theirs, lk_launc
     return LK_EINVAL;
 }
 
+/* What is the same for all workers of this node. */
+static lki_worker_facts common_facts(lki_job *job)
+{
+    lki_worker_facts facts = {.size       = job->roster.world,
+                              .local_size = job->count,
+                              .address    = "127.0.0.1",
+                              .control_fd = lki_control_fd(job->control),
+                              .key_fd     = job->key_fd,
+                              .timeout_ms = job->options->timeout_ms,
+                              .flight     = job->flight};
+    if (job->rendezvous == NULL)
+        facts.port = lki_port_free();
+    else
+        lki_nodes_describe(job, &facts);
+    return facts;
+}
+
 static lk_status start_all(lki_job *job, lk_launch_result *result)
 {
-    uint16_t  port    = lki_port_free();
-    int       nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-    int       report[2];
-    lki_cores cores;
-    lk_status st = make_pipe(report);
+    lki_worker_facts common  = common_facts(job);
+    int              nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int              report[2];
+    lki_cores        cores;
+    lk_status        st = make_pipe(report);
 
     lki_cores_find(&cores);
     for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
-        st = start_worker(job, i, port, nothing, report[1], &cores);
+        st = start_worker(job, i, &common, nothing, report[1], &cores);
     int theirs = report[1];
     close_if_open(&report[1]);
     if (st == LK_OK)
@@ -271,7 +321,28 @@ static lk_status check(const lk_launch_options *options)
     if (options->workers == 0 || options->workers > LKI_RANKS_MAX)
         return lk_fail(LK_EINVAL, "%u workers: between 1 and %d are possible on one host",
                        options->workers, LKI_RANKS_MAX);
+    if (options->nodes > 1 && options->rendezvous == NULL)
+        return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
+                                  "node 0", options->nodes);
+    if (options->nodes > 1 && (options->job_key == NULL) != options->insecure)
+        return lk_fail(LK_EINVAL, "several nodes need either a job key or to be insecure");
     return LK_OK;
+}
+
+static lk_status run(lki_job *job, lk_launch_result *result)
+{
+    uint32_t  weight = 0;
+    lk_status st     = memory_open(job);
+
+    if (st == LK_OK)
+        st = start_all(job, result);
+    if (st == LK_OK)
+        st = lki_watch(job);
+    if (st == LK_OK)
+        weight = lki_judge(job, result);
+    else
+        job_kill(job);
+    return job->rendezvous != NULL ? lki_nodes_finish(job, st, weight, result) : st;
 }
 
 lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
@@ -281,12 +352,11 @@ lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
     *result = (lk_launch_result){.exit_code = 1};
     LK_TRY(check(options));
     lk_status st = job_open(&job, options);
+    if (st != LK_OK && job.stop_signal != 0)
+        result->exit_code = EXIT_SIGNAL + job.stop_signal;
     if (st == LK_OK)
-        st = start_all(&job, result);
-    if (st == LK_OK)
-        st = lki_watch(&job);
-    if (st == LK_OK)
-        lki_judge(&job, result);
+        st = run(&job, result);
+    lk_error why = *lk_error_last();
     job_close(&job);
-    return st;
+    return st == LK_OK ? LK_OK : lki_fail_again(&why);
 }

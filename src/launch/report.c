@@ -1,4 +1,4 @@
-/* report.c -- how a job ended: the first failure by cause, in one line.
+/* report.c -- how the workers of a host ended: the first failure by cause, in one line.
  *
  * When one worker dies, all do within milliseconds, and the order in which the launcher hears of
  * it is luck.  So workers are judged by why they ended, and only then by when:
@@ -21,19 +21,25 @@
 
 enum { EXIT_STOPPED = 75, EXIT_SIGNAL = 128 };
 
-typedef enum { DONE, LEFT, CONSEQUENCE, TIMED_OUT, FAILED, STOPPED } ending;
+/* The order of weights; LOST is what the rendezvous makes of a node that is gone. */
+typedef enum { DONE, LEFT, CONSEQUENCE, TIMED_OUT, LOST, FAILED, STOPPED } ending;
 
+_Static_assert((int)LOST == (int)LKI_WEIGHT_LOST, "the rendezvous weighs lost nodes like this");
+
+/* Workers on several hosts agree among themselves when they leave, and that may be known here
+ * before the request to another node's launcher is. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
 {
-    return job->stop_signal != 0 && worker->signal == 0 && worker->status == EXIT_STOPPED;
+    bool asked = job->stop_signal != 0 || job->rendezvous != NULL;
+    return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 
-static ending ending_of(const lki_job *job, uint32_t rank)
+static ending ending_of(const lki_job *job, uint32_t i)
 {
-    const lki_worker *worker = &job->workers[rank];
+    const lki_worker *worker = &job->workers[i];
     lki_rank_view     view;
 
-    lki_control_view(job->control, rank, &view);
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     if (worker->was_stopped)
         return STOPPED;
     if (worker->signal == 0 && worker->status == 0)
@@ -69,13 +75,15 @@ static void say_signal(char *line, size_t bytes, int number)
         say(line, bytes, "signal %d", number);
 }
 
-static void describe(const lki_job *job, uint32_t rank, ending how, char *line, size_t bytes)
+static void describe(const lki_job *job, uint32_t i, ending how, char *line, size_t bytes)
 {
-    const lki_worker *worker = &job->workers[rank];
+    const lki_worker *worker = &job->workers[i];
     lki_rank_view     view;
+    char              who[LKI_WHO_BYTES];
 
-    lki_control_view(job->control, rank, &view);
-    say(line, bytes, "rank %u (pid %d) ", rank, (int)worker->pid);
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+    lki_control_who(job->control, lki_rank_of_worker(job, i), who);
+    say(line, bytes, "%s ", who);
     if (how == STOPPED) {
         say(line, bytes, "is stopped (by SIGSTOP or a debugger)");
     } else if (worker->signal != 0) {
@@ -111,18 +119,18 @@ static uint32_t most_telling(const lki_job *job, ending *how)
     return best;
 }
 
-void lki_judge(const lki_job *job, lk_launch_result *result)
+uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
 {
     ending            how;
-    uint32_t          rank   = most_telling(job, &how);
-    const lki_worker *worker = &job->workers[rank];
+    uint32_t          i      = most_telling(job, &how);
+    const lki_worker *worker = &job->workers[i];
 
-    *result = (lk_launch_result){.rank = rank, .pid = (int32_t)worker->pid};
+    *result = (lk_launch_result){.rank = lki_rank_of_worker(job, i), .pid = (int32_t)worker->pid};
     if (how == DONE)
-        return;
+        return how;
     if (how == LEFT) {
         result->exit_code = EXIT_STOPPED;
-        return;
+        return how;
     }
     result->failed    = true;
     result->signal    = worker->signal;
@@ -132,7 +140,8 @@ void lki_judge(const lki_job *job, lk_launch_result *result)
         say(result->cause, sizeof result->cause, "a second ");
         say_signal(result->cause, sizeof result->cause, job->force_signal);
         say(result->cause, sizeof result->cause, " ended the workers before they had saved");
-        return;
+        return how;
     }
-    describe(job, rank, how, result->cause, sizeof result->cause);
+    describe(job, i, how, result->cause, sizeof result->cause);
+    return how;
 }

@@ -22,77 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/memory.h"
-
-enum { OURS = 9, OURS_BYTES = 64, EXEC_FAILED = 127 };
-
-static const char *const our_names[OURS] = {
-    "RANK",        "WORLD_SIZE",  "LOCAL_RANK",          "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
-    "MASTER_PORT", "LOCKSTEP_CONTROL_FD", "LOCKSTEP_SOCKET_FD", "LOCKSTEP_TIMEOUT_MS",
-};
-
-static const char flight_name[] = "LOCKSTEP_FLIGHT";
-
-static bool has_name(const char *entry, const char *name)
-{
-    size_t length = strlen(name);
-    return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
-static bool is_ours(const char *entry)
-{
-    for (size_t i = 0; i < OURS; i++)
-        if (has_name(entry, our_names[i]))
-            return true;
-    return has_name(entry, flight_name);
-}
-
-static void write_ours(char text[OURS][OURS_BYTES], const lki_worker_facts *facts)
-{
-    const unsigned values[OURS] = {
-        facts->rank, facts->size, facts->rank,
-        facts->size, 0,           facts->port,
-        (unsigned)facts->control_fd, (unsigned)facts->socket_fd, facts->timeout_ms,
-    };
-
-    for (size_t i = 0; i < OURS; i++)
-        (void)snprintf(text[i], OURS_BYTES, "%s=%u", our_names[i], values[i]);
-    (void)snprintf(text[4], OURS_BYTES, "%s=127.0.0.1", our_names[4]);
-}
-
-lk_status lki_environment_new(char ***out, char *const *inherited, const lki_worker_facts *facts)
-{
-    static char one_thread[] = "OMP_NUM_THREADS=1";
-    size_t      count = 0, used = 0;
-    bool        has_threads = false;
-    void       *memory      = NULL;
-
-    *out = NULL;
-    while (inherited[count] != NULL)
-        count++;
-    size_t pointers = (count + OURS + 3) * sizeof(char *);
-    size_t path     = facts->flight == NULL ? 0 : sizeof flight_name + 1 + strlen(facts->flight);
-    LK_TRY(lki_alloc(&memory, pointers + OURS * OURS_BYTES + path, "a worker's environment"));
-
-    char **list                  = memory;
-    char(*ours_text)[OURS_BYTES] = (char(*)[OURS_BYTES])((char *)memory + pointers);
-    for (size_t i = 0; i < count; i++) {
-        has_threads = has_threads || has_name(inherited[i], "OMP_NUM_THREADS");
-        if (!is_ours(inherited[i]))
-            list[used++] = inherited[i];
-    }
-    write_ours(ours_text, facts);
-    for (size_t i = 0; i < OURS; i++)
-        list[used++] = ours_text[i];
-    if (facts->flight != NULL) {
-        list[used] = ours_text[OURS];
-        (void)snprintf(list[used++], path, "%s=%s", flight_name, facts->flight);
-    }
-    if (!has_threads)
-        list[used++] = one_thread;
-    *out = list;
-    return LK_OK;
-}
+enum { EXEC_FAILED = 127 };
 
 /* Everything below runs in the child and never returns. */
 
@@ -114,7 +44,7 @@ static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
         if (plan->standard[fd] >= 0 && dup2(plan->standard[fd], fd) < 0)
             child_failed(plan);
     for (size_t i = 0; i < sizeof plan->keep / sizeof plan->keep[0]; i++)
-        if (fcntl(plan->keep[i], F_SETFD, 0) != 0)
+        if (plan->keep[i] >= 0 && fcntl(plan->keep[i], F_SETFD, 0) != 0)
             child_failed(plan);
     if (sigprocmask(SIG_SETMASK, &plan->mask, NULL) != 0)
         child_failed(plan);

@@ -10,16 +10,18 @@
 
 /* What a worker is told.  Everything else of the launcher's environment is inherited. */
 typedef struct {
-    uint32_t rank, size;
-    uint16_t port;       /* MASTER_PORT: free when it was looked for */
-    int      control_fd; /* stays open in the program under this very number */
-    int      socket_fd;  /* so does this */
-    uint32_t timeout_ms; /* 0 = the default */
-    const char *flight;  /* an absolute path; NULL = none */
+    uint32_t    rank, size, local_rank, local_size, node;
+    const char *address;    /* MASTER_ADDR: of node 0 */
+    uint16_t    port;       /* MASTER_PORT: free when it was looked for */
+    int         control_fd; /* stays open in the program under this very number */
+    int         socket_fd;  /* so does this */
+    int         key_fd;     /* and this; -1 = none */
+    uint32_t    timeout_ms; /* 0 = the default */
+    const char *flight;     /* an absolute path; NULL = none */
 } lki_worker_facts;
 
-/* The environment of a worker: the launcher's own, with RANK and its kin replaced, and
- * OMP_NUM_THREADS=1 where it is not set.  One block of memory, from lki_free(). */
+/* The environment of a worker (environment.c): the launcher's own, with RANK and its kin replaced,
+ * and OMP_NUM_THREADS=1 where it is not set.  One block of memory, from lki_free(). */
 LK_NODISCARD lk_status lki_environment_new(char ***out, char *const *inherited,
                                            const lki_worker_facts *facts);
 
@@ -27,7 +29,7 @@ typedef struct {
     uint32_t     rank;
     char *const *argv;
     char *const *environment;
-    int          keep[2];  /* descriptors that the program inherits */
+    int          keep[3];  /* descriptors that the program inherits; -1 = none */
     int          standard[3]; /* become its 0, 1 and 2; -1 = as the launcher's */
     int          report;   /* the write end of a pipe: an lki_exec_failure arrives there */
     sigset_t     mask;     /* the program's signal mask */

@@ -14,6 +14,7 @@
  *                      first, never the second: `timeout` and systemd signal whole groups.
  *   SIGUSR1, SIGUSR2   are passed on to all.
  *   output, sockets    see output.h and comm/control.h.
+ *   the other nodes    see nodes.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,15 +26,15 @@
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "launch/job.h"
+#include "launch/nodes.h"
 
-/* Places in job->polled: the signals, two sinks, then four for each worker. */
-enum { AT_SIGNALS, AT_SINKS, AT_WORKERS = 3, PER_WORKER = 4 };
+/* Places in job->polled: the signals, two sinks, the other nodes, then four for each worker. */
+enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_WORKERS, PER_WORKER = 4 };
 enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
 
-static struct pollfd *place(const lki_job *job, uint32_t rank, uint32_t of)
+static struct pollfd *place(const lki_job *job, uint32_t i, uint32_t of)
 {
-    return &job->polled[AT_WORKERS + rank * PER_WORKER + of];
+    return &job->polled[AT_WORKERS + i * PER_WORKER + of];
 }
 
 static bool is_running(const lki_worker *worker)
@@ -41,11 +42,11 @@ static bool is_running(const lki_worker *worker)
     return worker->pid > 0 && worker->order == 0;
 }
 
-static bool has_joined(const lki_job *job, uint32_t rank)
+static bool has_joined(const lki_job *job, uint32_t i)
 {
     lki_rank_view view;
 
-    lki_control_view(job->control, rank, &view);
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     return view.state != LKI_RANK_ABSENT;
 }
 
@@ -71,7 +72,7 @@ static void signal_everyone(lki_job *job, int number)
     }
 }
 
-static void begin_failure(lki_job *job)
+void lki_job_fail(lki_job *job)
 {
     if (job->kill_at > 0)
         return;
@@ -123,7 +124,7 @@ static void look_for_stopped(lki_job *job)
     for (uint32_t i = 0; i < job->count; i++) {
         lki_worker   *worker = &job->workers[i];
         lki_rank_view view;
-        lki_control_view(job->control, i, &view);
+        lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
         if (view.state != LKI_RANK_FAILED && is_running(worker) && is_stopped(worker->pid)) {
             worker->was_stopped = true;
             send_signal(worker, SIGKILL);
@@ -152,12 +153,12 @@ static bool look_how_it_ended(lki_worker *worker)
 }
 
 /* Tells the control memory about a worker's end, and says whether it fails the job. */
-static bool tell_the_others(lki_job *job, uint32_t rank)
+static bool tell_the_others(lki_job *job, uint32_t i)
 {
-    lki_worker *worker = &job->workers[rank];
-    bool        joined = has_joined(job, rank);
+    lki_worker *worker = &job->workers[i];
+    bool        joined = has_joined(job, i);
     lk_error    error;
-    uint32_t    first;
+    uint32_t    first, rank = lki_rank_of_worker(job, i);
 
     if (lki_left_on_request(job, worker)) {
         (void)lki_control_ended(job->control, rank, 0, 0);
@@ -171,24 +172,28 @@ static bool tell_the_others(lki_job *job, uint32_t rank)
     return job->stop_signal == 0 || joined;
 }
 
-static void worker_ended(lki_job *job, uint32_t rank)
+static void worker_ended(lki_job *job, uint32_t i)
 {
-    lki_worker   *worker = &job->workers[rank];
+    lki_worker   *worker = &job->workers[i];
     lki_rank_view view;
 
     if (!look_how_it_ended(worker))
         return;
-    bool failed = tell_the_others(job, rank);
+    bool failed = tell_the_others(job, i);
     (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);
     worker->order = ++job->ended;
     (void)close(worker->pidfd);
     worker->pidfd = -1;
+    if (job->rendezvous != NULL)
+        lki_nodes_ended(job, i);
     if (!failed)
         return;
-    lki_control_view(job->control, rank, &view);
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     if (view.status == LK_ETIMEOUT)
         look_for_stopped(job);
-    begin_failure(job);
+    lki_job_fail(job);
+    if (job->rendezvous != NULL)
+        lki_nodes_look(job);
 }
 
 static bool is_worker(const lki_job *job, pid_t pid)
@@ -199,24 +204,34 @@ static bool is_worker(const lki_job *job, pid_t pid)
     return false;
 }
 
-static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
+void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
 {
-    bool from_terminal = info->ssi_code == SI_KERNEL;
-    int  number        = (int)info->ssi_signo;
-
-    if (number == SIGINT && from_terminal && job->interrupt_ignored)
-        return;
     if (job->stop_signal == 0) {
         job->stop_signal = number;
         lki_control_request_stop(job->control);
         for (uint32_t i = 0; i < job->count; i++)
-            if (!from_terminal && !has_joined(job, i))
+            if (!deaf && !has_joined(job, i))
                 send_signal(&job->workers[i], number);
-    } else if (job->force_signal == 0 && !is_worker(job, (pid_t)info->ssi_pid)) {
+    }
+    if (force && job->force_signal == 0) {
         job->force_signal = number;
         job->terminate_at = lki_seconds();
         job->kill_at      = job->terminate_at + grace_seconds(job);
     }
+}
+
+static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
+{
+    bool from_terminal = info->ssi_code == SI_KERNEL;
+    int  number        = (int)info->ssi_signo;
+    bool force         = job->asked && !is_worker(job, (pid_t)info->ssi_pid);
+
+    if ((number == SIGINT && from_terminal && job->interrupt_ignored) || (job->asked && !force))
+        return;
+    job->asked = true;
+    lki_job_stop(job, number, force, from_terminal);
+    if (job->rendezvous != NULL)
+        lki_nodes_stop(job, number, force);
 }
 
 static void take_signals(lki_job *job)
@@ -236,14 +251,19 @@ static void take_signals(lki_job *job)
 
 static lk_status serve_sockets(lki_job *job)
 {
+    bool served = false;
+
     for (uint32_t i = 0; i < job->count; i++) {
         bool open = true;
         if (job->workers[i].socket < 0 || place(job, i, OF_SOCKET)->revents == 0)
             continue;
-        LK_TRY(lki_control_serve(job->control, i, &open));
+        LK_TRY(lki_control_serve(job->control, lki_rank_of_worker(job, i), &open));
         if (!open)
             job->workers[i].socket = -1;
+        served = true;
     }
+    if (served && job->rendezvous != NULL)
+        lki_nodes_look(job);
     return LK_OK;
 }
 
@@ -267,6 +287,9 @@ static void prepare(lki_job *job)
     for (uint32_t s = 0; s < 2; s++)
         job->polled[AT_SINKS + s] = (struct pollfd){
             .fd = job->sinks[s].used > 0 ? job->sinks[s].to : -1, .events = POLLOUT};
+    job->polled[AT_NODES] = (struct pollfd){
+        .fd     = job->rendezvous != NULL ? lki_rendezvous_fd(job->rendezvous) : -1,
+        .events = POLLIN};
     for (uint32_t i = 0; i < job->count; i++) {
         const lki_worker *worker   = &job->workers[i];
         *place(job, i, OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
@@ -339,18 +362,32 @@ static void finish_output(lki_job *job)
     }
 }
 
+static lk_status turn(lki_job *job)
+{
+    LK_TRY(poll_once(job, time_left(job)));
+    take_signals(job);
+    LK_TRY(serve_sockets(job));
+    if (job->polled[AT_NODES].revents != 0)
+        LK_TRY(lki_nodes_serve(job));
+    move_output(job);
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
+            worker_ended(job, i);
+    end_by_time(job);
+    return LK_OK;
+}
+
 lk_status lki_watch(lki_job *job)
 {
-    while (job->ended < job->started) {
-        LK_TRY(poll_once(job, time_left(job)));
-        take_signals(job);
-        LK_TRY(serve_sockets(job));
-        move_output(job);
-        for (uint32_t i = 0; i < job->count; i++)
-            if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
-                worker_ended(job, i);
-        end_by_time(job);
-    }
+    while (job->ended < job->started)
+        LK_TRY(turn(job));
     finish_output(job);
+    return LK_OK;
+}
+
+lk_status lki_watch_others(lki_job *job)
+{
+    while (!job->over)
+        LK_TRY(turn(job));
     return LK_OK;
 }

@@ -1,0 +1,33 @@
+/* nodes.c -- the options of a command whose workers may be on several hosts. */
+#include "cli/nodes.h"
+
+const lki_need lki_need_nodes = { "nnodes", { NULL } };
+
+enum { GO_ON = -1 };
+
+int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how)
+{
+    if (nodes->count <= 1)
+        return GO_ON;
+    if (nodes->rendezvous == NULL)
+        return lki_usage_error(command, "--nnodes %u needs --rendezvous tcp://HOST:PORT, with an "
+                               "address of node 0", nodes->count);
+    if ((nodes->key_from == NULL) != nodes->insecure)
+        return lki_usage_error(command, "--nnodes %u needs one of --job-key FILE, which lockstep "
+                               "key FILE makes, and --insecure", nodes->count);
+    if (nodes->number != LKI_NODE_ANY && nodes->number >= nodes->count)
+        return lki_usage_error(command, "--node-rank %u: of %u nodes the last is %u",
+                               nodes->number, nodes->count, nodes->count - 1);
+    if (nodes->key_from != NULL && lk_job_key_read(nodes->key, nodes->key_from) != LK_OK)
+        return lki_usage_error(command, "--job-key: %s", lk_error_last()->message);
+    if (nodes->insecure)
+        fprintf(stderr, "lockstep %s: --insecure: anybody on the network can read, change and join "
+                        "this job\n", command->name);
+    how->nodes      = nodes->count;
+    how->node       = nodes->number == LKI_NODE_ANY ? -1 : (int32_t)nodes->number;
+    how->rendezvous = nodes->rendezvous;
+    how->join_ms    = nodes->join_ms;
+    how->insecure   = nodes->insecure;
+    how->job_key    = nodes->insecure ? NULL : nodes->key;
+    return GO_ON;
+}

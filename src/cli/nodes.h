@@ -1,0 +1,50 @@
+/* cli/nodes.h -- the options of a command whose workers may be on several hosts. */
+#ifndef LKI_CLI_NODES_H
+#define LKI_CLI_NODES_H
+
+#include "cli/options.h"
+#include "lockstep/launch.h"
+
+typedef struct {
+    uint32_t      count, number, join_ms; /* number: LKI_NODE_ANY unless given */
+    const char   *rendezvous, *key_from;
+    bool          insecure;
+    unsigned char key[LK_JOB_KEY_BYTES];
+} lki_nodes;
+
+#define LKI_NODE_ANY UINT32_MAX
+
+/* A lki_nodes before its options are read. */
+#define LKI_NODES_INIT { .number = LKI_NODE_ANY }
+
+extern const lki_need lki_need_nodes;
+
+/* Rows for a command's table; `at_` is where its lki_nodes stands in its struct. */
+/* clang-format off */
+#define LKI_NODE_AT(at_, field_) ((at_) + offsetof(lki_nodes, field_))
+#define LKI_NODE_OPTIONS(at_)                                                                    \
+    { .group = "several hosts (a launcher is started on each)", .name = "nnodes",                \
+      .type = LKI_OPTION_U32, .value = "N", .offset = LKI_NODE_AT(at_, count), .low = 1,         \
+      .high = 1024, .preset = "1", .help = "how many hosts the job has" },                       \
+    { .needs = &lki_need_nodes, .name = "node-rank", .type = LKI_OPTION_U32, .value = "R",       \
+      .offset = LKI_NODE_AT(at_, number), .high = 1023, .preset = "any that is free",            \
+      .help = "the number of this one; it must be given on node 0, where the others meet" },     \
+    { .needs = &lki_need_nodes, .name = "rendezvous", .type = LKI_OPTION_STRING,                 \
+      .value = "tcp://HOST:PORT", .offset = LKI_NODE_AT(at_, rendezvous),                        \
+      .help = "an address of node 0 that all hosts can reach" },                                 \
+    { .needs = &lki_need_nodes, .name = "job-key", .type = LKI_OPTION_STRING,                    \
+      .value = "FILE|fd:N", .offset = LKI_NODE_AT(at_, key_from),                                \
+      .help = "where the job's secret key is read; lockstep key FILE makes one" },               \
+    { .needs = &lki_need_nodes, .name = "insecure", .type = LKI_OPTION_FLAG,                     \
+      .offset = LKI_NODE_AT(at_, insecure),                                                      \
+      .help = "no key: anybody on the network can read, change and join the job" },              \
+    { .needs = &lki_need_nodes, .name = "join-timeout", .type = LKI_OPTION_SECONDS,              \
+      .value = "S", .offset = LKI_NODE_AT(at_, join_ms), .range = &lki_range_positive,           \
+      .preset = "300", .help = "how long to wait for the other hosts to come" }
+/* clang-format on */
+
+/* Puts what was given into `how`; the key is read here.  A negative result says: go on.  Otherwise
+ * it is the exit status, and why has been said. */
+int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how);
+
+#endif

@@ -1,0 +1,115 @@
+/* key.c -- a job's key: making one, and reading one from a file or a descriptor.
+ *
+ * A key is 64 hexadecimal digits, so that it can be copied like any text.  It is never an argument
+ * or in the environment, which others can read (/proc), and a file with it is refused when others
+ * than its owner can.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "lockstep/launch.h"
+
+enum { DIGITS = 2 * LK_JOB_KEY_BYTES };
+
+lk_status lk_job_key_new(const char *path)
+{
+    unsigned char key[LK_JOB_KEY_BYTES];
+    char          text[DIGITS + 2];
+
+    if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key)
+        return lk_fail(LK_EIO, "no random numbers for a key: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof key; i++)
+        (void)snprintf(text + 2 * i, 4, "%02x\n", key[i]);
+    explicit_bzero(key, sizeof key);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(errno));
+    ssize_t wrote = write(fd, text, DIGITS + 1);
+    int     error = wrote < 0 ? errno : ENOSPC;
+    explicit_bzero(text, sizeof text);
+    if (close(fd) == 0 && wrote == DIGITS + 1)
+        return LK_OK;
+    (void)unlink(path);
+    return lk_fail(LK_EIO, "cannot write %s: %s", path, strerror(error));
+}
+
+static lk_status check_file(int fd, const char *from)
+{
+    struct stat about;
+
+    if (fstat(fd, &about) != 0)
+        return lk_fail(LK_EINVAL, "cannot look at %s: %s", from, strerror(errno));
+    if (!S_ISREG(about.st_mode))
+        return LK_OK; /* a pipe: whoever holds its other end wrote it */
+    if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        return lk_fail(LK_EINVAL, "the job key in %s is open to others than its owner (mode %03o): "
+                       "chmod 600 it, and use a new one where others are not trusted", from,
+                       (unsigned)about.st_mode & 0777);
+    if (about.st_uid != geteuid() && geteuid() != 0)
+        return lk_fail(LK_EINVAL, "the job key in %s belongs to another user", from);
+    return LK_OK;
+}
+
+/* The digits and the white space after them, no more. */
+static lk_status read_digits(char text[DIGITS + 8], int fd, const char *from)
+{
+    size_t used = 0;
+    for (;;) {
+        ssize_t got = read(fd, text + used, DIGITS + 7 - used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return lk_fail(LK_EINVAL, "cannot read the job key from %s: %s", from, strerror(errno));
+        used += (size_t)got;
+        if (got == 0 || used == DIGITS + 7)
+            break;
+    }
+    text[used]    = '\0';
+    size_t digits = strspn(text, "0123456789abcdefABCDEF");
+    if (digits == DIGITS && text[DIGITS + strspn(text + DIGITS, "\r\n ")] == '\0')
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "%s holds no job key, which is %d hexadecimal digits; `lockstep key "
+                   "FILE` makes one", from, DIGITS);
+}
+
+static lk_status open_source(int *fd, const char *from)
+{
+    char *end = NULL;
+
+    if (strncmp(from, "fd:", 3) == 0) {
+        long number = isdigit((unsigned char)from[3]) ? strtol(from + 3, &end, 10) : -1;
+        if (number < 0 || number > INT32_MAX || *end != '\0' || fcntl((int)number, F_GETFD) < 0)
+            return lk_fail(LK_EINVAL, "%s is no descriptor that is open here", from);
+        *fd = (int)number;
+        return LK_OK;
+    }
+    *fd = open(from, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    return *fd >= 0 ? LK_OK : lk_fail(LK_EINVAL, "cannot open the job key %s: %s", from,
+                                      strerror(errno));
+}
+
+lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES], const char *from)
+{
+    char text[DIGITS + 8] = "";
+    int  fd = -1;
+
+    LK_TRY(open_source(&fd, from));
+    lk_status st = check_file(fd, from);
+    if (st == LK_OK)
+        st = read_digits(text, fd, from);
+    (void)close(fd);
+    for (size_t i = 0; i < LK_JOB_KEY_BYTES && st == LK_OK; i++) {
+        const char two[3] = {text[2 * i], text[2 * i + 1], '\0'};
+        key[i]            = (unsigned char)strtoul(two, NULL, 16);
+    }
+    explicit_bzero(text, sizeof text);
+    return st;
+}

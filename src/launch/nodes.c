@@ -1,0 +1,270 @@
+/* nodes.c -- a launcher among those of the other nodes: meeting them, what they say, what it says.
+ *
+ * What happens to a worker or to a launcher concerns all nodes.  A launcher tells the others what
+ * it sees on its own host and acts on what they tell as if it had happened here: a verdict condemns
+ * its own control memory, which wakes its workers with the same text; a request to stop is passed
+ * on; addresses are written into the records of the ranks that they belong to.
+ */
+#include "launch/nodes.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+enum { SILENCE_MS_MIN = 2000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
+
+static const lki_node *self(const lki_job *job)
+{
+    return lki_rendezvous_node(job->rendezvous, lki_rendezvous_self(job->rendezvous));
+}
+
+/* ---- Meeting ----------------------------------------------------------------------------- */
+
+/* Sleeps until the rendezvous has news.  Nothing has begun, so a request to stop just ends it. */
+static lk_status await_news(lki_job *job)
+{
+    int                     news      = lki_rendezvous_fd(job->rendezvous);
+    struct pollfd           polled[2] = {{.fd = job->signals, .events = POLLIN},
+                                         {.fd = news, .events = POLLIN}};
+    struct signalfd_siginfo info;
+
+    if (poll(polled, 2, -1) < 0 && errno != EINTR)
+        return lk_fail(LK_ENOMEM, "cannot wait for the other nodes: poll: %s", strerror(errno));
+    while (polled[0].revents != 0
+           && read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        int number = (int)info.ssi_signo;
+        if (number == SIGUSR1 || number == SIGUSR2
+            || (number == SIGINT && info.ssi_code == SI_KERNEL && job->interrupt_ignored))
+            continue;
+        job->stop_signal = number;
+        return lk_fail(LK_ESTOPPED, "SIG%s came while waiting for the other nodes",
+                       sigabbrev_np(number));
+    }
+    return LK_OK;
+}
+
+lk_status lki_nodes_meet(lki_job *job)
+{
+    const lk_launch_options *o         = job->options;
+    char                     host[256] = "";
+    uint32_t                 timeout   = o->timeout_ms != 0 ? o->timeout_ms : UINT32_MAX;
+    lki_event                event     = {.kind = LKI_EVENT_NONE};
+
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+        (void)snprintf(host, sizeof host, "?");
+    lki_rendezvous_options how = {
+        .endpoint   = o->rendezvous,
+        .listener   = -1,
+        .host       = host,
+        .nodes      = o->nodes,
+        .workers    = o->workers,
+        .node       = o->node,
+        .join_ms    = o->join_ms,
+        .silence_ms = (uint32_t)lki_min(lki_max(timeout, SILENCE_MS_MIN), SILENCE_MS_MAX),
+        .port       = lki_port_free(),
+        .key        = o->insecure ? NULL : o->job_key,
+    };
+    LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
+    while (event.kind != LKI_EVENT_MET) {
+        LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
+        if (event.kind == LKI_EVENT_NONE)
+            LK_TRY(await_news(job));
+    }
+    job->roster = self(job)->roster;
+    return LK_OK;
+}
+
+void lki_nodes_name(lki_job *job)
+{
+    for (uint32_t i = 0; i < job->options->nodes; i++) {
+        const lki_node *node = lki_rendezvous_node(job->rendezvous, i);
+        lki_control_name_host(job->control, node->roster.first, node->roster.count, node->host);
+    }
+}
+
+/* Node 0 may listen on all addresses, of which one is no way to reach it. */
+void lki_nodes_describe(lki_job *job, lki_worker_facts *facts)
+{
+    static const char *const everywhere[] = {"0.0.0.0", "::"};
+    char                     port[16];
+
+    facts->node    = lki_rendezvous_self(job->rendezvous);
+    facts->port    = lki_rendezvous_port(job->rendezvous);
+    facts->address = job->master;
+    if (lki_address_split(job->options->rendezvous + strlen("tcp://"), job->master, port) != LK_OK)
+        job->master[0] = '\0'; /* cannot be: it has led us to node 0 */
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp(job->master, everywhere[i]) == 0)
+            (void)snprintf(job->master, sizeof job->master, "%s",
+                           lki_rendezvous_address(job->rendezvous));
+}
+
+/* ---- What the others say ----------------------------------------------------------------- */
+
+static bool is_here(const lki_job *job, uint32_t rank)
+{
+    return rank - job->roster.first < job->roster.count;
+}
+
+static void hear_introductions(lki_job *job)
+{
+    for (uint32_t rank = 0; rank < job->roster.world; rank++) {
+        const lki_introduction *who = lki_rendezvous_introduction(job->rendezvous, rank);
+        if (!is_here(job, rank))
+            lki_control_introduce(job->control, rank, who->pid, who->address);
+    }
+    lki_control_introduced(job->control);
+}
+
+static void hear(lki_job *job, const lki_event *event)
+{
+    switch (event->kind) {
+    case LKI_EVENT_KNOWN: hear_introductions(job); return;
+    case LKI_EVENT_STOP: lki_job_stop(job, event->signal, event->force, false); return;
+    case LKI_EVENT_ENDED:
+        if (!is_here(job, event->ended.rank))
+            lki_control_ended_there(job->control, event->ended.rank, event->ended.exit_code,
+                                    event->ended.signal);
+        return;
+    case LKI_EVENT_VERDICT:
+        job->told = true;
+        lki_control_condemn(job->control, event->verdict.culprit, event->verdict.status,
+                            event->verdict.message);
+        lki_job_fail(job);
+        return;
+    case LKI_EVENT_OVER:
+        job->over    = true;
+        job->outcome = event->outcome;
+        return;
+    case LKI_EVENT_NONE:
+    case LKI_EVENT_MET: return;
+    }
+}
+
+lk_status lki_nodes_serve(lki_job *job)
+{
+    lki_event event;
+
+    do {
+        LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
+        hear(job, &event);
+    } while (event.kind != LKI_EVENT_NONE && !job->over);
+    return LK_OK;
+}
+
+/* ---- What it says ------------------------------------------------------------------------ */
+
+/* Introduces the workers of this host, as soon as all of them have said where they listen. */
+static void introduce(lki_job *job)
+{
+    lki_introduction *workers = NULL;
+    uint32_t          ready   = 0;
+    char              address[LKI_ADDRESS_BYTES];
+
+    while (ready < job->count
+           && lki_control_address(job->control, lki_rank_of_worker(job, ready), address))
+        ready++;
+    if (ready < job->count || LKI_NEW(&workers, job->count, "introductions") != LK_OK)
+        return;
+    for (uint32_t i = 0; i < job->count; i++) {
+        workers[i].pid = (int32_t)job->workers[i].pid;
+        (void)lki_control_address(job->control, lki_rank_of_worker(job, i), workers[i].address);
+    }
+    lki_rendezvous_introduce(job->rendezvous, workers);
+    lki_free(workers);
+    job->introduced = true;
+}
+
+void lki_nodes_look(lki_job *job)
+{
+    lki_verdict verdict;
+    lk_error    why;
+
+    if (!job->introduced)
+        introduce(job);
+    if (job->told || !lki_control_failed(job->control, &verdict.culprit, &why))
+        return;
+    job->told      = true;
+    verdict.status = why.status;
+    memcpy(verdict.message, why.message, sizeof verdict.message);
+    lki_rendezvous_verdict(job->rendezvous, &verdict);
+}
+
+void lki_nodes_ended(lki_job *job, uint32_t i)
+{
+    const lki_worker *worker = &job->workers[i];
+    lki_rank_end      end    = {.rank      = lki_rank_of_worker(job, i),
+                                .exit_code = worker->status & 0xff,
+                                .signal    = worker->signal};
+
+    if (lki_left_on_request(job, worker))
+        end.exit_code = 0;
+    lki_rendezvous_ended(job->rendezvous, &end);
+}
+
+void lki_nodes_stop(lki_job *job, int number, bool force)
+{
+    lki_rendezvous_stop(job->rendezvous, number, force);
+}
+
+/* ---- The end ----------------------------------------------------------------------------- */
+
+/* This node could not do its part: it is why the job fails. */
+static lki_outcome say_why_not(lki_job *job, const lk_error *why, int exit_code)
+{
+    lki_verdict verdict = {.culprit = job->roster.first, .status = LK_EPEER};
+    lki_outcome outcome = {.weight = WEIGHT_FAILED, .failed = true, .exit_code = exit_code,
+                           .rank   = job->roster.first};
+
+    (void)snprintf(verdict.message, sizeof verdict.message, "host %s (node %u): %.300s",
+                   self(job)->host, lki_rendezvous_self(job->rendezvous), why->message);
+    memcpy(outcome.cause, verdict.message, sizeof verdict.message);
+    if (!job->told)
+        lki_rendezvous_verdict(job->rendezvous, &verdict);
+    job->told = true;
+    return outcome;
+}
+
+static lki_outcome outcome_of(uint32_t weight, const lk_launch_result *result)
+{
+    lki_outcome outcome = {.weight    = weight,
+                           .failed    = result->failed,
+                           .exit_code = result->exit_code & 0xff,
+                           .signal    = result->signal,
+                           .pid       = result->pid,
+                           .rank      = result->rank};
+    memcpy(outcome.cause, result->cause, sizeof outcome.cause);
+    return outcome;
+}
+
+lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launch_result *result)
+{
+    lk_error    why     = *lk_error_last();
+    lki_outcome outcome = st == LK_OK ? outcome_of(weight, result)
+                                      : say_why_not(job, &why, result->exit_code);
+
+    lki_rendezvous_finish(job->rendezvous, &outcome);
+    LK_TRY(lki_watch_others(job));
+    if (st != LK_OK)
+        return lki_fail_again(&why);
+    *result = (lk_launch_result){.exit_code = job->outcome.exit_code,
+                                 .failed    = job->outcome.failed,
+                                 .rank      = job->outcome.rank,
+                                 .pid       = job->outcome.pid,
+                                 .signal    = job->outcome.signal};
+    memcpy(result->cause, job->outcome.cause, sizeof result->cause);
+    return LK_OK;
+}
+
+void lki_nodes_close(lki_job *job)
+{
+    char why[LKI_MESSAGE_BYTES];
+
+    (void)snprintf(why, sizeof why, "node 0 has given up: %.400s", lk_error_last()->message);
+    lki_rendezvous_close(job->rendezvous, why);
+    job->rendezvous = NULL;
+}

@@ -1,0 +1,36 @@
+/* launch/nodes.h -- a launcher among those of the other nodes. */
+#ifndef LKI_LAUNCH_NODES_H
+#define LKI_LAUNCH_NODES_H
+
+#include "launch/job.h"
+#include "launch/spawn.h"
+
+/* Waits until all nodes have come: job->roster is known then, and who is where. */
+LK_NODISCARD lk_status lki_nodes_meet(lki_job *job);
+
+/* Names the hosts in the control memory. */
+void lki_nodes_name(lki_job *job);
+
+/* What workers are told of the nodes: the number of this one, where node 0 is. */
+void lki_nodes_describe(lki_job *job, lki_worker_facts *facts);
+
+/* The rendezvous is readable. */
+LK_NODISCARD lk_status lki_nodes_serve(lki_job *job);
+
+/* Something may have changed in the control memory: addresses of workers, or a failure. */
+void lki_nodes_look(lki_job *job);
+
+/* A worker of this node has ended; whether it failed the job is said by lki_nodes_look(). */
+void lki_nodes_ended(lki_job *job, uint32_t i);
+
+/* The user wants something of this node that all shall do. */
+void lki_nodes_stop(lki_job *job, int number, bool force);
+
+/* All is said and done on this node, with `st` and (where that is LK_OK) `weight` of `result`.
+ * Waits for the others; the result is everybody's then. */
+LK_NODISCARD lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight,
+                                        lk_launch_result *result);
+
+void lki_nodes_close(lki_job *job);
+
+#endif
