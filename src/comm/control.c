@@ -319,11 +319,18 @@ void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO
 
 /* ---- One host of several ----------------------------------------------------------------- */
 
-void lki_control_name_host(lki_control *control, uint32_t first, uint32_t count, const char *host)
+void lki_control_set_job(lki_control *control, const lki_job_facts *facts)
+{
+    control->board->job = *facts;
+}
+
+void lki_control_name_host(lki_control *control, uint32_t node, uint32_t first, uint32_t count,
+                           const char *host)
 {
     LK_ASSERT(first + count <= control->roster.world);
     for (uint32_t rank = first; rank < first + count; rank++) {
         lki_rank *record = &control->board->ranks[rank];
+        record->node     = node;
         (void)snprintf(record->host, sizeof record->host, "%s", host);
     }
 }

@@ -12,7 +12,7 @@
 #ifndef LKI_COMM_CONTROL_H
 #define LKI_COMM_CONTROL_H
 
-#include "comm/address.h"
+#include "comm/tcp.h"
 #include "lockstep/comm.h"
 
 typedef struct lki_control lki_control;
@@ -100,8 +100,17 @@ void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO
 
 /* ---- For the launcher of one host of several --------------------------------------------- */
 
-/* Names the host of `count` ranks from `first` on; before any worker starts. */
-void lki_control_name_host(lki_control *control, uint32_t first, uint32_t count, const char *host);
+/* What workers must know to reach those on other hosts. */
+typedef struct {
+    unsigned char id[LKI_JOB_BYTES];
+    uint64_t      epoch;
+    char          listen[LKI_ADDRESS_BYTES]; /* an address of this host that the others reach */
+} lki_job_facts;
+
+/* Both before any worker starts. */
+void lki_control_set_job(lki_control *control, const lki_job_facts *facts);
+void lki_control_name_host(lki_control *control, uint32_t node, uint32_t first, uint32_t count,
+                           const char *host);
 
 /* Where a worker of this host listens; false as long as it has not said so. */
 bool lki_control_address(const lki_control *control, uint32_t rank, char out[LKI_ADDRESS_BYTES]);
@@ -133,7 +142,18 @@ LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t
 
 bool lki_comm_stop_requested(const lk_comm *comm);
 
-/* In a job on several hosts: says where this rank listens, and waits until it is known of all. */
+/* ---- For the worker of a job on several hosts (introduce.c) -------------------------------- */
+
+/* How many ranks the job has, on all hosts. */
+uint32_t lki_comm_world(const lk_comm *comm);
+
+/* From the ranks of this host to those of all: listens, learns where the others do, and opens the
+ * communicator over hosts.  `key` is the job's (LKI_KEY_BYTES) or NULL.  `local` is taken over,
+ * also when it fails. */
+LK_NODISCARD lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local,
+                                           const unsigned char *key);
+
+/* Says where this rank listens, and waits until it is known of all. */
 LK_NODISCARD lk_status lki_comm_introduce(lk_comm *comm, const char *address);
 
 /* Where a rank of the job listens, once all have been introduced. */

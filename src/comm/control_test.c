@@ -237,9 +237,9 @@ static void ranks_of_other_hosts_are_introduced(void **state)
 
     (void)state;
     assert_int_equal(lki_control_create(&control, (lki_roster){ 4, 1, 2 }), LK_OK);
-    lki_control_name_host(control, 0, 1, "a");
-    lki_control_name_host(control, 1, 2, "b");
-    lki_control_name_host(control, 3, 1, "c");
+    lki_control_name_host(control, 0, 0, 1, "a");
+    lki_control_name_host(control, 1, 1, 2, "b");
+    lki_control_name_host(control, 2, 3, 1, "c");
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(lki_control_socket(control, 1 + i, &ends[i][0], &ends[i][1]), LK_OK);
     pid_t child = fork();
@@ -287,7 +287,7 @@ static void who_cannot_be_reached_is_named(void **state)
 
     (void)state;
     assert_int_equal(lki_control_create(&control, (lki_roster){ 3, 1, 1 }), LK_OK);
-    lki_control_name_host(control, 0, 3, "far");
+    lki_control_name_host(control, 0, 0, 3, "far");
     assert_int_equal(lki_comm_open_shm(&comm, lki_control_fd(control), 1, -1, &options), LK_OK);
     assert_int_equal(lki_comm_introduce(comm, "10.0.0.2:12"), LK_ETIMEOUT);
     assert_non_null(strstr(lk_error_last()->message, "to learn where rank 0 (host far, pid 0) and "

@@ -142,12 +142,15 @@ typedef struct {
     alignas(LKI_LINE) _Atomic uint32_t reachable; /* 0, then 1 for ever: the address is set */
     char             address[LKI_ADDRESS_BYTES];
     char             host[LKI_HOST_BYTES];
+    uint32_t         node; /* the number of that host */
 } lki_rank;
 
 typedef struct {
     uint64_t magic, bytes;
     uint32_t size, rank_bytes; /* of the job; of a record and a seat */
     uint32_t first, seated;    /* the ranks that are on this host */
+
+    lki_job_facts job; /* in a job on several hosts; before any worker starts */
 
     alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
     _Atomic uint32_t stop;

@@ -6,8 +6,10 @@
 #include "comm/control.h"
 
 #include <stdio.h>
+#include <string.h>
 
-#include "comm/group.h"
+#include "base/memory.h"
+#include "comm/span.h"
 
 enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS };
 
@@ -68,4 +70,59 @@ const char *lki_comm_address(const lk_comm *comm, uint32_t rank)
 {
     LK_ASSERT(rank < comm->board->size);
     return comm->board->ranks[rank].address;
+}
+
+uint32_t lki_comm_world(const lk_comm *comm)
+{
+    return comm->board->size;
+}
+
+/* ---- From this host's ranks to all ------------------------------------------------------- */
+
+static const char *address_of(void *comm, uint32_t rank)
+{
+    const lki_rank *record = &((const lk_comm *)comm)->board->ranks[rank];
+    return atomic_load_explicit(&record->reachable, memory_order_acquire) != 0 ? record->address
+                                                                               : NULL;
+}
+
+static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigned char *key)
+{
+    const lki_board *board   = local->board;
+    lki_tcp_options  options = { .rank       = local->self->rank,
+                                 .ranks      = board->size,
+                                 .epoch      = board->job.epoch,
+                                 .key        = key,
+                                 .host       = board->job.listen,
+                                 .address_of = address_of,
+                                 .context    = local,
+                                 .connect_ms = local->timeout_ms };
+    memcpy(options.job, board->job.id, sizeof options.job);
+    return lki_tcp_open(out, &options);
+}
+
+lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+{
+    const lki_board *board   = local->board;
+    lki_link        *link    = NULL;
+    uint32_t        *host_of = NULL;
+
+    *out         = NULL;
+    lk_status st = LKI_NEW(&host_of, board->size, "hosts of all ranks");
+    if (st == LK_OK)
+        st = listen_for_others(&link, local, key);
+    if (st == LK_OK)
+        st = lki_comm_introduce(local, lki_tcp_address(link));
+    for (uint32_t rank = 0; rank < board->size && st == LK_OK; rank++)
+        host_of[rank] = board->ranks[rank].node;
+    if (st == LK_OK) {
+        st = lki_span_open(out, local, link, host_of);
+    } else {
+        lk_comm_abort(local);
+        if (link != NULL)
+            link->ops->close(link);
+        lk_comm_free(local);
+    }
+    lki_free(host_of);
+    return st;
 }

@@ -23,7 +23,6 @@
 #define LKI_COMM_RENDEZVOUS_H
 
 #include "comm/control.h"
-#include "comm/tcp.h"
 
 typedef struct lki_rendezvous lki_rendezvous;
 

@@ -114,6 +114,30 @@ static lk_status join_alone(lk_comm **out)
     return lk_comm_open_threads(out, 1, NULL);
 }
 
+/* Of a job on several hosts; *out are the ranks of this one. */
+static lk_status join_hosts(lk_comm **out)
+{
+    unsigned char key[LK_JOB_KEY_BYTES];
+    bool          secure = getenv("LOCKSTEP_KEY_FD") != NULL;
+    lk_comm      *local  = *out;
+    int           fd     = -1;
+    lk_status     st     = secure ? read_descriptor(&fd, "LOCKSTEP_KEY_FD") : LK_OK;
+
+    if (st == LK_OK && secure && pread(fd, key, sizeof key, 0) != (ssize_t)sizeof key)
+        st = lk_fail(LK_EINVAL, "LOCKSTEP_KEY_FD=%d holds no job key", fd);
+    if (fd >= 0)
+        (void)close(fd);
+    *out = NULL;
+    if (st == LK_OK) {
+        st = lki_comm_join_hosts(out, local, secure ? key : NULL);
+    } else {
+        lk_comm_abort(local);
+        lk_comm_free(local);
+    }
+    explicit_bzero(key, sizeof key);
+    return st;
+}
+
 lk_status lk_join(lk_comm **out)
 {
     int             control = -1, socket = -1;
@@ -139,11 +163,11 @@ lk_status lk_join(lk_comm **out)
     leave_signals_to_launcher();
     LK_TRY(lki_comm_open_shm(out, control, rank, socket, &options));
     (void)close(control);
-    if (lk_comm_size(*out) == size)
-        return LK_OK;
-    uint32_t found = lk_comm_size(*out);
+    uint32_t world = lki_comm_world(*out);
+    if (world == size)
+        return world == lk_comm_size(*out) ? LK_OK : join_hosts(out);
     lk_comm_free(*out);
     *out = NULL;
     return lk_fail(LK_EINVAL, "WORLD_SIZE=%u, but the launcher made a group of %u: something "
-                              "changed the environment", size, found);
+                              "changed the environment", size, world);
 }

@@ -87,9 +87,7 @@ static lk_status memory_open(lki_job *job)
 {
     LK_TRY(flight_open(job));
     LK_TRY(lki_control_create(&job->control, job->roster));
-    if (job->rendezvous != NULL)
-        lki_nodes_name(job);
-    return LK_OK;
+    return job->rendezvous != NULL ? lki_nodes_prepare(job) : LK_OK;
 }
 
 /* SIGKILL, because this is for when there is nobody left to talk to. */

@@ -8,8 +8,10 @@
 #include "launch/nodes.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -78,12 +80,33 @@ lk_status lki_nodes_meet(lki_job *job)
     return LK_OK;
 }
 
-void lki_nodes_name(lki_job *job)
+/* The key goes to the workers by a descriptor: it is no business of whoever reads environments. */
+static lk_status key_open(lki_job *job)
 {
+    const unsigned char *key = job->options->job_key;
+
+    if (job->options->insecure)
+        return LK_OK;
+    job->key_fd = memfd_create("lockstep-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (job->key_fd < 0 || write(job->key_fd, key, LK_JOB_KEY_BYTES) != LK_JOB_KEY_BYTES)
+        return lk_fail(LK_EIO, "cannot hand the job key on: %s", strerror(errno));
+    (void)fcntl(job->key_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+    return LK_OK;
+}
+
+lk_status lki_nodes_prepare(lki_job *job)
+{
+    lki_job_facts facts = {.epoch = 0};
+
     for (uint32_t i = 0; i < job->options->nodes; i++) {
         const lki_node *node = lki_rendezvous_node(job->rendezvous, i);
-        lki_control_name_host(job->control, node->roster.first, node->roster.count, node->host);
+        lki_control_name_host(job->control, i, node->roster.first, node->roster.count, node->host);
     }
+    memcpy(facts.id, lki_rendezvous_job(job->rendezvous), sizeof facts.id);
+    (void)snprintf(facts.listen, sizeof facts.listen, "%s",
+                   lki_rendezvous_address(job->rendezvous));
+    lki_control_set_job(job->control, &facts);
+    return key_open(job);
 }
 
 /* Node 0 may listen on all addresses, of which one is no way to reach it. */

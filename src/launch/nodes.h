@@ -8,8 +8,9 @@
 /* Waits until all nodes have come: job->roster is known then, and who is where. */
 LK_NODISCARD lk_status lki_nodes_meet(lki_job *job);
 
-/* Names the hosts in the control memory. */
-void lki_nodes_name(lki_job *job);
+/* Puts into the control memory, and a descriptor, what workers need to reach those on other hosts:
+ * names of the hosts, the job, the key. */
+LK_NODISCARD lk_status lki_nodes_prepare(lki_job *job);
 
 /* What workers are told of the nodes: the number of this one, where node 0 is. */
 void lki_nodes_describe(lki_job *job, lki_worker_facts *facts);

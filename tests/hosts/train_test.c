@@ -1,0 +1,200 @@
+/* train_test.c -- training on several hosts: the bits of one worker, and every end in good order.
+ *
+ * Goal:   the weights are those of one worker; a worker's death is named on every node with host,
+ *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights.
+ * Method: nodes.h; the log of rank 0 is a pipe, which holds the run while nobody reads it.
+ */
+#include "hosts/nodes.h"
+
+#include <sys/stat.h>
+
+#define MLP                                                                                      \
+    "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
+    "--hidden 8 --global-batch 12 --micro-batch 2 --momentum 0.9 --lr 0.05 "
+
+static void weights_of_one_worker(const char *folder, const char *options, char digits[65])
+{
+    static command_result r;
+    char                  line[512];
+    (void)snprintf(line, sizeof line, MLP "--strategy single --workers 1 %s", options);
+    run_command(&r, folder, line);
+    if (r.status != 0)
+        fail_msg("%s: %s", line, r.err);
+    read_weights(&r, digits);
+}
+
+/* Node i with this many workers. */
+static void start(nodes *j, uint32_t count, uint32_t i, uint32_t workers, const char *options)
+{
+    char line[800];
+    (void)snprintf(line, sizeof line, "exec $L " MLP "$R --nnodes %u --node-rank %u --workers %u %s",
+                   count, i, workers, options);
+    (void)node_start(j, line);
+}
+
+static void the_bits_of_one_worker(void **state)
+{
+    static const uint32_t jobs[][5] = { { 2, 1, 1 }, { 2, 2, 1 }, { 2, 1, 3 }, { 3, 2, 1, 2 } };
+    static nodes          j;
+    char                  wanted[65], got[65];
+
+    weights_of_one_worker(*state, "--steps 20", wanted);
+    for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
+        nodes_begin(&j, *state);
+        for (uint32_t i = 0; i < jobs[k][0]; i++)
+            start(&j, jobs[k][0], i, jobs[k][1 + i], "--steps 20");
+        nodes_end(&j, 0, "");
+        read_weights(&j.ended[0], got);
+        assert_string_equal(got, wanted);
+        assert_string_equal(j.ended[1].out, ""); /* only rank 0 speaks */
+    }
+}
+
+static void too_many_workers_are_refused_on_all_nodes(void **state)
+{
+    static nodes j;
+    nodes_begin(&j, *state);
+    for (uint32_t i = 0; i < 2; i++)
+        start(&j, 2, i, 4, "--steps 20");
+    nodes_end(&j, 1, "--workers 8 are more than the 6 virtual workers of this run");
+}
+
+/* ---- In the middle of a run -------------------------------------------------------------- */
+
+typedef struct {
+    nodes j;
+    int   log; /* the pipe */
+} held;
+
+static void make_pipe(held *h, const char *folder)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/pipe", folder);
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    h->log = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    assert_true(h->log >= 0);
+    assert_int_equal(fcntl(h->log, F_SETPIPE_SZ, 4096), 4096);
+}
+
+static void read_pipe(const held *h)
+{
+    char bytes[4096];
+    while (read(h->log, bytes, sizeof bytes) > 0)
+        continue;
+}
+
+/* Two nodes with two workers each, some steps on: rank 0 stands before the full pipe at last. */
+static void start_held(held *h, const char *folder, const char *options)
+{
+    char byte, line[256];
+    make_pipe(h, folder);
+    nodes_begin(&h->j, folder);
+    (void)snprintf(line, sizeof line, "--log pipe %s", options);
+    for (uint32_t i = 0; i < 2; i++)
+        start(&h->j, 2, i, 2, line);
+    for (double since = seconds_now(); read(h->log, &byte, 1) != 1; nap())
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h->j, "nothing in the log");
+}
+
+/* The process that ran a rank, as rank 0 has introduced it. */
+static pid_t worker(held *h, uint32_t rank)
+{
+    char        wanted[32];
+    const char *found, *text = node_said(&h->j, 0, "err");
+    (void)snprintf(wanted, sizeof wanted, "rank %u (pid ", rank);
+    found = strstr(text, wanted);
+    assert_non_null(found);
+    return (pid_t)atoi(found + strlen(wanted));
+}
+
+static void wait_all(held *h)
+{
+    for (double since = seconds_now(); h->j.pid[0] > 0 || h->j.pid[1] > 0; nap()) {
+        read_pipe(h);
+        for (uint32_t i = 0; i < 2; i++) {
+            int status;
+            if (h->j.pid[i] > 0 && waitpid(h->j.pid[i], &status, WNOHANG) == h->j.pid[i]) {
+                h->j.pid[i] = 0;
+                h->j.ended[i].status = WIFEXITED(status) ? WEXITSTATUS(status)
+                                                         : 128 + WTERMSIG(status);
+            }
+        }
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h->j, "the job does not end");
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)node_said(&h->j, i, "out");
+        (void)node_said(&h->j, i, "err");
+    }
+    (void)close(h->log);
+}
+
+/* The last line of stderr. */
+static const char *last_line(const command_result *r)
+{
+    const char *at = r->err, *line = at;
+    for (; (at = strchr(at, '\n')) != NULL && at[1] != '\0'; line = ++at)
+        continue;
+    return line;
+}
+
+static void a_death_is_named_on_every_node(void **state)
+{
+    for (uint32_t rank = 0; rank < 4; rank += 3) {
+        static held h;
+        char        wanted[64];
+        start_held(&h, *state, "--steps 100000");
+        pid_t pid = worker(&h, rank);
+        assert_int_equal(kill(pid, SIGKILL), 0);
+        double since = seconds_now();
+        wait_all(&h);
+        print_message("rank %u: both nodes have ended after %.0f ms\n", rank,
+                      1e3 * (seconds_now() - since));
+        (void)snprintf(wanted, sizeof wanted, "lockstep train: rank %u (host ", rank);
+        for (uint32_t i = 0; i < 2; i++) {
+            const char *line = last_line(&h.j.ended[i]);
+            assert_int_equal(h.j.ended[i].status, 128 + SIGKILL);
+            assert_int_equal(strncmp(line, wanted, strlen(wanted)), 0);
+            assert_says(line, "was killed by SIGKILL at step ");
+            assert_string_equal(line, last_line(&h.j.ended[0]));
+            assert_int_equal(atoi(strstr(line, "pid ") + 4), pid);
+        }
+    }
+}
+
+static void a_signal_on_any_node_saves(void **state)
+{
+    static command_result r;
+    char                  wanted[65], got[65];
+
+    weights_of_one_worker(*state, "--steps 60", wanted);
+    for (uint32_t to = 0; to < 2; to++) {
+        static held h;
+        start_held(&h, *state, "--steps 60 --checkpoint ck");
+        assert_int_equal(kill(h.j.pid[to], to == 0 ? SIGINT : SIGTERM), 0);
+        node_await_signals_taken(&h.j, to);
+        wait_all(&h);
+        for (uint32_t i = 0; i < 2; i++)
+            if (h.j.ended[i].status != 75)
+                fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+        run_command(&r, *state, MLP "--steps 60 --checkpoint ck --resume --workers 3");
+        if (r.status != 0)
+            fail_msg("resuming: %s", r.err);
+        read_weights(&r, got);
+        assert_string_equal(got, wanted);
+        (void)run_shell(&r, *state, "rm -rf ck");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_bits_of_one_worker),
+        cmocka_unit_test(too_many_workers_are_refused_on_all_nodes),
+        cmocka_unit_test(a_death_is_named_on_every_node),
+        cmocka_unit_test(a_signal_on_any_node_saves),
+    };
+    return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);
+}
