@@ -60,8 +60,9 @@ typedef struct {
  *               with 75 after a request to stop.  A worker that failed because a peer had is
  *               never the cause.
  * Signals:      while it runs, SIGINT, SIGTERM and SIGHUP ask the job to stop (workers that have
- *               not joined get the signal itself), a second one ends it; SIGUSR1 and SIGUSR2 are
- *               passed on.  They must be blocked in other threads of the caller, if it has any.
+ *               not joined get the signal itself), a second one ends it, unless it comes within
+ *               a tenth of a second; SIGUSR1 and SIGUSR2 are passed on.  They must be blocked in
+ *               other threads of the caller, if it has any.
  * Life:         workers are killed when the calling thread dies, however it dies. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
 

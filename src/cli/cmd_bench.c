@@ -268,7 +268,9 @@ static lk_status timed_round(const bench *b, uint64_t bytes, uint32_t round, dou
     uint32_t calls = bytes <= BATCH_BYTES ? BATCH : 1;
     write_input(b, bytes, round);
     lk_status status = lk_barrier(b->comm);
-    double    begun  = seconds();
+    if (status == LK_OK && lk_stop_requested(b->comm))
+        return LK_ESTOPPED;
+    double begun = seconds();
     for (uint32_t i = 0; status == LK_OK && i < calls; i++) {
         if (i > 0)
             write_input(b, bytes, round);
@@ -485,12 +487,14 @@ static int run_worker(const bench_options *options, bench_op op)
     status = prepare_algorithms(&b);
     if (status == LK_OK)
         status = bench_all(&b, &right);
-    if (status != LK_OK)
+    /* Whoever sees the request first leaves, which is an error to those who wait for it. */
+    bool stopped = status != LK_OK && lk_stop_requested(b.comm);
+    if (status != LK_OK && !stopped)
         lk_comm_abort(b.comm);
     else if (!right && b.rank == 0)
         fprintf(stderr, "lockstep bench: a result was wrong\n");
     lk_comm_free(b.comm);
-    return status == LK_OK && right ? 0 : LKI_EXIT_FAILURE;
+    return stopped ? LKI_EXIT_STOPPED : status == LK_OK && right ? 0 : LKI_EXIT_FAILURE;
 }
 
 static bool find_op(const char *name, bench_op *op)

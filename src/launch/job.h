@@ -43,7 +43,7 @@ typedef struct {
     sigset_t                 mask;      /* the caller's, which workers get as well */
     struct sigaction         child;     /* the caller's SIGCHLD */
     bool                     interrupt_ignored; /* SIGINT was ignored when we came */
-    bool                     asked;        /* such a signal has come to this launcher */
+    double                   asked_at;     /* seconds; when such a signal first came here, or 0 */
     int                      stop_signal;  /* the first request to stop, on any node, or 0 */
     int                      force_signal; /* the second, or 0 */
     double                   terminate_at; /* seconds; 0 = not planned */

@@ -12,6 +12,8 @@
  *   a second one       SIGTERM to all, then SIGKILL after the grace.  A lockstep worker that is
  *                      told to stop asks its launcher to (lk_join()); such a request may be the
  *                      first, never the second: `timeout` and systemd signal whole groups.
+ *                      `timeout` also sends to us and then to our group, at once: what comes
+ *                      within a tenth of a second of the first belongs to it.
  *   SIGUSR1, SIGUSR2   are passed on to all.
  *   output, sockets    see output.h and comm/control.h.
  *   the other nodes    see nodes.h.
@@ -27,6 +29,9 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "launch/nodes.h"
+
+/* A request that comes so soon after the first is the same one. */
+#define ECHO_SECONDS 0.1
 
 /* Places in job->polled: the signals, two sinks, the other nodes, then four for each worker. */
 enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_WORKERS, PER_WORKER = 4 };
@@ -224,11 +229,14 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
 {
     bool from_terminal = info->ssi_code == SI_KERNEL;
     int  number        = (int)info->ssi_signo;
-    bool force         = job->asked && !is_worker(job, (pid_t)info->ssi_pid);
+    bool first         = job->asked_at <= 0;
+    bool echo          = lki_seconds() - job->asked_at < ECHO_SECONDS;
+    bool force         = !first && !echo && !is_worker(job, (pid_t)info->ssi_pid);
 
-    if ((number == SIGINT && from_terminal && job->interrupt_ignored) || (job->asked && !force))
+    if ((number == SIGINT && from_terminal && job->interrupt_ignored) || (!first && !force))
         return;
-    job->asked = true;
+    if (first)
+        job->asked_at = lki_seconds();
     lki_job_stop(job, number, force, from_terminal);
     if (job->rendezvous != NULL)
         lki_nodes_stop(job, number, force);

@@ -46,11 +46,24 @@ static void nonsense_is_a_usage_error(void **state)
     }
 }
 
+/* Ctrl-C and `timeout` end it in the middle, quietly. */
+static void a_request_to_stop_ends_it(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    LK_TEST_COMMAND " bench all_reduce --workers 3 --bytes 4:64M --json >lines & "
+                                    "until [ -s lines ]; do sleep 0.01; done; kill -TERM $!; "
+                                    "wait $!");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 75);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_is_verified),
         cmocka_unit_test(nonsense_is_a_usage_error),
+        cmocka_unit_test(a_request_to_stop_ends_it),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
