@@ -13,7 +13,7 @@ lk_status lki_map_open(lki_map *out, const char *path)
 {
     static const uint8_t nothing[1];
     *out   = (lki_map){ nothing, 0 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe is refused, not waited for */
     if (fd < 0)
         return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;

@@ -188,7 +188,10 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
         if (model || (is_named(o) && strcmp(o->name, item->key) == 0))
             option = o;
     }
-    if (option == NULL || option->type == LKI_OPTION_CONFIG) {
+    if (option != NULL && option->type == LKI_OPTION_CONFIG)
+        return lki_refuse(&s->error, "%.150s:%u: a config file cannot name another", path,
+                          item->line);
+    if (option == NULL) {
         const char *meant = suggest_option(s->command, item->key);
         return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line,
                           item->key, meant != NULL ? "; did you mean " : "",

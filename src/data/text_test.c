@@ -133,11 +133,13 @@ static void bad_texts_are_refused(void **state)
     lkt_write_text("empty", "");
     lkt_write_text("short", "0123456789012345678");
     assert_int_equal(mkdir("bare", 0700), 0);
+    assert_int_equal(mkfifo("pipe", 0600), 0);
     lkt_refuses("text:missing", &ten, LK_EIO, "missing", "No such file");
     lkt_refuses("text:empty", &ten, LK_EFORMAT, "empty", "empty");
     lkt_refuses("text:short", &ten, LK_EFORMAT, "19", "needs 20; lower --context to at most 9");
     lkt_refuses("text:bare", &ten, LK_EFORMAT, "bare", "no text");
     lkt_refuses("text:/dev/null", &ten, LK_EIO, "/dev/null", "not a regular file");
+    lkt_refuses("text:pipe", &ten, LK_EIO, "pipe", "not a regular file"); /* which nobody writes */
     lkt_refuses("text:short", &(lk_dataset_options){ 0 }, LK_EINVAL, "short", "--context");
     lkt_refuses("text:", &ten, LK_EINVAL, "text:", "no data");
     lkt_refuses("texts:short", &ten, LK_EINVAL, "texts:short", "unknown data source");

@@ -62,6 +62,7 @@ static void a_config_file_is_quoted_in_errors(void **state)
         const char *line, *options, *message;
     } cases[] = {
         { "steps = 0", "", ": run.toml:2: steps 0: must be an integer of at least 1" },
+        { "config = \"other.toml\"", "", ": run.toml:2: a config file cannot name another" },
         { "optimizer = \"adam\"", "", ": run.toml:2: optimizer adam: is none of: sgd, adamw" },
         { "hosts = 2", "", ": run.toml:2: hosts: emulating several hosts is not part" },
         { "betas = [0.9, 0.99]", "", ": run.toml:2: betas needs optimizer adamw; this is sgd" },
