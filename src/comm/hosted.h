@@ -1,5 +1,5 @@
 /* comm/hosted.h -- for tests: the ranks of several hosts as threads of one process, each host with
- * a board of its own, all with a simulated link. */
+ * a board of its own, all with a simulated link, or with those that the test brings. */
 #ifndef LKI_COMM_HOSTED_H
 #define LKI_COMM_HOSTED_H
 
@@ -18,6 +18,7 @@ typedef struct {
     lki_sim **sim;       /* NULL, or where to say what simulates */
     const char *algorithms;
     size_t      segment_bytes;
+    lki_link  **links;   /* of all ranks, taken over; NULL: simulated ones */
 } hosted;
 
 typedef struct {
@@ -78,7 +79,7 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
     hosted_rank     ranks[HOSTED_MAX] = { 0 };
     pthread_t       threads[HOSTED_MAX];
     uint32_t        host_of[HOSTED_MAX], size = hosted_size(h), satisfied = 0;
-    lki_sim        *sim     = hosted_sim(h);
+    lki_sim        *sim     = h.links == NULL ? hosted_sim(h) : NULL;
     lk_comm_options options = { .timeout_ms = h.timeout_ms == 0 ? 20000 : h.timeout_ms,
                                 .algorithms = h.algorithms };
 
@@ -89,8 +90,9 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
         if (lki_comm_open_roster(comms, roster, &options) != LK_OK)
             abort();
         for (uint32_t k = 0; k < count; k++) {
+            lki_link *link     = sim != NULL ? lki_sim_link(sim, first + k) : h.links[first + k];
             host_of[first + k] = host;
-            ranks[first + k]   = (hosted_rank){ comms[k], NULL, lki_sim_link(sim, first + k),
+            ranks[first + k]   = (hosted_rank){ comms[k], NULL, link,
                                                 host_of,  h.segment_bytes, main, context, false };
         }
     }
