@@ -89,6 +89,7 @@ static const kind_row kinds[] = {
     [LKI_OP_RECV]             = { "recv", "from", BYTES },
     [LKI_OP_SPLIT]            = { "split", NULL, NOTHING },
     [LKI_OP_ADASUM]           = { "adasum", NULL, ELEMENTS },
+    [LKI_OP_MIRROR]           = { "mirror", NULL, BYTES },
     [LKI_OP_MESSAGE]          = { "message", "to", BYTES },
 };
 

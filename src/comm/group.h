@@ -68,6 +68,7 @@ typedef enum {
     LKI_OP_RECV,
     LKI_OP_SPLIT,
     LKI_OP_ADASUM,
+    LKI_OP_MIRROR,
     LKI_OP_MESSAGE, /* what sender and receiver call a message between hosts */
 } lki_op_kind;
 

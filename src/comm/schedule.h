@@ -32,6 +32,7 @@ typedef struct lki_problem {
     bool          in_place;   /* send and recv are one buffer, and both are divided */
     size_t        at, window; /* the segment: of the vector, or of each part */
     const struct lki_forest *forest; /* of a tree_reduce (forest.h); `at` numbers its pieces */
+    const struct lki_span   *span;   /* of a mirror: which ranks share memory */
 } lki_problem;
 
 /* Bytes [at, at + bytes) of a buffer. */
@@ -156,7 +157,8 @@ typedef struct lki_method {
 } lki_method;
 
 extern const lki_method lki_method_direct, lki_method_ring, lki_method_tree, lki_method_double_tree,
-    lki_method_halving, lki_method_linear, lki_method_dissemination, lki_method_mail;
+    lki_method_halving, lki_method_linear, lki_method_dissemination, lki_method_mail,
+    lki_method_mirror;
 
 /* All of them; NULL ends the list. */
 extern const lki_method *const lki_methods[];

@@ -99,6 +99,7 @@ static lki_problem problem_of(const lk_request *r)
         .parts      = r->offsets,
         .recv_parts = kind == LKI_OP_ALL_TO_ALL_V ? r->offsets + comm->size + 1 : NULL,
         .in_place   = r->in_place,
+        .span       = comm->span,
     };
 }
 

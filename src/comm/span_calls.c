@@ -60,24 +60,18 @@ lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name, size_t
     return st;
 }
 
-/* Everybody gets all pieces; one rank of each host writes those of the other hosts down. */
+/* Straight from arena to arena.  Nobody looks at what came before all ranks of the host are done. */
 lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
 {
-    unsigned char *shared = (unsigned char *)lk_arena_data(arena) + offset, *all;
-    size_t         total = 0, mine = 0, at = 0;
+    const uint64_t where[2] = { arena->index, offset };
+    unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
+    lk_request     r        = { .comm = comm, .how = &lki_move, .send = shared, .recv = shared };
 
-    for (uint32_t rank = 0; rank < comm->size; rank++) {
-        mine += rank < comm->rank ? bytes[rank] : 0;
-        total += bytes[rank];
-    }
-    LK_TRY(lki_alloc((void **)&all, total + 1, "pieces of an arena from all hosts"));
-    lk_status st = lk_all_gather_v(comm, shared + mine, all, bytes);
-    for (uint32_t rank = 0; rank < comm->size && st == LK_OK; rank++) {
-        bool here = comm->span->host_of[rank] == comm->span->host_of[comm->rank];
-        if (!here && comm->span->local->rank == 0 && bytes[rank] > 0)
-            memcpy(shared + at, all + at, bytes[rank]);
-        at += bytes[rank];
-    }
-    lki_free(all);
-    return st == LK_OK ? lk_barrier(comm->span->local) : st;
+    LK_TRY(LKI_NEW(&r.offsets, (size_t)comm->size + 1, "pieces of an arena"));
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        r.offsets[rank + 1] = r.offsets[rank] + bytes[rank];
+    r.op.print      = lki_print_make(LKI_OP_MIRROR, LK_U8, 0, r.offsets[comm->size]);
+    r.op.print.hash = lki_xxh3(bytes, comm->size * sizeof *bytes) ^ lki_xxh3(where, sizeof where);
+    LK_TRY(lki_request_run(&r));
+    return lk_barrier(comm->span->local);
 }

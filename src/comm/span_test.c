@@ -93,7 +93,9 @@ static bool does_the_first_four(lk_comm *comm, void *context)
     return good;
 }
 
-/* Pieces of some ranks are empty; the memory around them stays as it is. */
+enum { LARGE_PIECE = 200000 }; /* more than travels unasked */
+
+/* Pieces of some ranks are empty; to each other host a piece goes once; the memory around them stays as it is. */
 static bool mirrors(lk_comm *comm, void *context)
 {
     uint32_t  size = lk_comm_size(comm), me = lk_comm_rank(comm);
@@ -101,21 +103,24 @@ static bool mirrors(lk_comm *comm, void *context)
     lk_arena *arena;
 
     (void)context;
-    CHECK(lk_comm_arena(&arena, comm, "mirror", 64 + size * 100 + 64) == LK_OK);
+    CHECK(lk_comm_arena(&arena, comm, "mirror", 64 + size * LARGE_PIECE + 64) == LK_OK);
     unsigned char *data = lk_arena_data(arena);
     for (uint32_t rank = 0; rank < size; rank++) {
-        bytes[rank] = rank % 3 == 1 ? 0 : 30 + rank;
+        bytes[rank] = rank % 3 == 1 ? 0 : rank % 4 == 3 ? LARGE_PIECE : 30 + rank;
         at += rank < me ? bytes[rank] : 0;
         total += bytes[rank];
     }
     memset(data + at, (int)me + 1, bytes[me]);
+    uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     CHECK(lk_arena_mirror(comm, arena, 64, bytes) == LK_OK);
+    CHECK(lki_wire_count(comm->self->wire).bytes_sent - before ==
+          (lk_comm_hosts(comm) - 1) * bytes[me]);
     for (size_t i = 0; i < 64; i++)
         CHECK(data[i] == 0 && data[total + i] == 0);
     for (uint32_t rank = 0, i = 64; rank < size; rank++)
         for (size_t k = 0; k < bytes[rank]; k++, i++)
             CHECK(data[i] == rank + 1);
-    bytes[size - 1] = 1000000;
+    bytes[size - 1] = (size_t)LARGE_PIECE * HOSTED_MAX;
     CHECK(lk_arena_mirror(comm, arena, 64, bytes) == LK_EINVAL);
     return true;
 }
