@@ -11,10 +11,11 @@
  *
  * The loops are compiled for several instruction sets, which changes nothing but their speed.
  *
- * Where the result also goes to other ranks, the most common case (two FP32 vectors, two results)
- * stores each line twice while it is in a register; all else is copied block by block.  Lines of
- * the other rank's vector are in its caches, written: up to FETCH_BYTES they are fetched ahead,
- * ready to be written, which saves asking for them twice.  Longer vectors are in memory anyway.
+ * Where the result also goes to other ranks, the most common case (the sum of two vectors of FP32
+ * or 16 bits, for two ranks) stores each line twice while it is in a register; all else is copied
+ * block by block.  Lines of the other rank's vector are in its caches, written: up to FETCH_BYTES
+ * they are fetched ahead, ready to be written, which saves asking for them twice.  Longer vectors
+ * are in memory anyway.
  *
  * Cost:  elements are taken in blocks that stay in the first-level cache, as in reduce.c: every
  *        input is read once and the output written once.
@@ -158,19 +159,27 @@ void lki_combine_all(lk_dtype dtype, lk_reduce_op op, uint32_t leaves, const voi
     lki_combine_all_by(lki_combine_best(), dtype, op, leaves, from, count, out, out_count);
 }
 
-/* Whether two leaves are joined as they are. */
-static bool is_plain_pair(const lki_type_loops *type, lk_reduce_op op, uint32_t leaves)
+/* Two vectors into one or two places, without a detour: whether there is a loop for that. */
+static bool combine_pair(const lki_type_loops *type, lk_reduce_op op, const void *const *from,
+                         size_t count, void *const *out, uint32_t out_count)
 {
-    return leaves == 2 && type->load == NULL && op.kind <= LK_REDUCE_MAX;
+    bool own = out_count == 1;
+
+    if (own && type->load == NULL && op.kind <= LK_REDUCE_MAX) {
+        type->combine[op.kind](count, from[0], from[1], out[0]);
+        return true;
+    }
+    if (out_count > 2 || op.kind != LK_REDUCE_SUM || type->sum_twice == NULL)
+        return false;
+    bool fetch = !own && count * type->width <= FETCH_BYTES;
+    type->sum_twice(count, from[0], from[1], out[0], out[own ? 0 : 1], fetch);
+    return true;
 }
 
 void lki_combine_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op, uint32_t leaves,
                     const void *const *from, size_t count, void *out)
 {
-    if (is_plain_pair(&table[dtype], op, leaves))
-        table[dtype].combine[op.kind](count, from[0], from[1], out);
-    else
-        lki_combine_all_by(table, dtype, op, leaves, from, count, &out, 1);
+    lki_combine_all_by(table, dtype, op, leaves, from, count, &out, 1);
 }
 
 void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_op op,
@@ -182,12 +191,8 @@ void lki_combine_all_by(const lki_type_loops *table, lk_dtype dtype, lk_reduce_o
     size_t                block  = BLOCK_BYTES / type->accumulator;
     LK_ASSERT(leaves > 0 && type->width > 0 && (unsigned)op.kind <= LK_REDUCE_PREMUL_SUM);
 
-    if (is_plain_pair(type, op, leaves) && out_count == 2 && op.kind == LK_REDUCE_SUM &&
-        type->sum_twice != NULL) {
-        bool fetch = count * type->width <= FETCH_BYTES;
-        type->sum_twice(count, from[0], from[1], out[0], out[1], fetch);
+    if (leaves == 2 && combine_pair(type, op, from, count, out, out_count))
         return;
-    }
     evaluation e = {
         .type         = type,
         .combine      = type->combine[premul || avg ? LK_REDUCE_SUM : op.kind],

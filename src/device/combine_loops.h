@@ -9,7 +9,8 @@ typedef void (*lki_combine_loop)(size_t n, const void *left, const void *right, 
 /* Elements to accumulators, and back; `factor` is multiplied with. */
 typedef void (*lki_convert_loop)(size_t n, const void *from, double factor, void *to);
 
-/* Sums into two places; `fetch`: the lines of `copy` are in another core's cache. */
+/* Sums two vectors into two places, which may be the same; `fetch`: the lines of `copy` are in
+ * another core's cache. */
 typedef void (*lki_twice_loop)(size_t n, const void *left, const void *right, void *out,
                                void *copy, bool fetch);
 
