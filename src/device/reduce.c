@@ -13,6 +13,7 @@
  *
  * Cost:  elements are taken in blocks that stay in the first-level cache, so every input is
  *        read once and the output written once; sums of inner nodes never leave the cache.
+ * Sums: as lki_combine() forms them, so every NaN is the same one.
  * Order: elementwise, hence the same bits for every cut of the elements and of the work.
  */
 #include "device/reduce.h"
@@ -21,6 +22,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "device/combine.h"
 
 /* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
 enum { BLOCK = 1024 };
@@ -33,8 +35,8 @@ typedef struct {
 
 static void add(size_t n, const float *left, const float *right, float *out)
 {
-    for (size_t i = 0; i < n; i++)
-        out[i] = left[i] + right[i];
+    const void *from[2] = { left, right };
+    lki_combine(LK_F32, LK_SUM, 2, from, n, out);
 }
 
 uint32_t lki_tree_left(uint32_t count)
@@ -92,6 +94,12 @@ void lki_tree_sum_f32(uint32_t leaves, const lki_tree_input *inputs, uint32_t in
         return;
     }
     uint32_t half = lki_tree_left(leaves);
+    if (input_count == 2) {
+        LK_ASSERT(inputs[0].first == 0 && inputs[0].count == half && inputs[1].first == half &&
+                  inputs[1].count == leaves - half);
+        add(n, inputs[0].data, inputs[1].data, out);
+        return;
+    }
     for (size_t at = 0; at < n; at += BLOCK) {
         float      a[BLOCK], b[BLOCK]; /* `out` is written last: it may be an input */
         evaluation e     = { inputs, input_count, 0, at, lki_min(BLOCK, n - at) };
