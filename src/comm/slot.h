@@ -96,6 +96,18 @@ LK_NODISCARD static inline lk_status lki_op_meet(lk_comm *comm, const lki_op *op
     return lki_op_compare(comm, op);
 }
 
+/* Publishes `bytes` of payload, waits until all have, and compares: with lki_op_close() and
+ * lki_ring() the whole of a small call, without a request around it. */
+LK_NODISCARD static inline lk_status lki_op_exchange(lki_op *op, lk_comm *comm, lki_print print,
+                                                     const void *data, size_t bytes)
+{
+    LK_TRY(lki_op_open(op, comm, print));
+    if (bytes > 0)
+        memcpy(lki_op_payload(comm, op, comm->rank, bytes), data, bytes);
+    lki_op_publish(comm, op);
+    return lki_op_meet(comm, op);
+}
+
 /* This rank has finished the first `rounds` rounds of the operation.  Reached when all have. */
 static inline lki_goal lki_op_round(lk_comm *comm, const lki_op *op, uint64_t rounds)
 {

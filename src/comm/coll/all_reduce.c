@@ -318,11 +318,8 @@ static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t cou
     size_t bytes = count * lk_dtype_bytes(dtype);
     lki_op slot;
 
-    LK_TRY(lki_op_open(&slot, comm, lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count)));
-    if (bytes > 0)
-        memcpy(lki_op_payload(comm, &slot, comm->rank, bytes), send, bytes);
-    lki_op_publish(comm, &slot);
-    LK_TRY(lki_op_meet(comm, &slot));
+    LK_TRY(lki_op_exchange(&slot, comm, lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count),
+                           send, bytes));
     for (uint32_t rank = 0; rank < comm->size; rank++)
         comm->pointers[rank] = lki_op_payload(comm, &slot, rank, bytes);
     lki_combine(dtype, op, comm->size, comm->pointers, count, recv);

@@ -164,36 +164,59 @@ static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act 
 /* ---- The calls --------------------------------------------------------------------------- */
 
 /* `longest`, or `offsets` if the parts differ, and `send_bytes` are set. */
-static lk_status prepare(lk_request *r, const char *name)
+static void prepare(lk_request *r)
 {
-    uint32_t me    = r->comm->rank;
-    size_t   bytes = part_bytes(r, me);
-
-    LK_TRY(lki_check_buffers(name, r->send, r->send_bytes, r->recv, bytes,
-                             r->recv == lki_at(r->send, part_at(r, me))));
     r->how  = &algorithm;
     r->lane = r->send_bytes <= LKI_BODY_BYTES ? LKI_LANE_NONE : LKI_LANE_STAGES;
-    return LK_OK;
 }
 
-static lk_status prepare_even(lk_request *r, lk_comm *comm, const void *send, void *recv,
-                              size_t count, lk_dtype dtype, lk_reduce_op op)
+/* *total: of all parts. */
+static lk_status check_even(size_t *total, lk_comm *comm, const void *send, void *recv,
+                            size_t count, lk_dtype dtype, lk_reduce_op op)
 {
-    size_t bytes, total;
+    size_t bytes;
 
     LK_TRY(lki_refuse_adasum("reduce_scatter", op));
     LK_TRY(lki_check_reduction(&bytes, "reduce_scatter", send, recv, count, dtype, op));
-    LK_TRY(lki_total(&total, "reduce_scatter", bytes, comm->size));
+    LK_TRY(lki_total(total, "reduce_scatter", bytes, comm->size));
+    return lki_check_buffers("reduce_scatter", send, *total, recv, bytes,
+                             recv == lki_at(send, comm->rank * bytes));
+}
+
+static void prepare_even(lk_request *r, lk_comm *comm, const void *send, void *recv, size_t count,
+                         lk_dtype dtype, lk_reduce_op op)
+{
+    size_t bytes = count * lk_dtype_bytes(dtype);
+
     *r = (lk_request){
         .comm       = comm,
         .op.print   = lki_print_reduce(LKI_OP_REDUCE_SCATTER, dtype, op, 0, count),
         .send       = send,
         .recv       = recv,
         .longest    = bytes,
-        .send_bytes = total,
+        .send_bytes = bytes * comm->size,
         .reduce     = { .dtype = dtype, .op = op, .width = lk_dtype_bytes(dtype) },
     };
-    return prepare(r, "reduce_scatter");
+    prepare(r);
+}
+
+/* What act_slot() does, without a request around it: that would take as long as the rest. */
+static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t count, lk_dtype dtype,
+                         lk_reduce_op op)
+{
+    size_t bytes = count * lk_dtype_bytes(dtype), total = bytes * comm->size;
+    lki_op slot;
+
+    LK_TRY(lki_op_exchange(&slot, comm,
+                           lki_print_reduce(LKI_OP_REDUCE_SCATTER, dtype, op, 0, count), send,
+                           total));
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        comm->pointers[rank] =
+            lki_at(lki_op_payload(comm, &slot, rank, total), comm->rank * bytes);
+    lki_combine(dtype, op, comm->size, comm->pointers, count, recv);
+    lki_op_close(comm, &slot);
+    lki_ring(comm);
+    return LK_OK;
 }
 
 static lk_status fill_uneven(lk_request *r, const size_t *counts)
@@ -208,7 +231,11 @@ static lk_status fill_uneven(lk_request *r, const size_t *counts)
     r->op.print = lki_print_reduce(LKI_OP_REDUCE_SCATTER_V, r->reduce.dtype, r->reduce.op, 0,
                                    r->send_bytes / width);
     r->op.print.hash ^= lki_xxh3(counts, comm->size * sizeof *counts);
-    return prepare(r, "reduce_scatter_v");
+    LK_TRY(lki_check_buffers("reduce_scatter_v", r->send, r->send_bytes, r->recv,
+                             part_bytes(r, comm->rank),
+                             r->recv == lki_at(r->send, part_at(r, comm->rank))));
+    prepare(r);
+    return LK_OK;
 }
 
 static lk_status prepare_uneven(lk_request *r, lk_comm *comm, const void *send, void *recv,
@@ -231,7 +258,12 @@ lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv, size_t 
                             lk_dtype dtype, lk_reduce_op op)
 {
     lk_request r;
-    LK_TRY(prepare_even(&r, comm, send, recv, count, dtype, op));
+    size_t     total;
+
+    LK_TRY(check_even(&total, comm, send, recv, count, dtype, op));
+    if (total <= LKI_BODY_BYTES && comm->span == NULL)
+        return at_once(comm, send, recv, count, dtype, op);
+    prepare_even(&r, comm, send, recv, count, dtype, op);
     return lki_request_run(&r);
 }
 
@@ -239,8 +271,11 @@ lk_status lk_reduce_scatter_start(lk_request **out, lk_comm *comm, const void *s
                                   size_t count, lk_dtype dtype, lk_reduce_op op)
 {
     lk_request r;
+    size_t     total;
+
     *out = NULL;
-    LK_TRY(prepare_even(&r, comm, send, recv, count, dtype, op));
+    LK_TRY(check_even(&total, comm, send, recv, count, dtype, op));
+    prepare_even(&r, comm, send, recv, count, dtype, op);
     return lki_request_start(out, &r);
 }
 
