@@ -197,6 +197,7 @@ static void names_the_schedule_field_it_refuses(void **state)
     refuses_schedule(&(lk_schedule){ .kind = LK_COSINE, .lr = 0.1, .warmup = 5, .steps = 5 },
                      "steps");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .gamma = 2 }, "gamma");
+    refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1 }, "needs milestones");
     refuses_schedule(&(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 9 },
                      "milestone_count");
     refuses_schedule(

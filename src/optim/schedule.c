@@ -21,6 +21,9 @@ static lk_status check_milestones(const lk_schedule *s)
                            i, s->milestones[i], s->milestones[i - 1]);
     if (!(s->gamma >= 0.0 && s->gamma <= 1.0))
         return lk_fail(LK_EINVAL, "schedule: gamma = %g is not in [0, 1]", s->gamma);
+    if (s->milestone_count == 0)
+        return lk_fail(LK_EINVAL, "schedule: step needs milestones, the steps at which the rate "
+                                  "falls; without them it is constant");
     return LK_OK;
 }
 
