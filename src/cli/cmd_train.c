@@ -356,14 +356,17 @@ static int run_worker(train_options *options)
     if (status != LK_OK)
         return report(status);
 
-    lki_name_worker(lk_comm_rank(comm));
-    options->config.workers = lk_comm_size(comm); /* on all hosts */
-    status                  = lk_train_check(&options->config);
+    uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
+    lki_name_worker(rank);
+    options->config.workers         = lk_comm_size(comm); /* on all hosts */
+    options->config.workers_here    = lk_comm_local_size(comm, host);
+    options->config.files_elsewhere = host != 0;
+    status                          = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
         status = work(comm, options);
-    if (lk_comm_rank(comm) == 0)
+    if (rank == 0)
         print_end(options, status);
     (void)fflush(stdout);
     lk_comm_free(comm);
@@ -399,7 +402,8 @@ static int run_threads(train_options *options)
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
-    lk_status status = lk_train_check(&options->config);
+    options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
+    lk_status status                = lk_train_check(&options->config);
     if (status == LK_EINVAL)
         return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
     if (status != LK_OK)
