@@ -30,6 +30,10 @@ typedef struct {
     const char  *flight;        /* a directory for what every worker did last: see
                                  * lockstep/flight.h; made if it is not there; NULL = none */
 
+    /* More than 1: emulates so many hosts on this one, each with its share of the workers and a
+     * launcher of its own, a copy of this process: it must have one thread. */
+    uint32_t     hosts;
+
     /* A job on several hosts; all nodes need the same `nodes`, `rendezvous` and key. */
     uint32_t             nodes;      /* 0 and 1: this host alone, and the rest has no effect */
     int32_t              node;       /* the number of this one; -1 = any that is free, save 0 */

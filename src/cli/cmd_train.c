@@ -253,7 +253,6 @@ static const lki_option table[] = {
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
 
     LKI_NODE_OPTIONS(AT(nodes)),
-    LKI_LATER("hosts", "emulating several hosts " HERE_LATER),
     LKI_LATER("restart", "restarting workers " HERE_LATER "; run again with --resume=auto"),
     LKI_LATER("trace", "tracing " HERE_LATER "; --log has the parts of each step"),
     LKI_OPTIONS_END,
@@ -414,8 +413,9 @@ static int start(train_options *options, char **argv)
     int               refused = lki_nodes_apply(&options->nodes, &lki_command_train, &how);
     if (refused >= 0)
         return refused;
-    if (how.nodes > 1 && options->worker_mode == MODE_THREADS)
-        return lki_usage_error(&lki_command_train, "--nnodes needs --worker-mode processes");
+    if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == MODE_THREADS)
+        return lki_usage_error(&lki_command_train, "%s needs --worker-mode processes",
+                               how.nodes > 1 ? "--nnodes" : "--hosts");
     return options->worker_mode == MODE_THREADS ? run_threads(options)
                                                 : lki_start_workers(argv, how);
 }

@@ -7,6 +7,13 @@ enum { GO_ON = -1 };
 
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how)
 {
+    if (nodes->hosts > 1 && nodes->count > 1)
+        return lki_usage_error(command, "--hosts %u emulates hosts on this one, --nnodes %u are "
+                               "real: only one of them can be", nodes->hosts, nodes->count);
+    if (nodes->hosts > how->workers)
+        return lki_usage_error(command, "--hosts %u are more than the %u workers; raise --workers",
+                               nodes->hosts, how->workers);
+    how->hosts = nodes->hosts;
     if (nodes->count <= 1)
         return GO_ON;
     if (nodes->rendezvous == NULL)

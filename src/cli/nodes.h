@@ -6,7 +6,7 @@
 #include "lockstep/launch.h"
 
 typedef struct {
-    uint32_t      count, number, join_ms; /* number: LKI_NODE_ANY unless given */
+    uint32_t      hosts, count, number, join_ms; /* number: LKI_NODE_ANY unless given */
     const char   *rendezvous, *key_from;
     bool          insecure;
     unsigned char key[LK_JOB_KEY_BYTES];
@@ -23,9 +23,14 @@ extern const lki_need lki_need_nodes;
 /* clang-format off */
 #define LKI_NODE_AT(at_, field_) ((at_) + offsetof(lki_nodes, field_))
 #define LKI_NODE_OPTIONS(at_)                                                                    \
-    { .group = "several hosts (a launcher is started on each)", .name = "nnodes",                \
-      .type = LKI_OPTION_U32, .value = "N", .offset = LKI_NODE_AT(at_, count), .low = 1,         \
-      .high = 1024, .preset = "1", .help = "how many hosts the job has" },                       \
+    { .group = "several hosts (the command is started on each, or emulates them)",               \
+      .name = "hosts", .type = LKI_OPTION_U32, .value = "H", .offset = LKI_NODE_AT(at_, hosts),  \
+      .low = 1, .high = 1024, .preset = "1",                                                     \
+      .help = "emulate so many hosts on this one: each has its share of the workers, memory of " \
+              "its own, and TCP to the others" },                                                \
+    { .name = "nnodes", .type = LKI_OPTION_U32, .value = "N",                                    \
+      .offset = LKI_NODE_AT(at_, count), .low = 1, .high = 1024, .preset = "1",                  \
+      .help = "how many hosts the job has" },                                                    \
     { .needs = &lki_need_nodes, .name = "node-rank", .type = LKI_OPTION_U32, .value = "R",       \
       .offset = LKI_NODE_AT(at_, number), .high = 1023, .preset = "any that is free",            \
       .help = "the number of this one; it must be given on node 0, where the others meet" },     \

@@ -3,11 +3,11 @@
 #define LKI_LAUNCH_JOB_H
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/types.h>
 
 #include "comm/rendezvous.h"
 #include "launch/output.h"
+#include "launch/signals.h"
 #include "lockstep/launch.h"
 
 typedef struct {
@@ -23,8 +23,22 @@ typedef struct {
     bool       was_stopped; /* found stopped while others timed out */
 } lki_worker;
 
+/* What a launcher is told that is one of several on this machine, each for an emulated host. */
+typedef struct {
+    const char *name;     /* of its host; NULL = as the system calls this one */
+    int         listener; /* for node 0: listens already; -1 = none */
+    int         orders;   /* lki_orders come from here, and no signal counts twice; -1 = none */
+} lki_host;
+
+/* What the launcher above those wants of all: a signal, as lki_job_stop() has it. */
+typedef struct {
+    int  number;
+    bool force, deaf;
+} lki_order;
+
 typedef struct {
     const lk_launch_options *options;
+    const lki_host          *host;
     uint32_t                 count, started, ended;
     lki_roster               roster;     /* worker i is rank roster.first + i */
     lki_rendezvous          *rendezvous; /* with the other nodes; NULL = there are none */
@@ -39,10 +53,7 @@ typedef struct {
     lki_worker              *workers;
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* see watch.c for the places */
-    int                      signals;   /* a signalfd */
-    sigset_t                 mask;      /* the caller's, which workers get as well */
-    struct sigaction         child;     /* the caller's SIGCHLD */
-    bool                     interrupt_ignored; /* SIGINT was ignored when we came */
+    lki_signals              signals;
     double                   asked_at;     /* seconds; when such a signal first came here, or 0 */
     int                      stop_signal;  /* the first request to stop, on any node, or 0 */
     int                      force_signal; /* the second, or 0 */
@@ -50,9 +61,14 @@ typedef struct {
     double                   kill_at;      /* the same */
 } lki_job;
 
-/* Blocks the signals that the launcher takes and opens a descriptor for them; and back. */
-LK_NODISCARD lk_status lki_signals_open(lki_job *job);
-void lki_signals_close(lki_job *job);
+/* lk_launch() for one host (launch.c), and for several that are emulated (hosts.c). */
+LK_NODISCARD lk_status lki_launch_host(const lk_launch_options *options, const lki_host *host,
+                                       lk_launch_result *result);
+LK_NODISCARD lk_status lki_launch_hosts(const lk_launch_options *options,
+                                        lk_launch_result *result);
+
+/* Close-on-exec; what to do about too few descriptors is said. */
+LK_NODISCARD lk_status lki_pipe_open(int ends[2]);
 
 static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 {
@@ -71,6 +87,9 @@ void lki_job_fail(lki_job *job);
 /* The job shall save and leave; with `force` it shall just end.  `deaf`: workers that have not
  * joined have had the signal already. */
 void lki_job_stop(lki_job *job, int number, bool force, bool deaf);
+
+/* Does what signals and the launcher above want; before anything has begun it just notes it. */
+void lki_job_listen(lki_job *job);
 
 /* Says how the workers of this host ended: the first failure by cause.  Returns its weight beside
  * those of other nodes. */

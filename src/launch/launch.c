@@ -61,13 +61,14 @@ static lk_status flight_open(lki_job *job)
                                          directory, strerror(errno));
 }
 
-static lk_status job_open(lki_job *job, const lk_launch_options *options)
+static lk_status job_open(lki_job *job, const lk_launch_options *options, const lki_host *host)
 {
     *job = (lki_job){.options = options,
+                     .host    = host,
                      .count   = options->workers,
                      .roster  = lki_roster_alone(options->workers),
                      .key_fd  = -1,
-                     .signals = -1};
+                     .signals = {.fd = -1}};
     open_standard();
     LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
     for (uint32_t i = 0; i < job->count; i++) {
@@ -75,10 +76,10 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options)
         worker->pidfd = worker->socket = -1;
         worker->streams[0].from = worker->streams[1].from = -1;
     }
-    LK_TRY(LKI_NEW(&job->polled, 4 + 4 * (size_t)job->count, "the launcher's descriptors"));
+    LK_TRY(LKI_NEW(&job->polled, 5 + 4 * (size_t)job->count, "the launcher's descriptors"));
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
-    LK_TRY(lki_signals_open(job));
+    LK_TRY(lki_signals_open(&job->signals));
     return options->nodes > 1 ? lki_nodes_meet(job) : LK_OK;
 }
 
@@ -116,7 +117,7 @@ static void job_close(lki_job *job)
     for (int s = 0; s < 2; s++)
         lki_sink_deinit(&job->sinks[s]);
     lki_nodes_close(job);
-    lki_signals_close(job);
+    lki_signals_close(&job->signals);
     lki_control_free(job->control);
     close_if_open(&job->key_fd);
     free(job->flight);
@@ -126,7 +127,7 @@ static void job_close(lki_job *job)
 
 /* ---- Starting the workers ---------------------------------------------------------------- */
 
-static lk_status make_pipe(int ends[2])
+lk_status lki_pipe_open(int ends[2])
 {
     ends[0] = ends[1] = -1;
     if (pipe2(ends, O_CLOEXEC) == 0)
@@ -138,12 +139,15 @@ static lk_status make_pipe(int ends[2])
 /* Our ends of the worker's output; its own go to `plan`. */
 static lk_status connect_output(lki_worker *worker, lki_spawn_plan *plan)
 {
+    char prefix[16];
+
+    (void)snprintf(prefix, sizeof prefix, "[%u] ", plan->rank);
     for (int s = 0; s < 2; s++) {
         int ends[2];
-        LK_TRY(make_pipe(ends));
+        LK_TRY(lki_pipe_open(ends));
         plan->standard[1 + s] = ends[1];
         (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
-        LK_TRY(lki_stream_init(&worker->streams[s], ends[0], plan->rank));
+        LK_TRY(lki_stream_init(&worker->streams[s], ends[0], prefix));
     }
     return LK_OK;
 }
@@ -183,7 +187,7 @@ static lk_status start_worker(lki_job *job, uint32_t i, const lki_worker_facts *
                              .argv     = job->options->argv,
                              .standard = {rank == 0 ? -1 : nothing, -1, -1},
                              .report   = report,
-                             .mask     = job->mask};
+                             .mask     = job->signals.mask};
     lki_worker_facts facts = *common;
 
     facts.rank       = rank;
@@ -296,7 +300,7 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
     int              nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     int              report[2];
     lki_cores        cores;
-    lk_status        st = make_pipe(report);
+    lk_status        st = lki_pipe_open(report);
 
     lki_cores_find(&cores);
     for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
@@ -319,6 +323,10 @@ static lk_status check(const lk_launch_options *options)
     if (options->workers == 0 || options->workers > LKI_RANKS_MAX)
         return lk_fail(LK_EINVAL, "%u workers: between 1 and %d are possible on one host",
                        options->workers, LKI_RANKS_MAX);
+    if (options->hosts > options->workers || (options->hosts > 1 && options->nodes > 1))
+        return lk_fail(LK_EINVAL, "%u emulated hosts for %u workers%s: each needs a worker",
+                       options->hosts, options->workers,
+                       options->nodes > 1 ? " of a job on real ones" : "");
     if (options->nodes > 1 && options->rendezvous == NULL)
         return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
                                   "node 0", options->nodes);
@@ -343,13 +351,13 @@ static lk_status run(lki_job *job, lk_launch_result *result)
     return job->rendezvous != NULL ? lki_nodes_finish(job, st, weight, result) : st;
 }
 
-lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
+lk_status lki_launch_host(const lk_launch_options *options, const lki_host *host,
+                          lk_launch_result *result)
 {
     lki_job job;
 
-    *result = (lk_launch_result){.exit_code = 1};
-    LK_TRY(check(options));
-    lk_status st = job_open(&job, options);
+    *result      = (lk_launch_result){.exit_code = 1};
+    lk_status st = job_open(&job, options, host);
     if (st != LK_OK && job.stop_signal != 0)
         result->exit_code = EXIT_SIGNAL + job.stop_signal;
     if (st == LK_OK)
@@ -357,4 +365,14 @@ lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
     lk_error why = *lk_error_last();
     job_close(&job);
     return st == LK_OK ? LK_OK : lki_fail_again(&why);
+}
+
+lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
+{
+    static const lki_host here = {.listener = -1, .orders = -1};
+
+    *result = (lk_launch_result){.exit_code = 1};
+    LK_TRY(check(options));
+    return options->hosts > 1 ? lki_launch_hosts(options, result)
+                              : lki_launch_host(options, &here, result);
 }

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -29,24 +28,19 @@ static const lki_node *self(const lki_job *job)
 /* Sleeps until the rendezvous has news.  Nothing has begun, so a request to stop just ends it. */
 static lk_status await_news(lki_job *job)
 {
-    int                     news      = lki_rendezvous_fd(job->rendezvous);
-    struct pollfd           polled[2] = {{.fd = job->signals, .events = POLLIN},
-                                         {.fd = news, .events = POLLIN}};
-    struct signalfd_siginfo info;
+    int           news      = lki_rendezvous_fd(job->rendezvous);
+    struct pollfd polled[3] = {{.fd = job->signals.fd, .events = POLLIN},
+                               {.fd = news, .events = POLLIN},
+                               {.fd = job->host->orders, .events = POLLIN}};
 
-    if (poll(polled, 2, -1) < 0 && errno != EINTR)
+    if (poll(polled, 3, -1) < 0 && errno != EINTR)
         return lk_fail(LK_ENOMEM, "cannot wait for the other nodes: poll: %s", strerror(errno));
-    while (polled[0].revents != 0
-           && read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        int number = (int)info.ssi_signo;
-        if (number == SIGUSR1 || number == SIGUSR2
-            || (number == SIGINT && info.ssi_code == SI_KERNEL && job->interrupt_ignored))
-            continue;
-        job->stop_signal = number;
-        return lk_fail(LK_ESTOPPED, "SIG%s came while waiting for the other nodes",
-                       sigabbrev_np(number));
-    }
-    return LK_OK;
+    if (polled[0].revents != 0 || polled[2].revents != 0)
+        lki_job_listen(job);
+    if (job->stop_signal == 0)
+        return LK_OK;
+    return lk_fail(LK_ESTOPPED, "SIG%s came while waiting for the other nodes",
+                   sigabbrev_np(job->stop_signal));
 }
 
 lk_status lki_nodes_meet(lki_job *job)
@@ -56,11 +50,13 @@ lk_status lki_nodes_meet(lki_job *job)
     uint32_t                 timeout   = o->timeout_ms != 0 ? o->timeout_ms : UINT32_MAX;
     lki_event                event     = {.kind = LKI_EVENT_NONE};
 
-    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+    if (job->host->name != NULL)
+        (void)snprintf(host, sizeof host, "%s", job->host->name);
+    else if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
         (void)snprintf(host, sizeof host, "?");
     lki_rendezvous_options how = {
         .endpoint   = o->rendezvous,
-        .listener   = -1,
+        .listener   = job->host->listener,
         .host       = host,
         .nodes      = o->nodes,
         .workers    = o->workers,

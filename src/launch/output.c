@@ -2,6 +2,7 @@
 #include "launch/output.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ void lki_sink_deinit(lki_sink *sink)
     *sink = (lki_sink){.to = -1};
 }
 
-lk_status lki_stream_init(lki_stream *stream, int from, uint32_t rank)
+lk_status lki_stream_init(lki_stream *stream, int from, const char *prefix)
 {
     *stream      = (lki_stream){.from = from};
     lk_status st = LKI_NEW(&stream->line, LKI_LINE_BYTES, "a line of a worker's output");
@@ -32,7 +33,7 @@ lk_status lki_stream_init(lki_stream *stream, int from, uint32_t rank)
         (void)close(from);
         stream->from = -1;
     }
-    (void)snprintf(stream->prefix, sizeof stream->prefix, "[%u] ", rank);
+    (void)snprintf(stream->prefix, sizeof stream->prefix, "%s", prefix);
     return st;
 }
 
@@ -67,6 +68,19 @@ void lki_sink_write(lki_sink *sink)
         memmove(sink->text, sink->text + wrote, sink->used);
     } else if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
         lki_sink_close(sink);
+    }
+}
+
+void lki_sink_drain(lki_sink *sink, bool all, int stop)
+{
+    while (sink->used > 0 && (all || !lki_sink_has_room(sink))) {
+        struct pollfd polled[2] = {{.fd = sink->to, .events = POLLOUT},
+                                   {.fd = stop, .events = POLLIN}};
+        if (poll(polled, 2, -1) < 0 && errno != EINTR)
+            return;
+        if (polled[1].revents != 0)
+            lki_sink_close(sink);
+        lki_sink_write(sink);
     }
 }
 

@@ -33,7 +33,7 @@ LK_NODISCARD lk_status lki_sink_init(lki_sink *sink, int to);
 void lki_sink_deinit(lki_sink *sink);
 
 /* Owns `from` from now on, and has closed it when it fails. */
-LK_NODISCARD lk_status lki_stream_init(lki_stream *stream, int from, uint32_t rank);
+LK_NODISCARD lk_status lki_stream_init(lki_stream *stream, int from, const char *prefix);
 void lki_stream_deinit(lki_stream *stream); /* a zeroed stream is allowed */
 
 /* Whether the sink can take whatever one lki_stream_read() may produce. */
@@ -45,6 +45,10 @@ void lki_sink_close(lki_sink *sink);
 /* Writes some of what waits; call it when the descriptor is writable.  Closes the sink when
  * nobody reads it any more. */
 void lki_sink_write(lki_sink *sink);
+
+/* Writes until the sink has room, with `all` until nothing waits.  It is closed when `stop` becomes
+ * readable: whoever interrupts us does not want to see the rest. */
+void lki_sink_drain(lki_sink *sink, bool all, int stop);
 
 /* Reads once and moves whole lines to the sink, which must have room.  At the end of the stream
  * (or when the sink is closed) flushes the last, unfinished line and closes it.  Returns false

@@ -21,7 +21,7 @@ static void pass(lki_sink *sink, const char *text, size_t bytes, size_t piece)
 
     assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
     assert_int_equal(lki_sink_init(sink, STDOUT_FILENO), LK_OK);
-    assert_int_equal(lki_stream_init(&stream, ends[0], 12), LK_OK);
+    assert_int_equal(lki_stream_init(&stream, ends[0], "[12] "), LK_OK);
     for (size_t done = 0; done < bytes; done += piece) {
         size_t part = bytes - done < piece ? bytes - done : piece;
         assert_int_equal(write(ends[1], text + done, part), part);

@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launch/job.h"
+#include "base/status.h"
+#include "launch/signals.h"
 
 static bool is_ignored(int number)
 {
@@ -23,7 +24,7 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-lk_status lki_signals_open(lki_job *job)
+lk_status lki_signals_open(lki_signals *self)
 {
     static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     sigset_t         set, blocked;
@@ -32,25 +33,25 @@ lk_status lki_signals_open(lki_job *job)
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
         if (taken[i] == SIGINT || !is_ignored(taken[i]))
             sigaddset(&set, taken[i]);
-    job->interrupt_ignored = is_ignored(SIGINT);
+    self->interrupt_ignored = is_ignored(SIGINT);
     blocked                = set;
     sigaddset(&blocked, SIGPIPE);
     sigaddset(&blocked, SIGXFSZ);
-    job->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (job->signals < 0)
+    self->fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (self->fd < 0)
         return lk_fail(LK_ENOMEM, "cannot watch for signals: signalfd: %s", strerror(errno));
-    (void)pthread_sigmask(SIG_BLOCK, &blocked, &job->mask);
-    (void)sigaction(SIGCHLD, NULL, &job->child);
-    if (job->child.sa_handler == SIG_IGN || (job->child.sa_flags & SA_NOCLDWAIT) != 0) {
+    (void)pthread_sigmask(SIG_BLOCK, &blocked, &self->mask);
+    (void)sigaction(SIGCHLD, NULL, &self->child);
+    if (self->child.sa_handler == SIG_IGN || (self->child.sa_flags & SA_NOCLDWAIT) != 0) {
         struct sigaction usual = {.sa_handler = SIG_DFL};
         (void)sigaction(SIGCHLD, &usual, NULL);
     }
     return LK_OK;
 }
 
-void lki_signals_close(lki_job *job)
+void lki_signals_close(lki_signals *self)
 {
-    if (job->signals < 0)
+    if (self->fd < 0)
         return;
     static const int ours[] = {SIGPIPE, SIGXFSZ}; /* the caller must not die of them now */
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
@@ -58,11 +59,11 @@ void lki_signals_close(lki_job *job)
         sigset_t        one;
         sigemptyset(&one);
         sigaddset(&one, ours[i]);
-        if (!sigismember(&job->mask, ours[i]))
+        if (!sigismember(&self->mask, ours[i]))
             (void)sigtimedwait(&one, NULL, &none);
     }
-    (void)sigaction(SIGCHLD, &job->child, NULL);
-    (void)pthread_sigmask(SIG_SETMASK, &job->mask, NULL);
-    (void)close(job->signals);
-    job->signals = -1;
+    (void)sigaction(SIGCHLD, &self->child, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &self->mask, NULL);
+    (void)close(self->fd);
+    self->fd = -1;
 }

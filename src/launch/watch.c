@@ -30,11 +30,9 @@
 #include "base/memory.h"
 #include "launch/nodes.h"
 
-/* A request that comes so soon after the first is the same one. */
-#define ECHO_SECONDS 0.1
-
-/* Places in job->polled: the signals, two sinks, the other nodes, then four for each worker. */
-enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_WORKERS, PER_WORKER = 4 };
+/* Places in job->polled: the signals, two sinks, the other nodes, orders, then four for each
+ * worker. */
+enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_ORDERS, AT_WORKERS, PER_WORKER = 4 };
 enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
 
 static struct pollfd *place(const lki_job *job, uint32_t i, uint32_t of)
@@ -213,6 +211,8 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
 {
     if (job->stop_signal == 0) {
         job->stop_signal = number;
+        if (job->control == NULL)
+            return;
         lki_control_request_stop(job->control);
         for (uint32_t i = 0; i < job->count; i++)
             if (!deaf && !has_joined(job, i))
@@ -229,11 +229,14 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
 {
     bool from_terminal = info->ssi_code == SI_KERNEL;
     int  number        = (int)info->ssi_signo;
+    bool led           = job->host->orders >= 0;
     bool first         = job->asked_at <= 0;
-    bool echo          = lki_seconds() - job->asked_at < ECHO_SECONDS;
-    bool force         = !first && !echo && !is_worker(job, (pid_t)info->ssi_pid);
+    bool echo          = lki_seconds() - job->asked_at < LKI_ECHO_SECONDS;
+    bool force         = !first && !echo && !led && !is_worker(job, (pid_t)info->ssi_pid);
 
-    if ((number == SIGINT && from_terminal && job->interrupt_ignored) || (!first && !force))
+    if (from_terminal && (led || (number == SIGINT && job->signals.interrupt_ignored)))
+        return; /* it has reached the launcher above as well */
+    if (!first && !force)
         return;
     if (first)
         job->asked_at = lki_seconds();
@@ -242,19 +245,44 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         lki_nodes_stop(job, number, force);
 }
 
+static void pass_on_signal(lki_job *job, int number)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        send_signal(&job->workers[i], number);
+}
+
+static void obey(lki_job *job)
+{
+    lki_order order;
+
+    if (read(job->host->orders, &order, sizeof order) != (ssize_t)sizeof order)
+        return;
+    if (order.number == SIGUSR1 || order.number == SIGUSR2)
+        pass_on_signal(job, order.number);
+    else
+        lki_job_stop(job, order.number, order.force, order.deaf);
+}
+
 static void take_signals(lki_job *job)
 {
     struct signalfd_siginfo info;
 
-    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+    while (read(job->signals.fd, &info, sizeof info) == (ssize_t)sizeof info) {
         int number = (int)info.ssi_signo;
-        if (number != SIGUSR1 && number != SIGUSR2) {
+        if (number != SIGUSR1 && number != SIGUSR2)
             asked_to_stop(job, &info);
-            continue;
-        }
-        for (uint32_t i = 0; i < job->count; i++)
-            send_signal(&job->workers[i], number);
+        else
+            pass_on_signal(job, number);
     }
+}
+
+void lki_job_listen(lki_job *job)
+{
+    struct pollfd orders = {.fd = job->host->orders, .events = POLLIN};
+
+    take_signals(job);
+    if (poll(&orders, 1, 0) == 1 && orders.revents != 0)
+        obey(job);
 }
 
 static lk_status serve_sockets(lki_job *job)
@@ -291,13 +319,14 @@ static void move_output(lki_job *job)
 /* poll() overlooks negative descriptors, which is how what is absent or unwanted is said. */
 static void prepare(lki_job *job)
 {
-    job->polled[AT_SIGNALS] = (struct pollfd){.fd = job->signals, .events = POLLIN};
+    job->polled[AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
     for (uint32_t s = 0; s < 2; s++)
         job->polled[AT_SINKS + s] = (struct pollfd){
             .fd = job->sinks[s].used > 0 ? job->sinks[s].to : -1, .events = POLLOUT};
     job->polled[AT_NODES] = (struct pollfd){
         .fd     = job->rendezvous != NULL ? lki_rendezvous_fd(job->rendezvous) : -1,
         .events = POLLIN};
+     job->polled[AT_ORDERS] = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
     for (uint32_t i = 0; i < job->count; i++) {
         const lki_worker *worker   = &job->workers[i];
         *place(job, i, OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
@@ -334,23 +363,6 @@ static lk_status poll_once(lki_job *job, int timeout_ms)
     return lk_fail(LK_ENOMEM, "cannot watch the workers: poll: %s", strerror(errno));
 }
 
-/* Writes until the sink has room or nothing is left, as `all` says.  Whoever interrupts us now
- * does not want to see the rest. */
-static void write_out(lki_job *job, lki_sink *sink, bool all)
-{
-    while (sink->used > 0 && (all || !lki_sink_has_room(sink))) {
-        struct pollfd polled[2] = {{.fd = sink->to, .events = POLLOUT},
-                                   {.fd = job->signals, .events = POLLIN}};
-        if (poll(polled, 2, -1) < 0 && errno != EINTR)
-            return;
-        if (polled[1].revents != 0) {
-            take_signals(job);
-            lki_sink_close(sink);
-        }
-        lki_sink_write(sink);
-    }
-}
-
 /* Everybody has ended.  What is in the pipes is read and written; for what a process that they
  * left behind may still write nobody waits. */
 static void finish_output(lki_job *job)
@@ -362,11 +374,11 @@ static void finish_output(lki_job *job)
         for (uint32_t i = 0; i < job->count; i++) {
             lki_stream *stream = &job->workers[i].streams[s];
             for (int reads = 0; reads < READS_MAX && lki_stream_read(stream, sink); reads++)
-                write_out(job, sink, false);
-            write_out(job, sink, false);
+                lki_sink_drain(sink, false, job->signals.fd);
+            lki_sink_drain(sink, false, job->signals.fd);
             lki_stream_finish(stream, sink);
         }
-        write_out(job, sink, true);
+        lki_sink_drain(sink, true, job->signals.fd);
     }
 }
 
@@ -374,6 +386,8 @@ static lk_status turn(lki_job *job)
 {
     LK_TRY(poll_once(job, time_left(job)));
     take_signals(job);
+    if (job->polled[AT_ORDERS].revents != 0)
+        obey(job);
     LK_TRY(serve_sockets(job));
     if (job->polled[AT_NODES].revents != 0)
         LK_TRY(lki_nodes_serve(job));
@@ -390,6 +404,7 @@ lk_status lki_watch(lki_job *job)
     while (job->ended < job->started)
         LK_TRY(turn(job));
     finish_output(job);
+    take_signals(job); /* one may have cut the output short */
     return LK_OK;
 }
 

@@ -64,7 +64,7 @@ static void a_config_file_is_quoted_in_errors(void **state)
         { "steps = 0", "", ": run.toml:2: steps 0: must be an integer of at least 1" },
         { "config = \"other.toml\"", "", ": run.toml:2: a config file cannot name another" },
         { "optimizer = \"adam\"", "", ": run.toml:2: optimizer adam: is none of: sgd, adamw" },
-        { "hosts = 2", "", ": run.toml:2: hosts: emulating several hosts is not part" },
+        { "restart = 2", "", ": run.toml:2: restart: restarting workers is not part" },
         { "betas = [0.9, 0.99]", "", ": run.toml:2: betas needs optimizer adamw; this is sgd" },
         { "nesterov = true", "--optimizer adamw",
           ": run.toml:2: nesterov needs optimizer sgd; this is adamw" },

@@ -37,6 +37,12 @@ static inline void nap(void)
     (void)nanosleep(&moment, NULL);
 }
 
+static inline void pass(double seconds)
+{
+    for (double since = seconds_now(); seconds_now() - since < seconds;)
+        nap();
+}
+
 static inline unsigned free_port(void)
 {
     struct sockaddr_in address = { .sin_family = AF_INET };

@@ -106,6 +106,7 @@ static void a_second_request_ends_all(void **state)
     node_await_word(&j, 1, "[3] ready");
     assert_int_equal(kill(j.pid[1], SIGTERM), 0);
     node_await_signals_taken(&j, 1);
+    pass(0.3); /* what comes at once is an echo of the first */
     assert_int_equal(kill(j.pid[1], SIGTERM), 0);
     nodes_end(&j, 128 + SIGTERM, "a second SIGTERM ended the workers");
 }

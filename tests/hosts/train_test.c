@@ -27,8 +27,9 @@ static void weights_of_one_worker(const char *folder, const char *options, char 
 static void start(nodes *j, uint32_t count, uint32_t i, uint32_t workers, const char *options)
 {
     char line[800];
-    (void)snprintf(line, sizeof line, "exec $L " MLP "$R --nnodes %u --node-rank %u --workers %u %s",
-                   count, i, workers, options);
+    (void)snprintf(line, sizeof line,
+                   "exec $L " MLP "$R --nnodes %u --node-rank %u --workers %u %s", count, i,
+                   workers, options);
     (void)node_start(j, line);
 }
 

@@ -1,0 +1,411 @@
+/* hosts.c -- several hosts, emulated on this one: a launcher for each, and one above them.
+ *
+ * The launchers are forks of this process, each with its share of the workers and of the cores,
+ * and go through all that launchers on different hosts go through: they meet (on a port of the
+ * loopback interface that the kernel has chosen, with a key that nobody else has), and their
+ * workers talk by TCP.  The one above them holds the terminal's end: it passes on what signals
+ * want, as orders that cannot be mistaken for each other, puts their lines of output together, and
+ * says once how the job ended.
+ *
+ * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
+ * One that does not end when the others have is killed.  When the one above dies, all do.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "launch/cores.h"
+#include "launch/job.h"
+
+enum { AT_SIGNALS, AT_SINKS, AT_HOSTS = 3, PER_HOST = 3 }; /* places in `polled` */
+enum { OF_PIDFD, OF_STREAMS };
+
+static const double linger_s = 5; /* for those that have not ended when the first has */
+
+/* What a launcher says when it has ended, in one write. */
+typedef struct {
+    lk_status        status;
+    lk_launch_result result;
+    char             message[LKI_MESSAGE_BYTES];
+} report;
+
+typedef struct {
+    pid_t      pid;     /* 0 = not running */
+    int        pidfd, orders, reports; /* orders: where to write them; reports: where to read */
+    lki_stream streams[2];
+    uint32_t   first, count; /* its ranks */
+    bool       reported;
+    report     said;
+    int        status; /* of waitpid() */
+} emulated;
+
+typedef struct {
+    const lk_launch_options *options;
+    uint32_t                 count, running;
+    emulated                *hosts;
+    lki_signals              signals;
+    lki_sink                 sinks[2];
+    struct pollfd           *polled;
+    double                   asked_at; /* seconds; when the job was asked to stop, or 0 */
+    double                   kill_at;  /* the same; 0 = not planned */
+    int                      listener;
+    char                     endpoint[64];
+    unsigned char            key[LK_JOB_KEY_BYTES];
+} family;
+
+static void close_if_open(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+}
+
+/* ---- Starting them ----------------------------------------------------------------------- */
+
+static lk_status listen_on_loopback(family *f)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t          bytes   = sizeof address;
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    f->listener             = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (f->listener < 0 || bind(f->listener, (const struct sockaddr *)&address, bytes) != 0 ||
+        listen(f->listener, SOMAXCONN) != 0 ||
+        getsockname(f->listener, (struct sockaddr *)&address, &bytes) != 0)
+        return lk_fail(LK_EIO, "no port on the loopback interface: %s", strerror(errno));
+    (void)snprintf(f->endpoint, sizeof f->endpoint, "tcp://127.0.0.1:%u", ntohs(address.sin_port));
+    return LK_OK;
+}
+
+static lk_status family_open(family *f, const lk_launch_options *options)
+{
+    *f = (family){.options  = options,
+                  .count    = options->hosts,
+                  .listener = -1,
+                  .signals  = {.fd = -1}};
+    LK_TRY(LKI_NEW(&f->hosts, f->count, "the emulated hosts"));
+    for (uint32_t i = 0; i < f->count; i++) {
+        uint64_t all = options->workers;
+        uint32_t end = (uint32_t)(all * (i + 1) / f->count);
+        emulated *h  = &f->hosts[i];
+        h->pidfd = h->orders = h->reports = h->streams[0].from = h->streams[1].from = -1;
+        h->first = (uint32_t)(all * i / f->count);
+        h->count = end - h->first;
+    }
+    LK_TRY(LKI_NEW(&f->polled, AT_HOSTS + PER_HOST * (size_t)f->count, "the hosts' descriptors"));
+    for (int s = 0; s < 2; s++)
+        LK_TRY(lki_sink_init(&f->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
+    if (getrandom(f->key, sizeof f->key, 0) != (ssize_t)sizeof f->key)
+        return lk_fail(LK_EIO, "no random numbers for a key: %s", strerror(errno));
+    LK_TRY(listen_on_loopback(f));
+    return lki_signals_open(&f->signals);
+}
+
+/* The host's workers get the cores that they would have as workers of one host. */
+static void take_cores(const family *f, const emulated *h)
+{
+    static lki_cores cores;
+    cpu_set_t        mine, share;
+
+    lki_cores_find(&cores);
+    CPU_ZERO(&mine);
+    for (uint32_t i = 0; i < h->count; i++)
+        if (lki_cores_share(&share, &cores, h->first + i, f->options->workers))
+            CPU_OR(&mine, &mine, &share);
+    if (CPU_COUNT(&mine) > 0)
+        (void)sched_setaffinity(0, sizeof mine, &mine);
+}
+
+/* In the child: the launcher of host `i`.  The rest of the family is no business of it. */
+static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, const int output[2],
+                                pid_t parent)
+{
+    char              name[32];
+    lki_host          host    = {.name     = name,
+                                 .listener = i == 0 ? f->listener : -1,
+                                 .orders   = orders};
+    lk_launch_options options = *f->options;
+    report            said    = {.status = LK_OK};
+
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        _exit(1);
+    for (uint32_t k = 0; k <= i; k++) {
+        close_if_open(&f->hosts[k].orders);
+        close_if_open(&f->hosts[k].reports);
+        close_if_open(&f->hosts[k].pidfd);
+        close_if_open(&f->hosts[k].streams[0].from);
+        close_if_open(&f->hosts[k].streams[1].from);
+    }
+    for (int s = 0; s < 2; s++)
+        if (output[s] >= 0)
+            (void)dup2(output[s], 1 + s);
+    lki_signals_close(&f->signals);
+    take_cores(f, &f->hosts[i]);
+    (void)snprintf(name, sizeof name, "host%u", i);
+    options.hosts      = 0;
+    options.nodes      = f->count;
+    options.node       = (int32_t)i;
+    options.workers    = f->hosts[i].count;
+    options.rendezvous = f->endpoint;
+    options.job_key    = f->key;
+    options.insecure   = false;
+    said.status        = lki_launch_host(&options, &host, &said.result);
+    if (said.status != LK_OK)
+        (void)snprintf(said.message, sizeof said.message, "%s", lk_error_last()->message);
+    _exit(write(reports, &said, sizeof said) == (ssize_t)sizeof said ? 0 : 1);
+}
+
+/* The ends of four pipes: ours go to the host, `theirs` to its launcher. */
+static lk_status connect_host(const family *f, emulated *h, int theirs[4])
+{
+    int ends[2];
+
+    LK_TRY(lki_pipe_open(ends));
+    theirs[0] = ends[0];
+    h->orders = ends[1];
+    LK_TRY(lki_pipe_open(ends));
+    h->reports = ends[0];
+    theirs[1]  = ends[1];
+    (void)fcntl(theirs[0], F_SETFL, O_NONBLOCK);
+    (void)fcntl(h->reports, F_SETFL, O_NONBLOCK);
+    for (int s = 0; s < 2 && f->options->prefix_output; s++) {
+        LK_TRY(lki_pipe_open(ends));
+        theirs[2 + s] = ends[1];
+        (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+        LK_TRY(lki_stream_init(&h->streams[s], ends[0], ""));
+    }
+    return LK_OK;
+}
+
+static lk_status start_host(family *f, uint32_t i)
+{
+    emulated *h         = &f->hosts[i];
+    int       theirs[4] = {-1, -1, -1, -1};
+    pid_t     parent    = getpid();
+    lk_status st        = connect_host(f, h, theirs);
+
+    if (st == LK_OK) {
+        h->pid = fork();
+        if (h->pid == 0)
+            be_a_host(f, i, theirs[0], theirs[1], theirs + 2, parent);
+        if (h->pid < 0)
+            st = lk_fail(LK_ENOMEM, "cannot start the launcher of host %u: fork: %s", i,
+                         strerror(errno));
+    }
+    for (int k = 0; k < 4; k++)
+        close_if_open(&theirs[k]);
+    LK_TRY(st);
+    f->running++;
+    h->pidfd = pidfd_open(h->pid, 0);
+    return h->pidfd >= 0 ? LK_OK : lk_fail(LK_EUNSUPPORTED, "cannot watch the launcher of host %u: "
+                                           "pidfd_open: %s", i, strerror(errno));
+}
+
+/* ---- Watching them ----------------------------------------------------------------------- */
+
+static void order(const family *f, lki_order what)
+{
+    for (uint32_t i = 0; i < f->count; i++)
+        if (f->hosts[i].pid > 0)
+            (void)!write(f->hosts[i].orders, &what, sizeof what);
+}
+
+static void take_signals(family *f)
+{
+    struct signalfd_siginfo info;
+
+    while (read(f->signals.fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        bool      from_terminal = info.ssi_code == SI_KERNEL;
+        lki_order what          = {.number = (int)info.ssi_signo, .deaf = from_terminal};
+        if (what.number == SIGINT && from_terminal && f->signals.interrupt_ignored)
+            continue;
+        if (what.number != SIGUSR1 && what.number != SIGUSR2) {
+            what.force = f->asked_at > 0;
+            if (what.force && lki_seconds() - f->asked_at < LKI_ECHO_SECONDS)
+                continue;
+            f->asked_at = lki_seconds();
+        }
+        order(f, what);
+    }
+}
+
+static void host_ended(family *f, emulated *h)
+{
+    if (waitpid(h->pid, &h->status, WNOHANG) != h->pid)
+        return;
+    h->reported = read(h->reports, &h->said, sizeof h->said) == (ssize_t)sizeof h->said;
+    h->pid      = 0;
+    f->running--;
+    close_if_open(&h->pidfd);
+    if (f->kill_at <= 0)
+        f->kill_at = lki_seconds() + linger_s;
+}
+
+static void kill_all(const family *f)
+{
+    for (uint32_t i = 0; i < f->count; i++)
+        if (f->hosts[i].pid > 0)
+            (void)kill(f->hosts[i].pid, SIGKILL);
+}
+
+static void prepare(family *f)
+{
+    f->polled[AT_SIGNALS] = (struct pollfd){.fd = f->signals.fd, .events = POLLIN};
+    for (uint32_t s = 0; s < 2; s++)
+        f->polled[AT_SINKS + s] = (struct pollfd){
+            .fd = f->sinks[s].used > 0 ? f->sinks[s].to : -1, .events = POLLOUT};
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct pollfd *places = &f->polled[AT_HOSTS + i * PER_HOST];
+        places[OF_PIDFD]      = (struct pollfd){.fd = f->hosts[i].pidfd, .events = POLLIN};
+        for (uint32_t s = 0; s < 2; s++)
+            places[OF_STREAMS + s] = (struct pollfd){
+                .fd     = lki_sink_has_room(&f->sinks[s]) ? f->hosts[i].streams[s].from : -1,
+                .events = POLLIN};
+    }
+}
+
+static void move_output(family *f)
+{
+    for (uint32_t s = 0; s < 2; s++)
+        if (f->polled[AT_SINKS + s].revents != 0)
+            lki_sink_write(&f->sinks[s]);
+    for (uint32_t i = 0; i < f->count; i++)
+        for (uint32_t s = 0; s < 2; s++)
+            if (f->polled[AT_HOSTS + i * PER_HOST + OF_STREAMS + s].revents != 0
+                && lki_sink_has_room(&f->sinks[s]))
+                (void)lki_stream_read(&f->hosts[i].streams[s], &f->sinks[s]);
+}
+
+static lk_status watch(family *f)
+{
+    while (f->running > 0) {
+        double left = f->kill_at > 0 ? (f->kill_at - lki_seconds()) * 1e3 : 0;
+        if (f->kill_at > 0 && left <= 0)
+            kill_all(f);
+        prepare(f);
+        int wait_ms = f->kill_at <= 0 ? -1 : left > 0 ? (int)left + 1 : 100;
+        if (poll(f->polled, AT_HOSTS + PER_HOST * (nfds_t)f->count, wait_ms) < 0) {
+            if (errno != EINTR)
+                return lk_fail(LK_ENOMEM, "cannot watch the hosts: poll: %s", strerror(errno));
+            continue;
+        }
+        take_signals(f);
+        move_output(f);
+        for (uint32_t i = 0; i < f->count; i++)
+            if (f->polled[AT_HOSTS + i * PER_HOST + OF_PIDFD].revents != 0)
+                host_ended(f, &f->hosts[i]);
+    }
+    return LK_OK;
+}
+
+/* What is left in the pipes, now that nobody writes to them any more. */
+static void finish_output(family *f)
+{
+    for (uint32_t s = 0; s < 2; s++) {
+        lki_sink *sink = &f->sinks[s];
+        for (uint32_t i = 0; i < f->count; i++) {
+            lki_stream *stream = &f->hosts[i].streams[s];
+            while (lki_stream_read(stream, sink))
+                lki_sink_drain(sink, false, f->signals.fd);
+            lki_sink_drain(sink, false, f->signals.fd);
+            lki_stream_finish(stream, sink);
+        }
+        lki_sink_drain(sink, true, f->signals.fd);
+    }
+}
+
+/* ---- How it ended ------------------------------------------------------------------------ */
+
+/* "host1 (node 1, ranks 2 to 3) is lost: its launcher (pid 99) was killed by SIGKILL" */
+static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
+{
+    const emulated *h    = &f->hosts[i];
+    int             sent = WIFSIGNALED(h->status) ? WTERMSIG(h->status) : 0;
+    char            to[24] = "", how[64];
+
+    if (sent != 0)
+        (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(sent));
+    else
+        (void)snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(h->status));
+    if (h->count > 1)
+        (void)snprintf(to, sizeof to, " to %u", h->first + h->count - 1);
+    *result = (lk_launch_result){.exit_code = 1, .failed = true, .rank = h->first};
+    (void)snprintf(result->cause, sizeof result->cause,
+                   "host host%u (node %u, rank%s %u%s) is lost: its launcher %s", i, i,
+                   h->count > 1 ? "s" : "", h->first, to, how);
+}
+
+/* All that live on say the same, save one that could not do its part: it says more. */
+static lk_status judge(const family *f, lk_launch_result *result)
+{
+    const emulated *best = NULL;
+    uint32_t        lost = f->count;
+
+    for (uint32_t i = 0; i < f->count; i++) {
+        const emulated *h = &f->hosts[i];
+        if (!h->reported)
+            lost = lost < f->count ? lost : i;
+        else if (best == NULL || (best->said.status == LK_OK && h->said.status != LK_OK))
+            best = h;
+    }
+    if (best != NULL)
+        *result = best->said.result;
+    if (best != NULL && best->said.status != LK_OK)
+        return lk_fail(best->said.status, "%s", best->said.message);
+    if (lost < f->count && (best == NULL || (result->failed && result->pid == 0)))
+        say_how_lost(f, lost, result);
+    return LK_OK;
+}
+
+static void family_close(family *f)
+{
+    kill_all(f);
+    for (uint32_t i = 0; f->hosts != NULL && i < f->count; i++) {
+        emulated *h = &f->hosts[i];
+        while (h->pid > 0 && waitpid(h->pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+        close_if_open(&h->pidfd);
+        close_if_open(&h->orders);
+        close_if_open(&h->reports);
+        for (int s = 0; s < 2; s++)
+            lki_stream_deinit(&h->streams[s]);
+    }
+    for (int s = 0; s < 2; s++)
+        lki_sink_deinit(&f->sinks[s]);
+    lki_signals_close(&f->signals);
+    close_if_open(&f->listener);
+    explicit_bzero(f->key, sizeof f->key);
+    lki_free(f->polled);
+    lki_free(f->hosts);
+}
+
+lk_status lki_launch_hosts(const lk_launch_options *options, lk_launch_result *result)
+{
+    family    f;
+    lk_status st = family_open(&f, options);
+
+    for (uint32_t i = 0; i < f.count && st == LK_OK; i++)
+        st = start_host(&f, i);
+    close_if_open(&f.listener);
+    if (st == LK_OK)
+        st = watch(&f);
+    if (st == LK_OK) {
+        finish_output(&f);
+        st = judge(&f, result);
+    }
+    lk_error why = *lk_error_last();
+    family_close(&f);
+    return st == LK_OK ? LK_OK : lki_fail_again(&why);
+}
