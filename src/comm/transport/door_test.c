@@ -150,6 +150,46 @@ static void the_silent_and_the_hasty(void **state)
     }
 }
 
+/* Who does not look for a long time does not blame others for it. */
+static void a_deadline_passes_only_while_we_look(void **state)
+{
+    static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";
+    world             w;
+    char              answer = 1;
+    (void)state;
+    open_job(&w, false, 500);
+    int fd = stranger(&w, 1);
+    say(fd, GOOD, 20);
+    world_step(&w);
+    (void)usleep(800000);
+    say(fd, GOOD + 20, 10);
+    world_step(&w); /* it has come so far, and what comes next is in time, too */
+    say(fd, GOOD + 30, sizeof GOOD - 1 - 30);
+    STEP_UNTIL(&w, recv(fd, &answer, 1, MSG_DONTWAIT) == 1);
+    assert_int_equal(answer, LKI_WELCOME);
+    assert_int_equal(all_refusals(&w), 0);
+    close(fd);
+    world_close(&w);
+}
+
+/* What has come is heard, though by the clock it is too late. */
+static void who_is_late_is_heard_once_more(void **state)
+{
+    static const char GOOD[] = "lockstep:" JOB_TEXT ":5:0>1:1\n";
+    world             w;
+    char              answer = 1;
+    (void)state;
+    open_job(&w, false, 3);
+    int fd = stranger(&w, 1);
+    (void)wait_once(&w, 1, 0, 0, 0);
+    say(fd, GOOD, sizeof GOOD - 1);
+    (void)usleep(6000); /* not long enough to be our fault */
+    STEP_UNTIL(&w, recv(fd, &answer, 1, MSG_DONTWAIT) == 1);
+    assert_int_equal(answer, LKI_WELCOME);
+    close(fd);
+    world_close(&w);
+}
+
 /* Those who say nothing and stay do not keep others out. */
 static void a_crowd_does_not_keep_others_out(void **state)
 {
@@ -430,10 +470,16 @@ static void a_replay_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LINK_TEST(plain_hellos_are_judged),   LINK_TEST(a_plain_hello_byte_by_byte),
-        LINK_TEST(the_silent_and_the_hasty),  LINK_TEST(a_crowd_does_not_keep_others_out),
-        LINK_TEST(what_is_no_tls_is_garbage), LINK_TEST(tls_identities_are_judged),
-        LINK_TEST(a_writer_is_told_why),      LINK_TEST(a_connection_byte_by_byte),
+        LINK_TEST(plain_hellos_are_judged),
+        LINK_TEST(a_plain_hello_byte_by_byte),
+        LINK_TEST(the_silent_and_the_hasty),
+        LINK_TEST(a_deadline_passes_only_while_we_look),
+        LINK_TEST(who_is_late_is_heard_once_more),
+        LINK_TEST(a_crowd_does_not_keep_others_out),
+        LINK_TEST(what_is_no_tls_is_garbage),
+        LINK_TEST(tls_identities_are_judged),
+        LINK_TEST(a_writer_is_told_why),
+        LINK_TEST(a_connection_byte_by_byte),
         LINK_TEST(a_replay_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

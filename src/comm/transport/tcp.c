@@ -27,6 +27,7 @@ enum {
     HELLO_MS   = 5000,
     SILENCE_MS = 60000,
     LINGER_MS  = 5000, /* how long closing may take */
+    ABSENT_MS  = 20,   /* between two waits: worth noting */
 };
 
 static lki_tcp *tcp_of(const lki_link *link);
@@ -325,7 +326,7 @@ static lk_status tick(lki_tcp *tcp, int64_t *next_ms)
 {
     int64_t now = lki_tcp_now_ms();
 
-    lki_tcp_hurry(tcp, now, next_ms);
+    LK_TRY(lki_tcp_hurry(tcp, now, next_ms));
     LK_TRY(lki_tcp_retry(tcp, now, next_ms));
     LK_TRY(listen_or_not(tcp, tcp->listen_again_ms <= now));
     if (!tcp->listening && tcp->listen_again_ms < *next_ms)
@@ -356,18 +357,37 @@ static lk_status look(lki_tcp *tcp, int64_t until_ms, report *to)
     return LK_OK;
 }
 
+/* Nobody pays for the time in which we did not look: who is computing between two waits may find
+ * that all deadlines are over, and what was to come in time has come. */
+static void excuse(lki_tcp *tcp, int64_t now)
+{
+    int64_t absent = now - tcp->looked_ms;
+    size_t  count  = (size_t)tcp->super.ranks * tcp->super.streams;
+
+    if (absent < ABSENT_MS)
+        return;
+    for (lki_lane *lane = tcp->strangers; lane != NULL; lane = lane->next)
+        lane->deadline_ms += absent;
+    for (size_t i = 0; i < count; i++)
+        if (tcp->slots[i].out != NULL)
+            tcp->slots[i].out->deadline_ms += absent;
+}
+
 static lk_status tcp_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t capacity,
                           uint32_t *count)
 {
     lki_tcp *tcp   = tcp_of(link);
-    int64_t  until = lki_tcp_now_ms() + (ms > 0 ? ms : 0);
+    int64_t  now   = lki_tcp_now_ms();
+    int64_t  until = now + (ms > 0 ? ms : 0);
     report   to    = { ready, capacity, 0 };
 
     *count = 0;
+    excuse(tcp, now);
     do
         LK_TRY(look(tcp, until, &to));
     while (to.count == 0 && lki_tcp_now_ms() < until);
-    *count = to.count;
+    *count         = to.count;
+    tcp->looked_ms = lki_tcp_now_ms();
     return LK_OK;
 }
 
@@ -462,7 +482,8 @@ static lk_status allocate(lki_tcp **out, const lki_tcp_options *options)
     memcpy(tcp->mine.job, options->job, sizeof tcp->mine.job);
     if (options->key != NULL)
         memcpy(tcp->key, options->key, sizeof tcp->key);
-    tcp->expected = (options->ranks - 1) * streams;
+    tcp->looked_ms = lki_tcp_now_ms();
+    tcp->expected  = (options->ranks - 1) * streams;
     LK_TRY(LKI_NEW(&tcp->reached, options->ranks, "a tcp link's peers"));
     LK_TRY(LKI_NEW(&tcp->slots, (size_t)options->ranks * streams, "a tcp link's streams"));
     for (size_t i = 0; i < (size_t)options->ranks * streams; i++) {

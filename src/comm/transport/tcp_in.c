@@ -52,17 +52,6 @@ static void refuse(lki_lane *lane, lki_refusal why)
     bury(lane);
 }
 
-void lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
-{
-    for (lki_lane *lane = tcp->strangers, *next; lane != NULL; lane = next) {
-        next = lane->next;
-        if (lane->deadline_ms <= now_ms)
-            refuse(lane, LKI_REFUSED_SLOW);
-        else if (lane->deadline_ms < *next_ms)
-            *next_ms = lane->deadline_ms;
-    }
-}
-
 static void make_place(lki_tcp *tcp)
 {
     lki_lane *oldest = tcp->strangers;
@@ -213,5 +202,20 @@ lk_status lki_tcp_hear(lki_lane *lane)
     if (lane->verdict == LKI_WELCOME)
         return let_in(lane);
     refuse(lane, lane->verdict);
+    return LK_OK;
+}
+
+/* Who is late is heard once more: we may have been late, too. */
+lk_status lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
+{
+    for (lki_lane *lane = tcp->strangers, *next; lane != NULL; lane = next) {
+        next = lane->next;
+        if (lane->deadline_ms <= now_ms)
+            LK_TRY(lki_tcp_hear(lane));
+        if (lane->deadline_ms <= now_ms && lane->state == LKI_LANE_GREETING && lane->fd >= 0)
+            refuse(lane, LKI_REFUSED_SLOW);
+        else if (lane->deadline_ms < *next_ms && lane->deadline_ms > now_ms)
+            *next_ms = lane->deadline_ms;
+    }
     return LK_OK;
 }

@@ -28,6 +28,7 @@ struct lki_tcp {
     int              epoll, listener;
     bool             listening; /* epoll knows the listener */
     int64_t          listen_again_ms;
+    int64_t          looked_ms; /* when the last wait was over */
     char             address[LKI_ADDRESS_BYTES];
     lki_slot        *slots;     /* [peer * streams + stream] */
     bool            *reached;   /* [peer]: it has been connected once, in either direction */
@@ -91,7 +92,7 @@ LK_NODISCARD lk_status lki_tcp_accept(lki_tcp *tcp);
 LK_NODISCARD lk_status lki_tcp_hear(lki_lane *lane);
 
 /* Sends away who took too long; *next_ms becomes no later than the next such time. */
-void lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms);
+LK_NODISCARD lk_status lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms);
 
 /* ---- tcp_out.c --------------------------------------------------------------------------- */
 

@@ -454,6 +454,24 @@ static void a_peer_that_never_comes(void **state)
     }
 }
 
+/* The connection stands long before the writer looks again. */
+static void a_writer_that_is_busy_is_not_too_late(void **state)
+{
+    (void)state;
+    for (int secure = 0; secure < 2; secure++) {
+        world           w     = { .ranks = 2 };
+        lki_tcp_options first = world_options(&w, secure, 0), second = world_options(&w, secure, 1);
+        size_t          moved = 0;
+        first.connect_ms      = 500;
+        world_add(&w, &first);
+        world_add(&w, &second);
+        assert_int_equal(put(&w, 0, 1, 0, "x", 1, &moved), LK_OK);
+        (void)usleep(800000);
+        exchange(&w, 0, 1, 0, "busy");
+        world_close(&w);
+    }
+}
+
 /* A listener that is gone will not come back: no retries, though there would be time for them. */
 static void a_refusal_after_contact_is_final(void **state)
 {
@@ -538,6 +556,7 @@ int main(void)
         LINK_TEST(the_end_of_a_writer_waits_for_its_reader),
         LINK_TEST(a_peer_may_start_later),
         LINK_TEST(a_peer_that_never_comes),
+        LINK_TEST(a_writer_that_is_busy_is_not_too_late),
         LINK_TEST(a_refusal_after_contact_is_final),
         LINK_TEST(descriptors_run_out),
         LINK_TEST(descriptors_are_not_inherited),
