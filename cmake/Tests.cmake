@@ -36,6 +36,19 @@ foreach(path IN LISTS test_sources)
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room})
 endforeach()
 
+# Under MPI: mpirun starts the ranks.  ThreadSanitizer knows nothing of what MPI does.
+add_executable(mpi_ranks tests/mpi/ranks.c)
+set_target_properties(mpi_ranks PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_include_directories(mpi_ranks PRIVATE src)
+target_link_libraries(mpi_ranks PRIVATE lockstep lk_warnings lk_dependencies)
+foreach(name openmpi mpich)
+  if(NOT LK_SANITIZE MATCHES thread)
+    add_test(NAME mpi.${name}
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run ${name} $<TARGET_FILE:mpi_ranks> ${LK_MODULE_FOLDER})
+    set_tests_properties(mpi.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ON)
+  endif()
+endforeach()
+
 # The house itself: each of these is a script that prints what is wrong.
 add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_SOURCE_DIR}/src)
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})

@@ -92,6 +92,18 @@ LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
 /* Whether the launcher (or a signal to the launcher) asked this job to save and leave. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
 
+/* The ranks of an MPI job (mpirun, srun) as a communicator, by Open MPI or MPICH, whichever has
+ * started this process or is loaded in it.  Collective over MPI_COMM_WORLD, of which it takes a
+ * duplicate.  MPI carries messages; the collectives are the library's own, with the same bits as
+ * everywhere.  Every rank counts as a host of its own.
+ *
+ * MPI is initialised here unless the program has done so, and then finalised when the last
+ * communicator is freed; so that waits for all ranks (5 s at most after a failure), and can be done
+ * once in a process.  A program that initialises MPI itself frees its communicators before it
+ * finalises.  LK_EUNSUPPORTED where MPI has not started the process, or where the module for it
+ * (lockstep-mpi-openmpi.so, lockstep-mpi-mpich.so) is missing; the text says which. */
+LK_API LK_NODISCARD lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options);
+
 /* The threads mode: runs main(comm, context) on `workers` threads of this process, each with its
  * own rank; returns the first failure by cause.  The communicators are the library's: a rank has
  * left when its main returns. */

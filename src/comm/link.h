@@ -6,8 +6,9 @@
  * side.  Within a stream bytes arrive in order and once, or the stream breaks; between streams
  * nothing is promised.  Messages, their matching and their deadlines lie above it (wire.h).
  *
- * Entries: tcp (plain, and TLS with the job's key), sim (all ranks in one process, seeded order,
- * a clock of its own), chaos (in front of another one: delays, cuts, breaks).
+ * Entries: tcp (plain, and TLS with the job's key), mpi (by a module that is loaded), sim (all
+ * ranks in one process, seeded order, a clock of its own), chaos (in front of another one: delays,
+ * cuts, breaks).
  *
  * Ownership: what is written is copied before the call returns; whoever opened a link closes it.
  * Threads:   one at a time for a link.
@@ -62,6 +63,8 @@ struct lki_link {
     uint32_t            rank, ranks; /* mine, and how many there are, in the job */
     uint32_t            streams;
     bool                sealed; /* damaged bytes break a stream: no sums are needed above it */
+    bool                hurry;  /* set by its user before close(): something has failed, so peers
+                                 * may never come */
 };
 
 #endif

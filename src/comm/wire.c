@@ -248,6 +248,7 @@ static void wire_free(lki_wire *wire)
     lki_wire_free_groups(wire);
     lki_free(wire->streams);
     lki_free(wire->peers);
+    link->hurry = wire->failed;
     link->ops->close(link);
     lki_free(wire);
 }

@@ -1,0 +1,170 @@
+/* module.c -- MPI for the library: compiled for Open MPI and for MPICH, each into its own module.
+ *
+ * Sends are synchronous (MPI_Issend): they complete when the receiver has matched them, so what is
+ * open bounds what lies unread at a receiver, whatever MPI takes for a small message.
+ */
+#include "comm/transport/mpi/module.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct lki_mpi_world {
+    MPI_Comm      comm;
+    bool          ours; /* we have initialised MPI */
+    int           slots;
+    MPI_Request  *requests; /* of every slot; MPI_REQUEST_NULL = free */
+    int          *indices;
+    MPI_Status   *statuses;
+    lki_mpi_done *done;
+    char          text[MPI_MAX_ERROR_STRING + 64];
+};
+
+static const char *fail(lki_mpi_world *world, const char *call, int code)
+{
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    int  length;
+
+    if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS)
+        (void)snprintf(reason, sizeof reason, "code %d", code);
+    (void)snprintf(world->text, sizeof world->text, "%s: %s", call, reason);
+    return world->text;
+}
+
+/* ---- Life -------------------------------------------------------------------------------- */
+
+/* One thread at a time calls, but not always the same one. */
+static const char *initialise(bool *ours)
+{
+    int initialised = 0, finalised = 0, provided;
+
+    if (MPI_Initialized(&initialised) != MPI_SUCCESS || MPI_Finalized(&finalised) != MPI_SUCCESS)
+        return "MPI_Initialized: it does not say";
+    if (finalised)
+        return "MPI has been finalised in this process, and cannot begin again: initialise it "
+               "before the first communicator, and finalise it after the last";
+    *ours = !initialised;
+    if (*ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        return "MPI_Init_thread has failed";
+    return NULL;
+}
+
+static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks)
+{
+    lki_mpi_world *world = calloc(1, sizeof *world);
+    int            me = 0, size = 1;
+
+    *out = NULL;
+    if (world == NULL)
+        return "no memory";
+    const char *error = initialise(&world->ours);
+    if (error == NULL && MPI_Comm_dup(MPI_COMM_WORLD, &world->comm) != MPI_SUCCESS)
+        error = "MPI_Comm_dup of MPI_COMM_WORLD has failed";
+    if (error != NULL) {
+        free(world);
+        return error;
+    }
+    (void)MPI_Comm_set_errhandler(world->comm, MPI_ERRORS_RETURN);
+    (void)MPI_Comm_rank(world->comm, &me);
+    (void)MPI_Comm_size(world->comm, &size);
+    *rank  = (uint32_t)me;
+    *ranks = (uint32_t)size;
+    *out   = world;
+    return NULL;
+}
+
+static const char *module_reserve(lki_mpi_world *world, uint32_t slots)
+{
+    world->requests = calloc(slots, sizeof *world->requests);
+    world->indices  = calloc(slots, sizeof *world->indices);
+    world->statuses = calloc(slots, sizeof *world->statuses);
+    world->done     = calloc(slots, sizeof *world->done);
+    if (world->requests == NULL || world->indices == NULL || world->statuses == NULL ||
+        world->done == NULL)
+        return "no memory for requests";
+    for (uint32_t i = 0; i < slots; i++)
+        world->requests[i] = MPI_REQUEST_NULL;
+    world->slots = (int)slots;
+    return NULL;
+}
+
+static void module_close(lki_mpi_world *world)
+{
+    bool ours = world->ours;
+
+    (void)MPI_Comm_free(&world->comm);
+    free(world->requests);
+    free(world->indices);
+    free(world->statuses);
+    free(world->done);
+    free(world);
+    if (ours)
+        (void)MPI_Finalize();
+}
+
+/* ---- Messages ---------------------------------------------------------------------------- */
+
+static const char *module_gather(lki_mpi_world *world, const void *mine, void *all, size_t bytes)
+{
+    int n    = (int)bytes;
+    int code = MPI_Allgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, world->comm);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Allgather", code);
+}
+
+static const char *module_send(lki_mpi_world *world, uint32_t slot, uint32_t peer, uint32_t tag,
+                               const void *data, size_t bytes)
+{
+    int code = MPI_Issend(data, (int)bytes, MPI_BYTE, (int)peer, (int)tag, world->comm,
+                          &world->requests[slot]);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Issend", code);
+}
+
+static const char *module_receive(lki_mpi_world *world, uint32_t slot, uint32_t peer,
+                                  uint32_t tag, void *data, size_t bytes)
+{
+    int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)peer, (int)tag, world->comm,
+                         &world->requests[slot]);
+
+    return code == MPI_SUCCESS ? NULL : fail(world, "MPI_Irecv", code);
+}
+
+static const char *module_poll(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count)
+{
+    int n = 0, code;
+
+    *done  = world->done;
+    *count = 0;
+    code   = MPI_Testsome(world->slots, world->requests, &n, world->indices, world->statuses);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS)
+        return fail(world, "MPI_Testsome", code);
+    if (n == MPI_UNDEFINED)
+        return NULL;
+    for (int i = 0; i < n; i++) {
+        bool broken = code == MPI_ERR_IN_STATUS && world->statuses[i].MPI_ERROR != MPI_SUCCESS;
+        int  bytes  = 0;
+        if (broken)
+            (void)fail(world, "MPI_Testsome", world->statuses[i].MPI_ERROR);
+        else
+            (void)MPI_Get_count(&world->statuses[i], MPI_BYTE, &bytes);
+        world->done[i] = (lki_mpi_done){ .slot  = (uint32_t)world->indices[i],
+                                         .bytes = bytes > 0 ? (size_t)bytes : 0,
+                                         .error = broken ? world->text : NULL };
+    }
+    *count = (uint32_t)n;
+    return NULL;
+}
+
+extern const lki_mpi_module lk_mpi_module;
+
+__attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
+    .revision = LKI_MPI_REVISION,
+    .open     = module_open,
+    .reserve  = module_reserve,
+    .gather   = module_gather,
+    .send     = module_send,
+    .receive  = module_receive,
+    .poll     = module_poll,
+    .close    = module_close,
+};
