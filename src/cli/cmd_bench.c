@@ -474,7 +474,7 @@ static int run_worker(const bench_options *options, bench_op op)
 {
     bench     b      = { .options = options, .op = op };
     bool      right  = true;
-    lk_status status = lk_join(&b.comm);
+    lk_status status = lki_join_workers(&b.comm);
     if (status != LK_OK) {
         fprintf(stderr, "lockstep bench: %s\n", lk_error_last()->message);
         return LKI_EXIT_FAILURE;

@@ -349,7 +349,7 @@ static void print_end(const train_options *options, lk_status status)
 static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
-    lk_status status = lk_join(&comm);
+    lk_status status = lki_join_workers(&comm);
     if (status == LK_EPEER || status == LK_ETIMEOUT)
         return exit_code(status); /* the launcher knows, and says it once for all */
     if (status != LK_OK)

@@ -2,12 +2,14 @@
 #include "cli/workers.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/options.h"
@@ -32,6 +34,31 @@ void lki_name_worker(uint32_t rank)
     (void)prctl(PR_SET_NAME, name);
 }
 
+/* What a launcher takes as a request to stop. */
+static sigset_t requests(void)
+{
+    sigset_t set;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGHUP);
+    return set;
+}
+
+/* A launcher sends the request to those who have not joined, too; we have heard of it in our group
+ * by now. */
+lk_status lki_join_workers(lk_comm **out)
+{
+    const struct timespec none   = { 0, 0 };
+    sigset_t              set    = requests();
+    lk_status             status = lk_join(out);
+
+    while (status == LK_OK && lk_stop_requested(*out) && sigtimedwait(&set, NULL, &none) > 0)
+        continue;
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    return status;
+}
+
 int lki_start_workers(char **argv, lk_launch_options how)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
@@ -48,6 +75,8 @@ int lki_start_workers(char **argv, lk_launch_options how)
     memcpy(worker + 1, argv, count * sizeof *argv);
 
     lk_launch_result result = { .exit_code = 0 };
+    const sigset_t   set    = requests(); /* workers inherit what is blocked: lki_join_workers() */
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     how.argv                = worker;
     lk_status status        = lk_launch(&how, &result);
     free(worker);

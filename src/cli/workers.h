@@ -8,6 +8,9 @@
  * them to their end and says on stderr what failed first.  Returns the exit status. */
 int lki_start_workers(char **argv, lk_launch_options how);
 
+/* lk_join() of such a copy.  A request to stop that comes earlier than that is kept for it. */
+lk_status lki_join_workers(lk_comm **out);
+
 /* What ps calls this process from here on: "lockstep:3". */
 void lki_name_worker(uint32_t rank);
 

@@ -71,6 +71,70 @@ static void a_signal_twice_at_once_is_one(void **state)
     }
 }
 
+/* Whether the process has taken all signals that were sent to it. */
+static bool has_taken_signals(pid_t pid)
+{
+    char path[64], line[256];
+    bool taken = false;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "ShdPnd:", 7) == 0)
+            taken = strtoull(line + 7, NULL, 16) == 0;
+    (void)fclose(file);
+    return taken;
+}
+
+/* A child of the process; 0 = it has none. */
+static pid_t child_of(pid_t pid)
+{
+    pid_t          child = 0;
+    DIR           *all   = opendir("/proc");
+    struct dirent *entry;
+    assert_non_null(all);
+    while (child == 0 && (entry = readdir(all)) != NULL) {
+        char path[300], text[512];
+        int  parent = 0;
+        (void)snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+        FILE *file = isdigit((unsigned char)entry->d_name[0]) ? fopen(path, "r") : NULL;
+        if (file == NULL)
+            continue;
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        (void)fclose(file);
+        const char *name_end = strrchr(text, ')');
+        if (name_end != NULL && sscanf(name_end, ") %*c %d", &parent) == 1 && parent == pid)
+            child = atoi(entry->d_name);
+    }
+    (void)closedir(all);
+    return child;
+}
+
+/* Workers that have not joined their group yet keep it in mind.  One is held up, some milliseconds
+ * after it appears: in most rounds before it has joined. */
+static void a_signal_at_the_start_is_not_lost(void **state)
+{
+    static job j;
+    for (int round = 0; round < 8; round++) {
+        pid_t worker;
+        job_start(&j, *state, 4, RUN);
+        for (double since = seconds_now(); (worker = child_of(j.pid)) == 0;)
+            check_waiting(&j, since, "a worker");
+        for (int naps = 0; naps < round; naps++)
+            nap();
+        job_hit(&j, worker, SIGSTOP);
+        job_hit(&j, j.pid, SIGTERM);
+        for (double since = seconds_now(); !has_taken_signals(j.pid);)
+            if (seconds_now() - since > 0.3) /* it waits for the worker to become the program */
+                break;
+        job_hit(&j, worker, SIGCONT);
+        (void)job_wait(&j);
+        if (j.result.status != 75)
+            fail_msg("status %d: %s", j.result.status, j.result.err);
+        forget(*state);
+    }
+}
+
 static void threads_save_as_well(void **state)
 {
     static job j;
@@ -138,21 +202,6 @@ static void a_signal_to_one_worker_stops_the_job(void **state)
     forget(*state);
 }
 
-/* Whether the process has taken all signals that were sent to it. */
-static bool has_taken_signals(pid_t pid)
-{
-    char path[64], line[256];
-    bool taken = false;
-    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "ShdPnd:", 7) == 0)
-            taken = strtoull(line + 7, NULL, 16) == 0;
-    (void)fclose(file);
-    return taken;
-}
-
 static void a_second_signal_ends_what_cannot_save(void **state)
 {
     static const int         signals[] = { SIGINT, SIGTERM };
@@ -196,6 +245,7 @@ int main(void)
         cmocka_unit_test_setup(a_signal_to_the_launcher_saves, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_everybody_counts_once, begin_afresh),
         cmocka_unit_test_setup(a_signal_twice_at_once_is_one, begin_afresh),
+        cmocka_unit_test_setup(a_signal_at_the_start_is_not_lost, begin_afresh),
         cmocka_unit_test_setup(threads_save_as_well, begin_afresh),
         cmocka_unit_test_setup(ctrl_z_and_fg_are_no_fault, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_one_worker_stops_the_job, begin_afresh),
