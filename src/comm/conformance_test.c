@@ -37,6 +37,13 @@ static void every_operation_over_hosts(void **state)
         hosted h = { .hosts = 2, .each = each, .fewer = each - 2, .seed = first };
         assert_true(hosted_all(h, conforms, &first));
     }
+    for (uint32_t each = 2; each <= 4; each++, first += 150) {
+        hosted h = { .hosts = each == 2 ? 3 : 2, .each = each, .segment_bytes = 4096 };
+        h.algorithms = each == 3 ? "all_gather:levels,broadcast:levels"
+                                 : "all_gather:levels,broadcast:levels,all_reduce:levels,"
+                                   "reduce_scatter:levels";
+        assert_true(hosted_all(h, conforms, &first));
+    }
 }
 
 /* ---- Groups ------------------------------------------------------------------------------ */

@@ -2,6 +2,8 @@
  *
  *      time = rounds * alpha + messages * omega + bytes sent * beta + bytes combined * gamma
  *
+ * Ranks of one host share its network: what they send to other hosts counts for all of them.
+ *
  * An algorithm says how many it takes of each (lki_work), for its busiest rank.  What is sent in
  * segments overlaps with what is combined, so this is more than it takes; but it is more for all of
  * them.  All ranks must choose alike, so nothing goes in that they do not share: the problem, the
@@ -53,8 +55,8 @@ static bool is(const char *name, const char *text, size_t length)
 
 static bool can(const lki_method *method, lki_op_kind kind)
 {
-    const lki_problem some = { .kind = kind, .size = 2, .dtype = LK_F32, .width = 4, .bytes = 4,
-                               .window = 4 };
+    const lki_problem some = { .kind = kind, .size = 4, .each = 2, .dtype = LK_F32, .width = 4,
+                               .bytes = 4, .window = 4 };
     return method->can(&some);
 }
 
@@ -132,7 +134,10 @@ double lki_tuning_seconds(const lki_tuning *tuning, const lki_method *method,
 {
     const lki_model *m = &tuning->model;
     lki_work         w = method->work(problem);
-    return w.rounds * m->alpha + w.messages * m->omega + w.bytes * m->beta + w.combined * m->gamma;
+    double           each = problem->each, size = problem->size;
+    double           share = each > 1 && size > each ? each * (size - each) / (size - 1) : 1;
+    return w.rounds * m->alpha + w.messages * m->omega + w.bytes * share * m->beta +
+           w.combined * m->gamma;
 }
 
 const lki_method *lki_tuning_choose(const lki_tuning *tuning, const lki_problem *problem)

@@ -73,7 +73,7 @@ typedef enum {
 } lki_op_kind;
 
 /* What ranks must agree on before they touch each other's memory. */
-typedef struct {
+typedef struct lki_print {
     uint64_t what;  /* operation, dtype, kind of reduction, root: lki_print_make() */
     uint64_t count; /* elements or bytes, as the operation counts */
     uint64_t hash;  /* of the rest: counts of all ranks, factors, slices, names */
@@ -225,6 +225,7 @@ struct lk_comm {
     size_t           seat_bytes;
     lki_self        *self;
     struct lki_span *span;        /* NULL: all ranks are on this host (span.h) */
+    const struct lki_print *alias; /* what is started here is called so (relay.c); NULL */
     lk_comm         *parent;      /* NULL: this is the first */
     uint32_t         users;       /* its owner, until it is freed, and its children */
     uint32_t         level;       /* 0 = the first, 1 = its children ... */

@@ -242,7 +242,9 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
     lk_status st = LKI_NEW(&copy, 1, "request");
     if (st == LK_OK) {
         *copy = *request;
-        st    = publish(copy);
+        if (copy->comm->alias != NULL)
+            copy->op.print = *copy->comm->alias;
+        st = publish(copy);
     }
     if (st == LK_OK) {
         enter(copy);

@@ -62,6 +62,7 @@ struct lk_request {
     lk_tree_op           tree; /* its arrays are the caller's */
     struct lki_task     *task;   /* over hosts: owned */
     struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
+    struct lki_relay    *relay;  /* over hosts of several ranks: owned */
     unsigned char       *staging; /* owned: parts as one vector */
 };
 

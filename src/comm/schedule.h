@@ -22,6 +22,7 @@
 typedef struct lki_problem {
     lki_op_kind   kind;
     uint32_t      rank, size;
+    uint32_t      each;  /* ranks on every host; 0 where they are not equally many and in order */
     uint32_t      root;  /* of broadcast, reduce, gather, scatter; the peer of send and recv */
     lk_dtype      dtype; /* of reductions */
     lk_reduce_op  op;
@@ -153,12 +154,12 @@ typedef struct lki_method {
     bool        uncut; /* one segment, whatever the size */
     bool (*can)(const lki_problem *p);
     lki_work (*work)(const lki_problem *p);
-    void (*build)(const lki_problem *p, lki_schedule *s); /* one segment */
+    void (*build)(const lki_problem *p, lki_schedule *s); /* one segment; NULL: see relay.h */
 } lki_method;
 
 extern const lki_method lki_method_direct, lki_method_ring, lki_method_tree, lki_method_double_tree,
-    lki_method_halving, lki_method_linear, lki_method_dissemination, lki_method_mail,
-    lki_method_mirror;
+    lki_method_halving, lki_method_linear, lki_method_levels, lki_method_dissemination,
+    lki_method_mail, lki_method_mirror;
 
 /* All of them; NULL ends the list. */
 extern const lki_method *const lki_methods[];

@@ -10,6 +10,7 @@
  */
 #include "comm/span.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@
 #include "comm/forest.h"
 #include "comm/task.h"
 
-enum { RUNNING = 8, SLICE_MS = 10, SHORT_SLICE_MS = 1, PEERS_MS = 50, LATE_MS = 500 };
+enum { RUNNING = 8, SLICE_MS = 10, SHORT_SLICE_MS = 1, YIELDS = 40, PEERS_MS = 50, LATE_MS = 500 };
 
 /* ---- Failing in both directions ---------------------------------------------------------- */
 
@@ -81,16 +82,23 @@ static size_t bytes_of(const lk_request *r, lki_op_kind kind)
     return kind == LKI_OP_ALL_GATHER ? r->send_bytes : r->bytes;
 }
 
+uint32_t lki_span_each(const lk_comm *comm)
+{
+    return comm->span == NULL || comm->span->levels == NULL ? 0 : comm->span->levels->each;
+}
+
 static lki_problem problem_of(const lk_request *r)
 {
     const lk_comm *comm = r->comm;
     lki_op_kind    kind = kind_of(r);
     bool           sums = r->reduce.width != 0;
+    bool           named = kind == (lki_op_kind)(r->op.print.what & 0xff); /* is what it says */
 
     return (lki_problem){
         .kind       = kind,
         .rank       = comm->rank,
         .size       = comm->size,
+        .each       = named ? lki_span_each(comm) : 0,
         .root       = r->root,
         .dtype      = sums ? r->reduce.dtype : LK_U8,
         .op         = r->reduce.op,
@@ -186,6 +194,8 @@ static lk_status make_task(lk_request *r)
     LK_TRY(gather_parts(r));
     plan.method = lki_tuning_choose(&r->comm->self->tuning, &plan.problem);
     plan.segment_bytes = r->comm->self->tuning.segment_bytes;
+    if (plan.method == &lki_method_levels)
+        return lki_relay_new(&r->relay, r);
     plan.op     = name_of(r);
     plan.send   = r->send;
     plan.recv   = r->recv;
@@ -197,9 +207,11 @@ static void clear(lk_request *r)
     r->comm->span->running -= r->met;
     lki_task_free(r->task);
     lki_forest_free(r->forest);
+    lki_relay_free(r->relay);
     lki_free(r->staging);
     r->task    = NULL;
     r->forest  = NULL;
+    r->relay   = NULL;
     r->staging = NULL;
     lki_request_complete(r);
 }
@@ -242,8 +254,9 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
         return LK_OK;
     span->running += !r->met;
     r->met = true;
-    lk_status st = r->forest != NULL ? lki_forest_move(r->forest, &op, moved, &done)
-                                     : lki_task_move(r->task, moved, &done);
+    lk_status st = r->forest != NULL  ? lki_forest_move(r->forest, &op, moved, &done)
+                   : r->relay != NULL ? lki_relay_move(r->relay, moved, &done)
+                                      : lki_task_move(r->task, moved, &done);
     if (st != LK_OK)
         return fail_here(r->comm);
     if (!done)
@@ -314,7 +327,7 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
     lk_comm  *comm  = r->comm;
     lki_wire *wire  = comm->self->wire;
     int64_t   began = lki_wire_now_ms(wire), looked = began;
-    uint32_t  polls = 0;
+    uint32_t  polls = 0, yielded = 0;
     bool      idle;
 
     *late = 0;
@@ -322,7 +335,12 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
         int64_t before = lki_wire_now_ms(wire), left = ms - (before - began);
         int64_t slice  = local_work(comm->self) ? SHORT_SLICE_MS : SLICE_MS;
         slice          = left < 0 ? 0 : left < slice ? left : slice;
-        LK_TRY(look(r, polls++ < comm->spins ? 0 : slice, &idle));
+        bool    spins = polls++ < comm->spins;
+        bool    yields = !spins && slice == SHORT_SLICE_MS && yielded++ < YIELDS;
+        if (yields)
+            (void)sched_yield(); /* what it waits for may be a rank of this host */
+        LK_TRY(look(r, spins || yields ? 0 : slice, &idle));
+        yielded = idle ? yielded : 0;
         int64_t now = lki_wire_now_ms(wire);
         began += now - before > LATE_MS ? now - before : 0; /* stopped, and continued */
         if (r->complete || !idle)
@@ -351,7 +369,12 @@ lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
     if (r->forest != NULL && lki_forest_gathering(r->forest) != NULL)
         return lki_fail_timeout(comm->span->local, lki_forest_gathering(r->forest)->goal,
                                 waited_ms);
-    count = lki_task_missing(task_of(r), ranks, 8);
+    if (r->relay != NULL && lki_relay_waits_for(r->relay) != NULL) {
+        lk_request *leg = lki_relay_waits_for(r->relay);
+        return leg->comm->span != NULL ? lki_span_timeout(leg, waited_ms)
+                                       : lki_fail_timeout(leg->comm, leg->goal, waited_ms);
+    }
+    count = task_of(r) == NULL ? 0 : lki_task_missing(task_of(r), ranks, 8);
     for (uint32_t i = 0; i < count && used < sizeof missing - 100; i++) {
         uint32_t at = 0;
         while (comm->world[at] != ranks[i])
@@ -373,6 +396,7 @@ void lki_span_free(lki_span *span)
 {
     if (span == NULL)
         return;
+    lki_levels_free(span->levels);
     if (span->owns_local)
         lk_comm_free(span->local);
     lki_free(span->host_of);
@@ -460,6 +484,8 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     lki_tuning *tuning = &local->self->tuning;
     if (tuning->of_a_file)
         st = lk_broadcast(*out, &tuning->model, sizeof tuning->model, 0);
+    if (st == LK_OK)
+        st = lki_levels_open(&(*out)->span->levels, *out);
     if (st != LK_OK) {
         lk_comm_free(*out);
         *out = NULL;

@@ -11,6 +11,7 @@
 #ifndef LKI_COMM_SPAN_H
 #define LKI_COMM_SPAN_H
 
+#include "comm/relay.h"
 #include "comm/request.h"
 #include "comm/schedule.h"
 #include "comm/wire.h"
@@ -27,6 +28,7 @@ struct lki_span {
     uint32_t *first_of;    /* of every host: where its ranks begin in ... */
     uint32_t *ranks;       /* ... all ranks, host after host */
     uint32_t  running;     /* operations whose messages travel */
+    lki_levels *levels;    /* NULL: of the first communicator, where hosts are alike */
 };
 
 /* The communicator over all ranks of the job; `local` is that of this host's ranks, host_of[r] the
@@ -55,6 +57,9 @@ lk_status lki_span_timeout(lk_request *request, int64_t waited_ms);
 /* Lets go of a request that is not complete.  Fails the group if `others` need it or the wire may
  * be writing into its buffers. */
 void lki_span_drop(lk_request *request, bool others);
+
+/* Ranks on every host, where a problem may know that; else 0. */
+uint32_t lki_span_each(const lk_comm *comm);
 
 /* Moves what the wire can move now; its failure is the board's. */
 void lki_span_poll(lki_self *self);

@@ -122,6 +122,7 @@ static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *o
     *out = (lki_problem){ .kind   = (lki_op_kind)kind,
                           .rank   = comm->rank,
                           .size   = comm->size,
+                          .each   = lki_span_each(comm),
                           .dtype  = LK_F32,
                           .op     = LK_SUM,
                           .width  = sizeof(float),
