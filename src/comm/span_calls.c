@@ -60,7 +60,7 @@ lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name, size_t
     return st;
 }
 
-/* Straight from arena to arena.  Nobody looks at what came before all ranks of the host are done. */
+/* Straight from arena to arena.  Nobody looks at what came before all ranks of a host are done. */
 lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
 {
     const uint64_t where[2] = { arena->index, offset };

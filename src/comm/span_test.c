@@ -95,7 +95,7 @@ static bool does_the_first_four(lk_comm *comm, void *context)
 
 enum { LARGE_PIECE = 200000 }; /* more than travels unasked */
 
-/* Pieces of some ranks are empty; to each other host a piece goes once; the memory around them stays as it is. */
+/* Pieces of some ranks are empty; each host gets a piece once; what is around them stays. */
 static bool mirrors(lk_comm *comm, void *context)
 {
     uint32_t  size = lk_comm_size(comm), me = lk_comm_rank(comm);
