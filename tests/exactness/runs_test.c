@@ -1,7 +1,9 @@
-/* runs_test.c -- the same run on other workers, threads, buckets and instruction sets: same bits.
+/* runs_test.c -- the same run on other workers, hosts, threads, buckets and instruction sets: same
+ * bits.
  *
  * Goal:   the hash of a run (weights, running state, optimizer state, losses) of each model is
- *         that of `--strategy single`, however the run was carried out.
+ *         that of `--strategy single`, however the run was carried out, also if it goes on
+ *         elsewhere from a checkpoint.
  * Method: the command itself, on small models.  Each way differs from its neighbours in several
  *         options at once, so that pairs of them are covered; `./dev bench exactness` has the full
  *         matrix.  Every rank says which virtual workers it really ran, and that is checked.
@@ -35,40 +37,48 @@ static const run_model models[] = {
 
 /* A way of carrying out a run, and the number of workers that it uses. */
 typedef struct {
-    uint32_t    leaves, workers;
+    uint32_t    leaves, workers, hosts;
     const char *options;
 } way;
 
 static const way ways[] = {
-    { 8, 1, "--workers 1 --bucket-mb 0.1 --first-bucket-mb 0.02" },
-    { 8, 2, "--workers 2 --bucket-mb 1 --isa avx2" },
-    { 8, 3, "--workers 3 --worker-mode threads --isa portable" },
-    { 8, 4, "--workers 4 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
-    { 8, 5, "--workers 5 --worker-mode threads --bucket-mb 25" },
-    { 8, 7, "--workers 7 --isa portable --bucket-mb 0.1" },
-    { 8, 8, "--workers 8 --worker-mode threads --isa avx2 --bucket-mb 0.1" },
-    { 12, 5, "--workers 5 --bucket-mb 0.1 --threads 2" },
-    { 12, 1, "--workers 1 --threads 2 --worker-mode threads" },
+    { 8, 1, 1, "--workers 1 --bucket-mb 0.1 --first-bucket-mb 0.02" },
+    { 8, 2, 1, "--workers 2 --bucket-mb 1 --isa avx2" },
+    { 8, 3, 1, "--workers 3 --worker-mode threads --isa portable" },
+    { 8, 4, 1, "--workers 4 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
+    { 8, 5, 1, "--workers 5 --worker-mode threads --bucket-mb 25" },
+    { 8, 7, 1, "--workers 7 --isa portable --bucket-mb 0.1" },
+    { 8, 8, 1, "--workers 8 --worker-mode threads --isa avx2 --bucket-mb 0.1" },
+    { 12, 5, 1, "--workers 5 --bucket-mb 0.1 --threads 2" },
+    { 12, 1, 1, "--workers 1 --threads 2 --worker-mode threads" },
+    { 8, 2, 2, "--workers 2 --hosts 2 --bucket-mb 0.1 --isa portable" },
+    { 8, 5, 3, "--workers 5 --hosts 3 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
+    { 12, 4, 2, "--workers 4 --hosts 2 --isa avx2" },
+    { 12, 7, 3, "--workers 7 --hosts 3 --bucket-mb 1" },
 };
 
 typedef struct {
     int      status;
     char     hash[65];
-    uint32_t ranks, leaves; /* as the ranks reported them */
+    uint32_t ranks, hosts, leaves; /* as the ranks reported them */
 } outcome;
 
 static void read_line(outcome *out, const char *line)
 {
-    unsigned rank, first, last;
+    unsigned rank, host = 0, first, last;
     if (sscanf(line, "run %64[0-9a-f]", out->hash) == 1)
         return;
-    if (sscanf(line, "rank %u (pid %*u) runs virtual workers %u-%u", &rank, &first, &last) == 3) {
-        assert_int_equal(rank, out->ranks);
-        assert_int_equal(first, out->leaves);
-        assert_true(last >= first);
-        out->ranks++;
-        out->leaves = last + 1;
-    }
+    if (sscanf(line, "rank %u (pid %*u) runs virtual workers %u-%u", &rank, &first, &last) != 3 &&
+        sscanf(line, "rank %u (pid %*u on host %u) runs virtual workers %u-%u", &rank, &host,
+               &first, &last) != 4)
+        return;
+    assert_int_equal(rank, out->ranks);
+    assert_int_equal(first, out->leaves);
+    assert_true(last >= first);
+    assert_true(host == out->hosts || host + 1 == out->hosts);
+    out->ranks++;
+    out->hosts  = host + 1;
+    out->leaves = last + 1;
 }
 
 static outcome run(const run_model *model, uint32_t leaves, const char *options)
@@ -77,8 +87,8 @@ static outcome run(const run_model *model, uint32_t leaves, const char *options)
     outcome out = { 0 };
     (void)snprintf(
         command, sizeof command,
-        "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --steps 7 "
-        "--seed 3 %s 2>&1",
+        "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --seed 3 --steps %s "
+        "2>&1",
         LK_TEST_COMMAND, model->options, leaves, leaves == 8 ? 3 : 1, options);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
@@ -105,15 +115,18 @@ static bool isa_is_here(const char *options)
 static void check_model(const run_model *model)
 {
     for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
-        outcome want = run(model, leaves, "--strategy single --workers 1");
+        outcome want = run(model, leaves, "7 --strategy single --workers 1");
         assert_int_equal(want.status, 0);
         assert_int_equal(strlen(want.hash), 64);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             if (ways[i].leaves != leaves || !isa_is_here(ways[i].options))
                 continue;
-            outcome got = run(model, leaves, ways[i].options);
+            char options[256];
+            (void)snprintf(options, sizeof options, "7 %s", ways[i].options);
+            outcome got = run(model, leaves, options);
             assert_int_equal(got.status, 0);
             assert_int_equal(got.ranks, ways[i].workers);
+            assert_int_equal(got.hosts, ways[i].hosts);
             assert_int_equal(got.leaves, leaves);
             if (strcmp(got.hash, want.hash) != 0)
                 fail_msg("%s, V %u, %s: run %s, but single gives %s", model->name, leaves,
@@ -140,12 +153,45 @@ static void resnet_has_the_same_bits(void **state)
     check_model(&models[2]);
 }
 
+/* Four steps in one way and the rest in another, from the checkpoint. */
+static void goes_on_elsewhere(const run_model *model, const char *first, const char *then,
+                              const char *want)
+{
+    char dir[] = "/tmp/lockstep-runs-XXXXXX", options[256];
+
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(options, sizeof options, "4 --schedule constant --checkpoint %s %s", dir,
+                   first);
+    assert_int_equal(run(model, 8, options).status, 0);
+    (void)snprintf(options, sizeof options, "7 --schedule constant --checkpoint %s --resume %s",
+                   dir, then);
+    outcome got = run(model, 8, options);
+    (void)snprintf(options, sizeof options, "rm -r %s", dir);
+    assert_int_equal(system(options), 0);
+    assert_int_equal(got.status, 0);
+    if (strcmp(got.hash, want) != 0)
+        fail_msg("%s, %s, then %s: run %s, not %s", model->name, first, then, got.hash, want);
+}
+
+static void a_run_goes_on_anywhere(void **state)
+{
+    static const char two_by_two[] = "--workers 4 --hosts 2", three[] = "--workers 3";
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        outcome want = run(&models[m], 8, "7 --schedule constant --strategy single --workers 1");
+        assert_int_equal(want.status, 0);
+        goes_on_elsewhere(&models[m], two_by_two, three, want.hash);
+        goes_on_elsewhere(&models[m], three, two_by_two, want.hash);
+    }
+}
+
 static void what_defines_the_result_changes_it(void **state)
 {
     (void)state;
-    static const char *const others[] = { "--workers 2 --seed 4", "--workers 2 --lr 0.04",
-                                          "--workers 2 --clip-norm 0.01" };
-    outcome base = run(&models[0], 8, "--workers 2"), other = run(&models[0], 12, "--workers 2");
+    static const char *const others[] = { "7 --workers 2 --seed 4", "7 --workers 2 --lr 0.04",
+                                          "7 --workers 2 --clip-norm 0.01" };
+    outcome base  = run(&models[0], 8, "7 --workers 2"),
+            other = run(&models[0], 12, "7 --workers 2 --hosts 2");
     assert_string_not_equal(base.hash, other.hash);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         other = run(&models[0], 8, others[i]);
@@ -160,6 +206,7 @@ int main(void)
         cmocka_unit_test(mlp_has_the_same_bits),
         cmocka_unit_test(gpt_has_the_same_bits),
         cmocka_unit_test(resnet_has_the_same_bits),
+        cmocka_unit_test(a_run_goes_on_anywhere),
         cmocka_unit_test(what_defines_the_result_changes_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
