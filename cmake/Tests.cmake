@@ -36,6 +36,8 @@ foreach(path IN LISTS test_sources)
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room})
 endforeach()
 
+set_tests_properties(comm.huge PROPERTIES TIMEOUT 1200 RUN_SERIAL TRUE) # it moves 50 GiB
+
 # Under MPI: mpirun starts the ranks.  ThreadSanitizer knows nothing of what MPI does.
 add_executable(mpi_ranks tests/mpi/ranks.c)
 set_target_properties(mpi_ranks PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
