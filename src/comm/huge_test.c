@@ -1,7 +1,7 @@
 /* huge_test.c -- counts beyond 2^31: no size on the way of a collective is an int.
  *
- * Goal:   more than INT_MAX elements arrive where they belong, on every way (staged, direct, messages
- *         between hosts), whole.
+ * Goal:   more than INT_MAX elements arrive where they belong, on every way (staged, direct,
+ *         messages between hosts), whole.
  * Method: two ranks as threads, elements of one byte; every byte depends on its place and its rank,
  *         and all are looked at.  Each case says what memory it needs and is skipped where the
  *         machine, or a sanitizer, has less.

@@ -111,6 +111,16 @@ static void text_of(char *out, size_t bytes, const lki_flight_entry *e)
     lki_print_text(out, bytes, print, e->op.seq, e->op.label);
 }
 
+/* Entries do not tell the first communicator of one host's ranks from that of all. */
+static void event_text(const lk_flight *flight, char *out, size_t bytes,
+                       const lki_flight_circle *circle, const lki_flight_entry *e)
+{
+    text_of(out, bytes, e);
+    size_t used = strlen(out);
+    if (e->op.label == 0 && circle->size != flight->world)
+        (void)snprintf(out + used, bytes - used, " among %s", circle->text);
+}
+
 /* The rank in the job of a rank in the group, or NOBODY. */
 static uint32_t world_rank(const lki_flight_circle *circle, uint32_t rank)
 {
@@ -233,7 +243,7 @@ static lk_status make_event(lk_flight *flight, const ref *refs, size_t count, si
     if (mail)
         mail_text(event->text, sizeof event->text, circle, &refs[0]);
     else
-        text_of(event->text, sizeof event->text, common);
+        event_text(flight, event->text, sizeof event->text, circle, common);
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && refs[i].rank == refs[i - 1].rank && !(mail && refs[i].from == refs[i].to))
             continue;
