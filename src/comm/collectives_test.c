@@ -169,6 +169,33 @@ static bool moves_every_size(lk_comm *comm, void *context)
     return good;
 }
 
+/* What goes past the cache: each rank gets a little more than 16 MiB, from arenas and from the
+ * heap, and after a barrier the others see all of it. */
+static bool moves_much(lk_comm *comm, void *context)
+{
+    uint32_t  rank = lk_comm_rank(comm), size = lk_comm_size(comm), next = (rank + 1) % size;
+    size_t    n = ((size_t)16 << 20) / size + 1001, all = n * size;
+    lk_arena *arena;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "much", size * (all + n)) == LK_OK);
+    unsigned char *base = lk_arena_data(arena), *recv = base + rank * all;
+    unsigned char *send = base + size * all + rank * n, *heap = malloc(n);
+    CHECK(heap != NULL);
+    for (uint32_t call = 0; call < 2; call++) {
+        for (size_t i = 0; i < n; i++)
+            heap[i] = send[i] = byte_of(rank, i, call);
+        if (!gather_once(comm, call == 0 ? send : heap, recv, n, call))
+            return false;
+        CHECK(lk_barrier(comm) == LK_OK);
+        for (size_t i = 0; i < all; i += 61)
+            CHECK(base[next * all + i] == byte_of((uint32_t)(i / n), i % n, call));
+        CHECK(lk_barrier(comm) == LK_OK);
+    }
+    free(heap);
+    return true;
+}
+
 /* ---- Order ------------------------------------------------------------------------------- */
 
 /* Each rank counts up in the arena; after a barrier it must see all others' counts, and nobody
@@ -241,6 +268,13 @@ static void bytes_arrive(void **state)
     on_hosts(moves_every_size, NULL);
 }
 
+static void much_arrives(void **state)
+{
+    (void)state;
+    for (uint32_t size = 2; size <= 3; size++)
+        assert_true(world_all(size, false, moves_much, NULL));
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -269,7 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nonsense_is_refused),      cmocka_unit_test(barriers_order_memory),
         cmocka_unit_test(small_operations_in_a_row), cmocka_unit_test(bytes_arrive),
-        cmocka_unit_test(all_reduce_is_the_tree),
+        cmocka_unit_test(all_reduce_is_the_tree),   cmocka_unit_test(much_arrives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,7 @@ struct lk_request {
     uint32_t             root;
     bool                 in_place; /* nobody may read what I send but by staging */
     bool                 staged;   /* decided by `plan` */
+    bool                 far;      /* so is this: recv goes past the cache */
     const lki_route     *route;
     lki_reduction        reduce;
     lk_tree_op           tree; /* its arrays are the caller's */

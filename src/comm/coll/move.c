@@ -28,6 +28,11 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/copy.h"
+
+/* What a rank gets in all; from here on it has left the caches, which others share, before it is
+ * read again. */
+enum { FAR_BYTES = 16 << 20 };
 
 /* What a sender tells a receiver in the header. */
 typedef struct {
@@ -124,10 +129,15 @@ void lki_move_init(lk_request *r)
 
 /* ---- Staging ----------------------------------------------------------------------------- */
 
-static void copy(void *to, const void *from, size_t bytes)
+/* Into `recv`; among threads that may be where it is already. */
+static void copy(const lk_request *r, size_t at, const void *from, size_t bytes)
 {
-    if (bytes > 0 && to != from)
-        memcpy(to, from, bytes);
+    if (bytes == 0 || r->recv + at == from)
+        return;
+    if (r->far)
+        lki_copy_far(r->recv + at, from, bytes);
+    else
+        memcpy(r->recv + at, from, bytes);
 }
 
 /* How many bytes of a parcel are in chunk `chunk`. */
@@ -170,15 +180,29 @@ static void take(const lk_request *r, uint64_t first, uint64_t chunk)
         lki_parcel p    = r->route->parcel(r, from, comm->rank);
         size_t     n    = in_chunk(p.bytes, chunk, share);
         if (n > 0)
-            memcpy(r->recv + p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
+            copy(r, p.to_at + chunk * share, shelf(r, first + chunk, from, comm->rank), n);
     }
 }
 
+/* My own parcel. */
 static void keep_mine(const lk_request *r)
 {
     lki_parcel p = r->route->parcel(r, r->comm->rank, r->comm->rank);
     if (p.bytes > 0)
-        copy(r->recv + p.to_at, r->send + p.from_at, p.bytes);
+        copy(r, p.to_at, r->send + p.from_at, p.bytes);
+}
+
+/* A chunk of it that I have just put, so that it is in the cache; all of it before the first where
+ * what I put is for the others only. */
+static void keep_chunk(const lk_request *r, uint64_t chunk)
+{
+    lki_parcel p  = r->route->parcel(r, r->comm->rank, r->comm->rank);
+    size_t     at = (size_t)chunk * lki_share(r), n = in_chunk(p.bytes, chunk, lki_share(r));
+
+    if (!r->route->personal && n > 0)
+        copy(r, p.to_at + at, r->send + p.from_at + at, n);
+    else if (r->route->personal && chunk == 0)
+        keep_mine(r);
 }
 
 /* ---- The header -------------------------------------------------------------------------- */
@@ -238,6 +262,14 @@ static void publish(lk_request *r)
     lki_reach_tell(r, &mine);
 }
 
+static bool gets_much(const lk_request *r)
+{
+    size_t bytes = 0;
+    for (uint32_t from = 0; from < r->comm->size; from++)
+        bytes += r->route->parcel(r, from, r->comm->rank).bytes;
+    return bytes >= FAR_BYTES;
+}
+
 /* From here on `longest` and `filled` are those of all ranks. */
 static void plan(lk_request *r)
 {
@@ -254,6 +286,7 @@ static void plan(lk_request *r)
     }
     size_t   share  = lki_share(r);
     uint64_t chunks = (r->longest + share - 1) / share;
+    r->far          = gets_much(r);
     r->staged       = !direct;
     r->filled       = !direct && filled;
     r->rounds       = direct ? 2 : r->filled ? chunks : chunks + 1;
@@ -284,7 +317,7 @@ static void act_direct(lk_request *r)
         if (p.bytes == 0)
             continue;
         const unsigned char *data = lki_place_data(comm, lki_reach_of(r, from).send);
-        copy(r->recv + p.to_at, data + p.from_at, p.bytes); /* threads may share the buffer */
+        copy(r, p.to_at, data + p.from_at, p.bytes);
     }
     keep_mine(r);
 }
@@ -295,12 +328,14 @@ static void act_staged(lk_request *r, uint64_t round, bool last)
 
     if (r->filled || round > 0)
         take(r, comm->chunks, round - !r->filled);
-    if (round == 0)
-        keep_mine(r);
-    if (!last)
-        put(r, comm->chunks, round + r->filled);
-    else
+    if (round == 0 && r->filled)
+        keep_chunk(r, 0);
+    if (last) {
         comm->chunks += round + r->filled;
+        return;
+    }
+    put(r, comm->chunks, round + r->filled);
+    keep_chunk(r, round + r->filled);
 }
 
 static lk_status act(lk_request *r)
