@@ -89,7 +89,9 @@ LK_API bool lk_launched(void);
  * look at lk_stop_requested(). */
 LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
 
-/* Whether the launcher (or a signal to the launcher) asked this job to save and leave. */
+/* Whether the launcher (or a signal to the launcher) asked this job to save and leave.  Where no
+ * rank calls this within the grace after such a request, the launcher ends the job; a program that
+ * may be long about its next look calls it once at its start. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
 
 /* The ranks of an MPI job (mpirun, srun) as a communicator, by Open MPI or MPICH, whichever has

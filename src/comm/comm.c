@@ -331,6 +331,8 @@ uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host)
 
 bool lki_comm_stop_requested(const lk_comm *comm)
 {
+    if (atomic_load(&comm->board->heeded) == 0)
+        atomic_store(&comm->board->heeded, 1);
     return atomic_load(&comm->board->stop) != 0;
 }
 

@@ -296,6 +296,11 @@ void lki_control_request_stop(lki_control *control)
     atomic_store(&control->board->stop, 1);
 }
 
+bool lki_control_stop_heeded(const lki_control *control)
+{
+    return atomic_load(&control->board->heeded) != 0;
+}
+
 void lki_control_view(const lki_control *control, uint32_t rank, lki_rank_view *out)
 {
     LK_ASSERT(rank < control->roster.world);

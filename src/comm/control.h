@@ -95,6 +95,9 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
 /* Asks every rank to save and leave at the next good moment. */
 void lki_control_request_stop(lki_control *control);
 
+/* Whether any rank has ever looked for such a request. */
+bool lki_control_stop_heeded(const lki_control *control);
+
 /* "rank 5 (pid 4711)", or "rank 5 (host b, pid 4711)" where hosts have names. */
 void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO_BYTES]);
 

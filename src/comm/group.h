@@ -154,7 +154,8 @@ typedef struct {
     lki_job_facts job; /* in a job on several hosts; before any worker starts */
 
     alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
-    _Atomic uint32_t stop;
+    _Atomic uint32_t stop;   /* all are asked to save and leave */
+    _Atomic uint32_t heeded; /* a rank has looked at that, so they will */
 
     alignas(LKI_LINE) _Atomic uint32_t sleepers; /* how many ranks may be asleep */
 

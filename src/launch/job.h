@@ -57,6 +57,8 @@ typedef struct {
     double                   asked_at;     /* seconds; when such a signal first came here, or 0 */
     int                      stop_signal;  /* the first request to stop, on any node, or 0 */
     int                      force_signal; /* the second, or 0 */
+    double                   heed_at;      /* seconds; who looks for requests has by then; or 0 */
+    bool                     unheeded;     /* nobody had */
     double                   terminate_at; /* seconds; 0 = not planned */
     double                   kill_at;      /* the same */
 } lki_job;

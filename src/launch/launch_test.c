@@ -305,6 +305,15 @@ static void a_second_signal_ends_the_deaf(void **state)
     assert_non_null(strstr(o->result.cause, "second SIGTERM"));
 }
 
+static void who_never_looks_for_requests_is_ended(void **state)
+{
+    (void)state;
+    const outcome *o = launch((lk_launch_options){.workers = 2, .grace_ms = 100}, "heedless");
+    assert_true(o->result.failed);
+    assert_int_equal(o->result.exit_code, 128 + SIGTERM);
+    assert_non_null(strstr(o->result.cause, "lk_stop_requested()"));
+}
+
 static void leaves_the_callers_signals_as_they_were(void **state)
 {
     (void)state;
@@ -413,6 +422,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(asks_the_job_to_save_and_leave),
         cmocka_unit_test(passes_signals_on_to_plain_programs),
         cmocka_unit_test(a_second_signal_ends_the_deaf),
+        cmocka_unit_test(who_never_looks_for_requests_is_ended),
         cmocka_unit_test(leaves_the_callers_signals_as_they_were),
         cmocka_unit_test(workers_die_with_their_launcher),
         cmocka_unit_test(joins_in_many_sizes),

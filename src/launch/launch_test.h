@@ -178,6 +178,18 @@ static int work_stop(void)
     return steps_until_stop(comm);
 }
 
+/* Joins, and goes on whatever it is asked. */
+static int work_heedless(void)
+{
+    lk_comm *comm = join();
+
+    if (lk_barrier(comm) == LK_OK && my_rank() == 0)
+        (void)kill(getppid(), SIGTERM);
+    sleep_ms(20000);
+    lk_comm_free(comm);
+    return 0;
+}
+
 /* What `timeout` and a terminal do: everybody gets the signal. */
 static int work_stop_all(void)
 {
@@ -295,6 +307,7 @@ static int work(const char *mode)
         {"environment", work_environment}, {"lines", work_lines},     {"exit3", work_exit3},
         {"kill9", work_kill9},             {"quiet", work_quiet},     {"error", work_error},
         {"stopped", work_stopped},         {"stop", work_stop},       {"stop_all", work_stop_all},
+        {"heedless", work_heedless},
         {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
         {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
         {"wrong_size", work_wrong_size},   {"told_first", work_told_first},

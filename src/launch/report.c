@@ -137,9 +137,11 @@ uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
     result->exit_code = worker->signal != 0 ? EXIT_SIGNAL + worker->signal : worker->status;
     if (how == CONSEQUENCE && job->force_signal != 0) {
         result->exit_code = EXIT_SIGNAL + job->force_signal;
-        say(result->cause, sizeof result->cause, "a second ");
+        say(result->cause, sizeof result->cause, job->unheeded ? "" : "a second ");
         say_signal(result->cause, sizeof result->cause, job->force_signal);
-        say(result->cause, sizeof result->cause, " ended the workers before they had saved");
+        say(result->cause, sizeof result->cause, job->unheeded
+            ? " ended the workers, which do not look at lk_stop_requested()"
+            : " ended the workers before they had saved");
         return how;
     }
     describe(job, i, how, result->cause, sizeof result->cause);

@@ -9,6 +9,8 @@
  *   a first SIGINT,    raises the stop flag for workers that joined, and passes the signal on to
  *   SIGTERM, SIGHUP    those that did not.  The terminal's own Ctrl-C has reached everybody
  *                      already (we are one process group) and is not passed on twice.
+ *                      If no worker looks for requests within the grace, none ever will: the
+ *                      job ends as after a second one.
  *   a second one       SIGTERM to all, then SIGKILL after the grace.  A lockstep worker that is
  *                      told to stop asks its launcher to (lk_join()); such a request may be the
  *                      first, never the second: `timeout` and systemd signal whole groups.
@@ -53,6 +55,15 @@ static bool has_joined(const lki_job *job, uint32_t i)
     return view.state != LKI_RANK_ABSENT;
 }
 
+static bool any_joined(const lki_job *job)
+{
+    uint32_t i = 0;
+
+    while (i < job->count && !(is_running(&job->workers[i]) && has_joined(job, i)))
+        i++;
+    return i < job->count;
+}
+
 /* A pid stays its own until we reap it, so this cannot hit a stranger. */
 static void send_signal(const lki_worker *worker, int number)
 {
@@ -89,10 +100,25 @@ void lki_job_fail(lki_job *job)
         }
 }
 
+static void force_end(lki_job *job, int number)
+{
+    if (job->force_signal != 0)
+        return;
+    job->force_signal = number;
+    job->terminate_at = lki_seconds();
+    job->kill_at      = job->terminate_at + grace_seconds(job);
+}
+
 static void end_by_time(lki_job *job)
 {
     double now = lki_seconds();
 
+    if (job->heed_at > 0 && now >= job->heed_at) {
+        job->heed_at  = 0;
+        job->unheeded = any_joined(job) && !lki_control_stop_heeded(job->control);
+        if (job->unheeded)
+            force_end(job, job->stop_signal);
+    }
     if (job->terminate_at > 0 && now >= job->terminate_at) {
         job->terminate_at = 0;
         signal_everyone(job, SIGTERM);
@@ -214,15 +240,13 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         if (job->control == NULL)
             return;
         lki_control_request_stop(job->control);
+        job->heed_at = lki_seconds() + grace_seconds(job);
         for (uint32_t i = 0; i < job->count; i++)
             if (!deaf && !has_joined(job, i))
                 send_signal(&job->workers[i], number);
     }
-    if (force && job->force_signal == 0) {
-        job->force_signal = number;
-        job->terminate_at = lki_seconds();
-        job->kill_at      = job->terminate_at + grace_seconds(job);
-    }
+    if (force)
+        force_end(job, number);
 }
 
 static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
@@ -343,6 +367,8 @@ static int time_left(const lki_job *job)
 {
     double at = job->terminate_at > 0 ? job->terminate_at : job->kill_at;
 
+    if (job->heed_at > 0 && (at <= 0 || job->heed_at < at))
+        at = job->heed_at;
     if (at <= 0)
         return -1;
     double left = (at - lki_seconds()) * 1e3;
