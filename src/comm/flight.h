@@ -154,9 +154,9 @@ void lki_flight_close(lki_flight *flight);
 /* An operation of comm->self->flight begins; returns the number of its entry. */
 uint64_t lki_flight_begin(lk_comm *comm, lki_print print, uint64_t seq);
 
-/* What became of it.  Does nothing for an entry that is 0, has an end or was written over. */
-void lki_flight_met(lki_flight *flight, uint64_t entry);
-void lki_flight_end(lki_flight *flight, uint64_t entry, lki_fate fate);
+/* What became of it.  Nothing for a number that is 0, has an end or was written over. */
+void lki_flight_met(lki_flight *flight, uint64_t number);
+void lki_flight_end(lki_flight *flight, uint64_t number, lki_fate fate);
 
 void lki_flight_write_note(lki_flight *flight, uint64_t step, const char *phase);
 

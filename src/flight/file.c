@@ -190,12 +190,19 @@ static void judge_entries(lki_flight_file *file, uint32_t there, broken bad)
         complain(file, "%llu of its entries are damaged", (unsigned long long)damaged);
 }
 
+static bool is_blank(const unsigned char *data, size_t bytes)
+{
+    unsigned char any = 0;
+    for (size_t i = 0; i < bytes; i++)
+        any |= data[i];
+    return any == 0;
+}
+
 static lk_status take_entries(lki_flight_file *file, const unsigned char *data, size_t bytes)
 {
-    static const lki_flight_entry nothing;
     const lki_flight_header      *h     = &file->header;
     size_t                        at    = lki_flight_bytes(h->group_count, 0);
-    uint32_t                      there = whole(bytes, at, sizeof nothing, h->entry_count);
+    uint32_t                      there = whole(bytes, at, sizeof *file->entries, h->entry_count);
     uint32_t                      odd   = 0;
     broken                        bad   = { 0, 0 };
 
@@ -206,7 +213,7 @@ static lk_status take_entries(lki_flight_file *file, const unsigned char *data, 
         if (is_entry(entry, i, h->entry_count)) {
             odd += !clean_entry(entry);
             file->entry_count++;
-        } else if (memcmp(entry, &nothing, sizeof nothing) != 0) {
+        } else if (!is_blank(data + at + i * sizeof *entry, sizeof *entry)) {
             bad = (broken){ bad.count + 1, i };
         }
     }
