@@ -84,7 +84,8 @@ static bool folder(char out[PATH_BYTES], int i)
     return i < 3;
 }
 
-static lk_status find(char path[PATH_BYTES], const implementation *which)
+/* Not part of its caller's frame: sanitizers put wide margins around paths. */
+__attribute__((noinline)) static lk_status find(char path[PATH_BYTES], const implementation *which)
 {
     char   each[PATH_BYTES], tried[360] = "";
     size_t used = 0;
