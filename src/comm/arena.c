@@ -227,7 +227,7 @@ static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **mem
 
 static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
 {
-    lki_op    op;
+    lki_op    op    = { 0 };
     lki_print print = lki_print_make(LKI_OP_ARENA, LK_U8, 0, bytes);
     print.hash      = lki_xxh3(name, strlen(name));
     LK_TRY(lki_op_open(&op, comm, print));

@@ -106,7 +106,9 @@ lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint3
 {
     *out = (lki_tuning){ .model     = assumed,
                          .of_a_file = options != NULL && options->tuning != NULL };
-    LK_TRY(lki_tuning_force(out, options == NULL ? NULL : options->algorithms));
+    if (options == NULL)
+        return lki_tuning_force(out, NULL);
+    LK_TRY(lki_tuning_force(out, options->algorithms));
     return out->of_a_file && rank == 0 ? lki_model_read(&out->model, options->tuning) : LK_OK;
 }
 

@@ -62,6 +62,7 @@ static uint32_t here(const lki_forest *f)
 static uint32_t owner_on(const lki_forest *f, const lk_slice *slice, uint32_t host)
 {
     const lki_span *span = f->comm->span;
+    LK_ASSERT(span->local_sizes[host] > 0);
     return span->ranks[span->first_of[host] + slice->owner % span->local_sizes[host]];
 }
 

@@ -34,6 +34,7 @@ static void drop_parked(lki_parked **at)
 {
     lki_parked *parked = *at;
 
+    LK_ASSERT(parked != NULL);
     *at = parked->next;
     lki_free(parked);
 }
@@ -362,6 +363,7 @@ static lk_status read_payload(lki_wire *wire, lki_stream *stream, size_t *moved)
 
     *moved = lki_min(left, in->end - in->first);
     if (*moved > 0) {
+        LK_ASSERT(to != NULL);
         memcpy(to, in->ahead + in->first, *moved);
         in->first += *moved;
     } else if (!in->drained) {

@@ -181,7 +181,7 @@ lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *fra
 LK_NODISCARD lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading);
 
 /* Fails if a message needs this peer, who said goodbye or is gone. */
-lk_status lki_wire_check_left(lki_wire *wire, uint32_t peer);
+lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank);
 
 /* Lets the link report what this stream can go on with. */
 void lki_wire_watch(lki_wire *wire, const lki_stream *stream);

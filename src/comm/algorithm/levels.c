@@ -32,7 +32,8 @@ static bool can(const lki_problem *p)
  * round. */
 static lki_work work(const lki_problem *p)
 {
-    double       each = p->each, hosts = p->size / p->each, n = (double)lki_problem_longest(p);
+    uint32_t     count = p->size / p->each;
+    double       each = p->each, hosts = count, n = (double)lki_problem_longest(p);
     const double local = 0.5;
     double       share = each * (p->size - each) / (p->size - 1), far = (hosts - 1) * each / share;
 

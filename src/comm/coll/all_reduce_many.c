@@ -43,7 +43,7 @@ static lk_status check(const lk_reduce_part *parts, size_t count, lk_reduce_op o
     return LK_OK;
 }
 
-/* How many parts from the first on travel together.  What is not elementwise is not put together. */
+/* How many parts from the first on travel together.  What is not elementwise does not. */
 static size_t run_length(const lk_reduce_part *parts, size_t count, lk_reduce_op op)
 {
     size_t length = 0, bytes = 0;

@@ -27,7 +27,7 @@ static lk_request request(lk_comm *comm)
 
 lk_status lk_barrier(lk_comm *comm)
 {
-    lki_op op;
+    lki_op op = { 0 };
 
     if (comm->span != NULL) {
         lk_request r = request(comm);

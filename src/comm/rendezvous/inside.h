@@ -45,6 +45,6 @@ void lki_rendezvous_say(lki_rendezvous *r, const void *letter, size_t bytes);
 void lki_rendezvous_write(lki_rendezvous *r, const lki_letter *letter);
 
 /* Node 0 `did` something that ends the connection; before all have met, it is tried again. */
-void lki_rendezvous_lose(lki_rendezvous *r, const char *did);
+void lki_rendezvous_lose(lki_rendezvous *r, const char *why);
 
 #endif

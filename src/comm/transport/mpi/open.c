@@ -74,6 +74,7 @@ static lk_status check(const card *cards, uint32_t ranks)
 /* Tells the records who the others are; whether all ranks of this host have a core each. */
 static bool introduce(lk_comm *local, const card *cards)
 {
+    LK_ASSERT(local != NULL);
     lki_board *board = local->board;
     uint32_t   here  = 0, me = local->self->rank;
 
