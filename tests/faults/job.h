@@ -205,11 +205,27 @@ static inline void job_hit(job *j, pid_t pid, int number)
     assert_int_equal(kill(pid, number), 0);
 }
 
+/* Whether the command has yet to take a signal that it was sent. */
+static inline bool has_pending(pid_t pid)
+{
+    char path[64], text[4096];
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return false;
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *pending = strstr(text, "ShdPnd:");
+    return pending != NULL && strtoull(pending + strlen("ShdPnd:"), NULL, 16) != 0;
+}
+
 /* Waits for the command and for every worker to be gone; returns the seconds since the blow. */
 static inline double job_wait(job *j)
 {
     int    status = 0;
     double taken  = 0;
+    while (has_pending(j->pid) && seconds_now() - j->hit_at < 1)
+        nap(); /* nobody reads the log yet: the run does not get away meanwhile */
     while (waitpid(j->pid, &status, WNOHANG) == 0) {
         while (read_log(j, (unsigned long)-1))
             continue;
