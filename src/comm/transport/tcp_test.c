@@ -175,19 +175,15 @@ static void a_slow_reader_stops_the_writer(void **state)
     for (int secure = 0; secure < 2; secure++) {
         world  w;
         size_t taken = 0, got = 0, moved = 0;
-        int    idle = 0;
         world_open(&w, secure, 2, 1);
         exchange(&w, 0, 1, 0, "hello");
         w.links[1]->ops->watch(w.links[1], 0, 0, false, false);
-        while (idle < 20) {
-            assert_int_equal(put(&w, 0, 1, 0, block, sizeof block, &moved), LK_OK);
-            world_step(&w);
-            taken += moved;
-            idle = moved > 0 ? 0 : idle + 1;
-            assert_true(taken < 100000000);
-        }
         w.links[0]->ops->watch(w.links[0], 1, 0, true, true);
-        assert_false(wait_once(&w, 0, 1, 0, 50).writable);
+        do { /* the kernel makes room for more now and then, but comes to an end */
+            assert_int_equal(put(&w, 0, 1, 0, block, sizeof block, &moved), LK_OK);
+            taken += moved;
+            assert_true(taken < 100000000);
+        } while (moved > 0 || wait_once(&w, 0, 1, 0, 300).writable);
         assert_false(wait_once(&w, 1, 0, 0, 50).readable); /* it does not want to know */
 
         w.links[1]->ops->watch(w.links[1], 0, 0, true, false);
