@@ -32,9 +32,11 @@ typedef struct {
     const char *endpoint;   /* "tcp://HOST:PORT"; node 0 listens there */
     int         listener;   /* node 0: a socket that listens already, borrowed; else -1 */
     const char *host;       /* what this host is called in messages */
-    uint32_t    nodes;      /* of the job */
+    uint32_t    nodes;      /* of the job; 0 = so many as have `world` workers together */
     uint32_t    workers;    /* of this node */
     int32_t     node;       /* 0 listens; -1 = any other that is free */
+    uint32_t    world;      /* where somebody else has numbered the ranks: how many there are, */
+    uint32_t    first;      /* and which is the first of this node; -1 stands for its number then */
     uint64_t    epoch;      /* of the job: all must say the same */
     uint32_t    join_ms;    /* how long to wait for the others; 0 = 5 min */
     uint32_t    silence_ms; /* after which a node is lost; node 0's counts; 0 = 10 s */
@@ -115,6 +117,7 @@ LK_NODISCARD lk_status lki_rendezvous_next(lki_rendezvous *rendezvous, lki_event
 /* ---- Known once all have met ------------------------------------------------------------- */
 
 uint32_t        lki_rendezvous_self(const lki_rendezvous *rendezvous); /* the number of this node */
+uint32_t        lki_rendezvous_nodes(const lki_rendezvous *rendezvous);
 const lki_node *lki_rendezvous_node(const lki_rendezvous *rendezvous, uint32_t node);
 
 /* LKI_JOB_BYTES that are random, and the same on all nodes. */

@@ -94,7 +94,7 @@ lk_status lki_nodes_prepare(lki_job *job)
 {
     lki_job_facts facts = {.epoch = 0};
 
-    for (uint32_t i = 0; i < job->options->nodes; i++) {
+    for (uint32_t i = 0; i < lki_rendezvous_nodes(job->rendezvous); i++) {
         const lki_node *node = lki_rendezvous_node(job->rendezvous, i);
         lki_control_name_host(job->control, i, node->roster.first, node->roster.count, node->host);
     }

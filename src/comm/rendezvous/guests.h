@@ -56,6 +56,12 @@ struct lki_server {
     unsigned char         *bytes;     /* for letters with lists */
 };
 
+/* How many nodes there may be. */
+static inline uint32_t lki_server_most(const lki_rendezvous_options *options)
+{
+    return options->nodes == 0 ? options->world : options->nodes;
+}
+
 /* ---- Connections (server.c) -------------------------------------------------------------- */
 
 void lki_guest_fail(lki_server *server, lki_guest *guest, const char *why);

@@ -140,6 +140,8 @@ static void hello_fields(pen *p, lki_hello_letter *hello)
     u32(p, &hello->nodes);
     i32_in(p, &hello->node, -1, INT32_MAX);
     u32(p, &hello->workers);
+    u32(p, &hello->world);
+    u32(p, &hello->first);
     u64(p, &hello->epoch);
     text(p, hello->host, sizeof hello->host);
 }

@@ -41,7 +41,7 @@ typedef enum {
 } lki_letter_kind;
 
 typedef struct {
-    uint32_t protocol, nodes, workers;
+    uint32_t protocol, nodes, workers, world, first;
     int32_t  node; /* -1 = any */
     uint64_t epoch;
     char     version[LKI_VERSION_BYTES], host[LKI_HOST_BYTES];

@@ -58,6 +58,49 @@ static void who_has_no_number_gets_one(void **state)
     end(&j);
 }
 
+/* Ranks that somebody else has numbered: the nodes are as many as have them all. */
+static void ranks_may_be_numbered_already(void **state)
+{
+    static const uint32_t firsts[] = { 3, 0, 1 }, counts[] = { 2, 1, 2 };
+    static job            j;
+    (void)state;
+    begin(&j);
+    for (uint32_t i = 0; i < 3; i++) {
+        lki_rendezvous_options options = plain(&j, 0, firsts[i] == 0 ? 0 : -1);
+        options.world                  = 5;
+        options.first                  = firsts[i];
+        options.workers                = counts[i];
+        (void)add(&j, options);
+        if (i == 1) { /* one whose ranks others have */
+            move_for(&j, 150);
+            options          = plain(&j, 0, -1);
+            options.world    = 5;
+            options.first    = 2;
+            options.workers  = 2;
+            await_error(&j, add(&j, options), LK_EINVAL, "host h2 has ranks 2 to 3, but some are "
+                                                         "those of host h0");
+            lki_rendezvous_close(j.nodes[2].r, NULL);
+            j.count = 2;
+        }
+    }
+    await_all(&j, LKI_EVENT_MET);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t self = lki_rendezvous_self(j.nodes[i].r);
+        assert_int_equal(lki_rendezvous_nodes(j.nodes[i].r), 3);
+        assert_int_equal(lki_rendezvous_node(j.nodes[i].r, self)->roster.first, firsts[i]);
+        assert_int_equal(self, (i + 2) % 3);
+    }
+    end(&j);
+    begin(&j);
+    lki_rendezvous_options options = plain(&j, 0, 0);
+    options.world                  = 4;
+    options.workers                = 2;
+    options.join_ms                = 200;
+    await_error(&j, add(&j, options), LK_ETIMEOUT,
+                "2 of 4 ranks have not come within 0.2 s: ranks 2, 3");
+    end(&j);
+}
+
 /* The others keep trying until node 0 is there, and one that went away may come again. */
 static void the_order_does_not_matter(void **state)
 {
@@ -374,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(everybody_learns_the_same_roster), TEST(who_has_no_number_gets_one),
+        TEST(ranks_may_be_numbered_already),
         TEST(the_order_does_not_matter),        TEST(who_is_missing_is_named),
         TEST(nobody_there_is_told),             TEST(who_does_not_fit_is_refused),
         TEST(keys_must_be_the_same),

@@ -91,6 +91,7 @@ static inline lki_rendezvous_options plain(const job *j, uint32_t nodes, int32_t
 static inline node *add(job *j, lki_rendezvous_options options)
 {
     node *n = &j->nodes[j->count++];
+    memset(n, 0, sizeof *n);
     assert_int_equal(lki_rendezvous_open(&n->r, &options), LK_OK);
     return n;
 }

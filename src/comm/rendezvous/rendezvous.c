@@ -432,20 +432,28 @@ static lk_status open_all(lki_rendezvous *r, const lki_rendezvous_options *optio
     return LK_OK;
 }
 
+static lk_status check(const lki_rendezvous_options *o)
+{
+    uint32_t most = o->nodes == 0 ? o->world : o->nodes;
+
+    if (most >= 1 && most <= LKI_RANKS_MAX && o->workers >= 1 && o->node >= -1
+        && o->node < (int32_t)most)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "node %d of %u with %u workers: nodes are numbered from 0, there may "
+                   "be %d, and each needs a worker", o->node, most, o->workers, LKI_RANKS_MAX);
+}
+
 lk_status lki_rendezvous_open(lki_rendezvous **out, const lki_rendezvous_options *options)
 {
     lki_rendezvous *r;
     lki_hello_letter       hello = { .protocol = LKI_RENDEZVOUS_PROTOCOL, .nodes = options->nodes,
                               .workers = options->workers, .node = options->node,
+                              .world = options->world, .first = options->first,
                               .epoch = options->epoch, .version = LK_VERSION };
     int64_t         now   = lki_now_ms();
 
     *out = NULL;
-    if (options->nodes < 1 || options->nodes > LKI_RANKS_MAX || options->workers < 1
-        || options->node < -1 || options->node >= (int32_t)options->nodes)
-        return lk_fail(LK_EINVAL, "node %d of %u with %u workers: nodes are numbered from 0, there "
-                       "may be %d, and each needs a worker", options->node, options->nodes,
-                       options->workers, LKI_RANKS_MAX);
+    LK_TRY(check(options));
     LK_TRY(LKI_NEW(&r, 1, "rendezvous"));
     (void)snprintf(hello.host, sizeof hello.host, "%s", options->host);
     *r = (lki_rendezvous){ .epoll = -1, .timer = -1, .line = { .fd = -1 }, .hello = hello,

@@ -67,13 +67,46 @@ static lk_status check_same(const lki_server *server, const lki_hello_letter *he
         return lk_fail(LK_EINVAL, "host %s has lockstep %s (protocol %u), node 0 has %s "
                        "(protocol %d): all nodes need the same", hello->host, hello->version,
                        hello->protocol, LK_VERSION, LKI_RENDEZVOUS_PROTOCOL);
-    if (hello->nodes != server->options.nodes)
+    if (hello->nodes != server->options.nodes && !server->met)
         return lk_fail(LK_EINVAL, "host %s says that there are %u nodes, node 0 says %u",
                        hello->host, hello->nodes, server->options.nodes);
+    if (hello->world != server->options.world)
+        return lk_fail(LK_EINVAL, "host %s says that there are %u ranks, node 0 says %u",
+                       hello->host, hello->world, server->options.world);
     if (hello->epoch != server->options.epoch)
         return lk_fail(LK_EINVAL, "host %s is in epoch %llu of its job, node 0 in %llu",
                        hello->host, (unsigned long long)hello->epoch,
                        (unsigned long long)server->options.epoch);
+    return LK_OK;
+}
+
+/* The host of some of the ranks [first, first + count), or NULL. */
+static const char *host_of_ranks(const lki_server *server, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = 0; i < server->capacity; i++) {
+        const lki_guest *g = &server->guests[i];
+        if (g->admitted && g->hello.first < first + count
+            && first < g->hello.first + g->hello.workers)
+            return g->hello.host;
+    }
+    return NULL;
+}
+
+/* Where ranks are numbered already. */
+static lk_status check_ranks(const lki_server *server, const lki_hello_letter *hello, bool is_own)
+{
+    uint32_t    world = server->options.world;
+    const char *other;
+
+    if (hello->workers == 0 || hello->workers > world || hello->first > world - hello->workers
+        || (hello->first == 0) != is_own)
+        return lk_fail(LK_EINVAL, "host %s has ranks %u to %u: there are %u, from 0, which is on "
+                       "host %s", hello->host, hello->first, hello->first + hello->workers - 1,
+                       world, server->options.host);
+    other = host_of_ranks(server, hello->first, hello->workers);
+    if (other != NULL)
+        return lk_fail(LK_EINVAL, "host %s has ranks %u to %u, but some are those of host %s",
+                       hello->host, hello->first, hello->first + hello->workers - 1, other);
     return LK_OK;
 }
 
@@ -90,6 +123,8 @@ static lk_status check_hello(const lki_server *server, const lki_guest *g,
     if (server->met)
         return lk_fail(LK_EINVAL, "host %s comes too late: the job has begun with its %u nodes",
                        hello->host, nodes);
+    if (nodes == 0)
+        return check_ranks(server, hello, is_own);
     if (hello->node >= (int32_t)nodes)
         return lk_fail(LK_EINVAL, "host %s says that it is node %d: the last of %u nodes is %u",
                        hello->host, hello->node, nodes, nodes - 1);
@@ -105,6 +140,15 @@ static lk_status check_hello(const lki_server *server, const lki_guest *g,
 }
 
 /* ---- All have come ----------------------------------------------------------------------- */
+
+/* The guest whose first rank is this. */
+static lki_guest *guest_of_rank(const lki_server *server, uint32_t first)
+{
+    for (uint32_t i = 0; i < server->capacity; i++)
+        if (server->guests[i].admitted && server->guests[i].hello.first == first)
+            return &server->guests[i];
+    return NULL;
+}
 
 /* Who has no number yet, first come first served. */
 static lki_guest *next_without_number(const lki_server *server)
@@ -123,10 +167,11 @@ static void take_seats(lki_server *server)
     uint32_t first = 0;
 
     for (uint32_t node = 0; node < server->options.nodes; node++) {
-        lki_guest *g = guest_of_node(server, (int32_t)node);
+        lki_guest *g = server->options.world > 0 ? guest_of_rank(server, first)
+                                                 : guest_of_node(server, (int32_t)node);
         if (g == NULL)
             g = next_without_number(server);
-        LK_ASSERT(g != NULL); /* as many have come as there are nodes, none twice */
+        LK_ASSERT(g != NULL); /* as many have come as there are nodes or ranks, none twice */
         g->hello.node       = (int32_t)node;
         server->seats[node] = (lki_seat_of_node){
             .guest = (int32_t)(g - server->guests),
@@ -205,27 +250,33 @@ static void hear_hello(lki_server *server, lki_guest *g, const lki_hello_letter 
     g->admitted   = true;
     g->line.limit = LKI_LETTER_BYTES_MAX;
     server->strangers--;
-    if (++server->admitted == server->options.nodes)
+    server->admitted++;
+    if (server->options.nodes == 0 && workers_so_far(server) == server->options.world)
+        server->options.nodes = server->admitted;
+    if (server->admitted == server->options.nodes)
         meet(server);
 }
 
 void lki_seats_missing(const lki_server *server, char *out, size_t bytes)
 {
-    uint32_t nodes = server->options.nodes, missing = nodes - server->admitted, listed = 0;
-    char     list[160] = "";
-    size_t   used      = 0;
+    bool        ranks   = server->options.nodes == 0;
+    const char *what    = ranks ? "rank" : "node";
+    uint32_t    all     = ranks ? server->options.world : server->options.nodes, listed = 0;
+    uint32_t    missing = all - (ranks ? workers_so_far(server) : server->admitted);
+    char        list[160] = "";
+    size_t      used      = 0;
 
-    for (uint32_t node = 0; node < nodes; node++) {
-        if (guest_of_node(server, (int32_t)node) != NULL)
+    for (uint32_t i = 0; i < all; i++) {
+        if (ranks ? host_of_ranks(server, i, 1) != NULL : guest_of_node(server, (int32_t)i) != NULL)
             continue;
         if (used + 20 < sizeof list)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%u",
-                                     listed == 0 ? missing == 1 ? ": node " : ": nodes " : ", ",
-                                     node);
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s%u",
+                                     listed == 0 ? ": " : "", listed == 0 ? what : "",
+                                     listed == 0 ? missing == 1 ? " " : "s " : ", ", i);
         listed++;
     }
-    used = (size_t)snprintf(out, bytes, "%u of %u nodes %s not come within %.3g s%s", missing,
-                            nodes, missing == 1 ? "has" : "have", server->options.join_ms / 1e3,
+    used = (size_t)snprintf(out, bytes, "%u of %u %ss %s not come within %.3g s%s", missing, all,
+                            what, missing == 1 ? "has" : "have", server->options.join_ms / 1e3,
                             listed == missing ? list : ""); /* more: some came without a number */
     if (server->last[0] != '\0')
         (void)snprintf(out + used, bytes - used, " (%u connections were refused; the last to go: "

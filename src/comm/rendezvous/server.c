@@ -283,13 +283,13 @@ lk_status lki_server_open(lki_server **out, const lki_rendezvous_options *option
     }
     *server = (lki_server){ .options = *options, .library = library,
                             .listener = -1, .epoll = epoll,
-                            .capacity = options->nodes + LKI_STRANGERS_MAX + 1,
+                            .capacity = lki_server_most(options) + LKI_STRANGERS_MAX + 1,
                             .deadline = now + options->join_ms };
     st      = LKI_NEW(&server->guests, server->capacity, "connections of the nodes");
     for (uint32_t i = 0; st == LK_OK && i < server->capacity; i++)
         server->guests[i].line.fd = -1;
     if (st == LK_OK)
-        st = LKI_NEW(&server->seats, options->nodes, "the nodes");
+        st = LKI_NEW(&server->seats, lki_server_most(options), "the nodes");
     if (st == LK_OK)
         st = LKI_NEW(&server->bytes, LKI_LETTER_BYTES_MAX, "letters to the nodes");
     bool let = st == LK_OK;

@@ -10,6 +10,11 @@ uint32_t lki_rendezvous_self(const lki_rendezvous *r)
     return r->self;
 }
 
+uint32_t lki_rendezvous_nodes(const lki_rendezvous *r)
+{
+    return r->nodes;
+}
+
 const lki_node *lki_rendezvous_node(const lki_rendezvous *r, uint32_t node)
 {
     LK_ASSERT(node < r->nodes);
