@@ -80,11 +80,19 @@ LK_API LK_NODISCARD lk_status lk_job_key_new(const char *path);
 LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES],
                                               const char *from);
 
-/* Whether this process was started by a launcher (lk_join() will find its group). */
+/* Whether this process was started by a launcher, ours or another that lk_join() knows, as one of
+ * several (lk_join() will find its group). */
 LK_API bool lk_launched(void);
 
 /* Joins the group that the launcher prepared.  In a process without one, a group of one rank.
- * Call it once, before other threads run.  Where SIGINT, SIGTERM and SIGHUP have their default
+ * Call it once, before other threads run.
+ *
+ * Another launcher (mpirun, mpiexec, srun, torchrun, TF_CONFIG; docs/launch.md has the names) has
+ * prepared nothing: the worker with local rank 0 forks an agent of this host, which stays until
+ * its workers have ended; LK_EINVAL says what a job on several hosts lacks.  Signals are left
+ * alone.
+ *
+ * Under our own: where SIGINT, SIGTERM and SIGHUP have their default
  * actions, this process survives them from now on and leaves it to the launcher to decide:
  * look at lk_stop_requested(). */
 LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);

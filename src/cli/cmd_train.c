@@ -350,8 +350,10 @@ static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
     lk_status status = lki_join_workers(&comm);
-    if (status == LK_EPEER || status == LK_ETIMEOUT)
-        return exit_code(status); /* the launcher knows, and says it once for all */
+    /* Our launcher knows of peers, and says it once for all; another does not. */
+    bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
+    if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
+        return exit_code(status);
     if (status != LK_OK)
         return report(status);
 
@@ -367,6 +369,8 @@ static int run_worker(train_options *options)
         status = work(comm, options);
     if (rank == 0)
         print_end(options, status);
+    if (!silent && status != LK_ESTOPPED)
+        (void)report(status);
     (void)fflush(stdout);
     lk_comm_free(comm);
     return exit_code(status);

@@ -192,6 +192,19 @@ void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t ran
                    atomic_load(&record->pid), more);
 }
 
+void lki_board_name_host(char message[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t rank)
+{
+    char who[LKI_WHO_BYTES], rest[LKI_MESSAGE_BYTES], plain[24];
+    int  length = snprintf(plain, sizeof plain, "rank %u ", rank);
+
+    if (board->ranks[rank].host[0] == '\0' || strncmp(message, plain, (size_t)length) != 0
+        || message[length] == '(') /* it has been said already, by whoever told us */
+        return;
+    lki_board_who(who, board, rank, "");
+    (void)snprintf(rest, sizeof rest, "%s", message + length);
+    (void)snprintf(message, LKI_MESSAGE_BYTES, "%.110s %.360s", who, rest);
+}
+
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out)
 {
     const lki_rank *record = &board->ranks[rank];

@@ -207,6 +207,12 @@ lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_en
     return LK_OK;
 }
 
+void lki_control_adopt(lki_control *control, uint32_t rank, int launcher_end)
+{
+    LK_ASSERT(*socket_of(control, rank) < 0);
+    *socket_of(control, rank) = launcher_end;
+}
+
 void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
 {
     LK_ASSERT(rank < control->roster.world);
@@ -287,6 +293,25 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
     int used = snprintf(message, sizeof message, "%.200s %s %s", who, how, view.place);
     if (view.status != LK_OK)
         snprintf(message + used, sizeof message - (size_t)used, ": %.240s", view.message);
+    lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
+    return true;
+}
+
+bool lki_control_vanished(lki_control *control, uint32_t rank)
+{
+    lki_board    *board = control->board;
+    lki_rank_view view;
+    char          who[LKI_WHO_BYTES], message[LKI_MESSAGE_BYTES];
+
+    lki_board_view(board, rank, &view);
+    if (view.state == LKI_RANK_LEFT)
+        return lki_control_ended(control, rank, 0, 0);
+    lki_board_who(who, board, rank, "");
+    atomic_store(&board->ranks[rank].state, LKI_RANK_DEAD);
+    int used = snprintf(message, sizeof message, "%.104s is gone: its process ended without "
+                        "leaving the group, %s", who, view.place);
+    if (view.status != LK_OK)
+        snprintf(message + used, sizeof message - (size_t)used, ": %.200s", view.message);
     lki_board_condemn(board, board->size, rank, LK_EPEER, LK_EPEER, message);
     return true;
 }

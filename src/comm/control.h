@@ -80,6 +80,9 @@ int lki_control_fd(const lki_control *control);
 LK_NODISCARD lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,
                                           int *launcher_end);
 
+/* The same for a worker that has connected by itself: `launcher_end` is owned from now on. */
+void lki_control_adopt(lki_control *control, uint32_t rank, int launcher_end);
+
 /* Says which process is this rank, before it can say so itself. */
 void lki_control_started(lki_control *control, uint32_t rank, int32_t pid);
 
@@ -91,6 +94,9 @@ LK_NODISCARD lk_status lki_control_serve(lki_control *control, uint32_t rank, bo
  * LK_EPEER and a text that says how this one died and where it was.  Returns whether this was a
  * failure. */
 bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int signal);
+
+/* The same where nobody can say how it ended: the process is gone. */
+bool lki_control_vanished(lki_control *control, uint32_t rank);
 
 /* Asks every rank to save and leave at the next good moment. */
 void lki_control_request_stop(lki_control *control);

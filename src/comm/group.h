@@ -406,6 +406,9 @@ void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
 void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t rank,
                    const char *more);
 
+/* Where a message begins with "rank 5 " and the rank's host has a name: says it the same way. */
+void lki_board_name_host(char message[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t rank);
+
 /* ---- Peers (peers.c) --------------------------------------------------------------------- */
 
 LK_NODISCARD lk_status lki_peers_open(lk_comm *comm);

@@ -26,10 +26,11 @@ enum { RUNNING = 8, SLICE_MS = 10, SHORT_SLICE_MS = 1, YIELDS = 40, PEERS_MS = 5
 
 static void condemn(lki_self *self)
 {
-    lk_error why = *lk_error_last();
+    lk_error why     = *lk_error_last();
+    uint32_t culprit = lki_wire_culprit(self->wire);
 
-    lki_board_condemn(self->group->board, self->rank, lki_wire_culprit(self->wire), why.status,
-                      why.status, why.message);
+    lki_board_name_host(why.message, self->group->board, culprit);
+    lki_board_condemn(self->group->board, self->rank, culprit, why.status, why.status, why.message);
 }
 
 void lki_span_tell(const lk_comm *comm)

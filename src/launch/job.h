@@ -28,6 +28,7 @@ typedef struct {
     const char *name;     /* of its host; NULL = as the system calls this one */
     int         listener; /* for node 0: listens already; -1 = none */
     int         orders;   /* lki_orders come from here, and no signal counts twice; -1 = none */
+    uint32_t    world, first; /* where another launcher has numbered the ranks; world 0 = none */
 } lki_host;
 
 /* What the launcher above those wants of all: a signal, as lki_job_stop() has it. */
@@ -72,10 +73,20 @@ LK_NODISCARD lk_status lki_launch_hosts(const lk_launch_options *options,
 /* Close-on-exec; what to do about too few descriptors is said. */
 LK_NODISCARD lk_status lki_pipe_open(int ends[2]);
 
+/* Whether another launcher has started the workers: they are no children of ours, and how they end
+ * is its affair. */
+static inline bool lki_is_foreign(const lki_job *job)
+{
+    return job->host->world > 0;
+}
+
 static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 {
     return job->roster.first + i;
 }
+
+/* How many places lki_watch() needs in job->polled. */
+#define LKI_POLLED(workers) (5 + 4 * (size_t)(workers))
 
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);

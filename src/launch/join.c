@@ -1,6 +1,7 @@
 /* join.c -- the worker's side: from the launcher's environment to a communicator.
  *
- * The only place of the library that reads the environment.
+ * The only place of the library that reads the environment, together with foreign.c for workers
+ * that somebody else's launcher has started, and agent.c for what those may be told beside that.
  *
  * Signals.  The launcher decides what a signal to the job means, so a worker that joins must not
  * die of one that was meant for all (Ctrl-C, `timeout`, systemd, a closed terminal): SIGINT is
@@ -19,11 +20,17 @@
 
 #include "base/status.h"
 #include "comm/control.h"
-#include "lockstep/launch.h"
+#include "launch/agent.h"
+
+static bool is_ours(void)
+{
+    return getenv("LOCKSTEP_CONTROL_FD") != NULL;
+}
 
 bool lk_launched(void)
 {
-    return getenv("LOCKSTEP_CONTROL_FD") != NULL;
+    lki_foreign job;
+    return is_ours() || (lki_foreign_find(&job) == LK_OK && job.by != NULL);
 }
 
 bool lk_stop_requested(const lk_comm *comm)
@@ -103,71 +110,96 @@ static void leave_signals_to_launcher(void)
 
 /* ---- Joining ----------------------------------------------------------------------------- */
 
-static lk_status join_alone(lk_comm **out)
-{
-    const char *size = getenv("WORLD_SIZE");
+/* What a launcher has left for this worker. */
+typedef struct {
+    uint32_t        rank, size;
+    int             control, socket;
+    bool            secure;
+    unsigned char   key[LK_JOB_KEY_BYTES]; /* of the job, if it is secure */
+    lk_comm_options options;
+} inheritance;
 
-    if (size != NULL && strcmp(size, "1") != 0)
-        return lk_fail(LK_EUNSUPPORTED, "WORLD_SIZE=%.20s is set, but not by lockstep run, which "
-                                        "alone can start a group in this version; use it, or "
-                                        "unset WORLD_SIZE to run alone", size);
-    return lk_comm_open_threads(out, 1, NULL);
+static lk_status read_key(inheritance *from)
+{
+    int fd = -1;
+
+    from->secure = getenv("LOCKSTEP_KEY_FD") != NULL;
+    if (!from->secure)
+        return LK_OK;
+    LK_TRY(read_descriptor(&fd, "LOCKSTEP_KEY_FD"));
+    ssize_t got = pread(fd, from->key, sizeof from->key, 0);
+    (void)close(fd);
+    return got == (ssize_t)sizeof from->key
+               ? LK_OK : lk_fail(LK_EINVAL, "LOCKSTEP_KEY_FD=%d holds no job key", fd);
 }
 
-/* Of a job on several hosts; *out are the ranks of this one. */
-static lk_status join_hosts(lk_comm **out)
+/* From our launcher, by the environment. */
+static lk_status find_ours(inheritance *from)
 {
-    unsigned char key[LK_JOB_KEY_BYTES];
-    bool          secure = getenv("LOCKSTEP_KEY_FD") != NULL;
-    lk_comm      *local  = *out;
-    int           fd     = -1;
-    lk_status     st     = secure ? read_descriptor(&fd, "LOCKSTEP_KEY_FD") : LK_OK;
+    LK_TRY(read_number(&from->size, "WORLD_SIZE", LKI_RANKS_MAX));
+    LK_TRY(read_number(&from->rank, "RANK", LKI_RANKS_MAX - 1));
+    LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    from->options.flight = getenv("LOCKSTEP_FLIGHT");
+    LK_TRY(read_descriptor(&from->control, "LOCKSTEP_CONTROL_FD"));
+    LK_TRY(read_descriptor(&from->socket, "LOCKSTEP_SOCKET_FD"));
+    if (from->rank >= from->size)
+        return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size",
+                       from->rank, from->size);
+    LK_TRY(read_key(from));
+    leave_signals_to_launcher();
+    return LK_OK;
+}
 
-    if (st == LK_OK && secure && pread(fd, key, sizeof key, 0) != (ssize_t)sizeof key)
-        st = lk_fail(LK_EINVAL, "LOCKSTEP_KEY_FD=%d holds no job key", fd);
-    if (fd >= 0)
-        (void)close(fd);
-    *out = NULL;
-    if (st == LK_OK) {
-        st = lki_comm_join_hosts(out, local, secure ? key : NULL);
-    } else {
-        lk_comm_abort(local);
-        lk_comm_free(local);
-    }
-    explicit_bzero(key, sizeof key);
-    return st;
+/* From this host's agent, which stands in for one of ours. */
+static lk_status find_foreign(inheritance *from, const lki_foreign *job)
+{
+    lki_agent_gift gift;
+
+    if (getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
+        LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    LK_TRY(lki_agent_join(&gift, job, from->options.timeout_ms));
+    from->rank    = job->rank;
+    from->size    = job->size;
+    from->control = gift.control;
+    from->socket  = gift.socket;
+    from->secure  = gift.secure;
+    memcpy(from->key, gift.key, sizeof from->key);
+    explicit_bzero(&gift, sizeof gift);
+    return LK_OK;
+}
+
+static lk_status enter(lk_comm **out, const inheritance *from)
+{
+    /* What the program starts itself has no business with them. */
+    (void)fcntl(from->control, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(from->socket, F_SETFD, FD_CLOEXEC);
+    LK_TRY(lki_comm_open_shm(out, from->control, from->rank, from->socket, &from->options));
+    (void)close(from->control);
+    uint32_t world = lki_comm_world(*out);
+    if (world == from->size && world == lk_comm_size(*out))
+        return LK_OK;
+    lk_comm *local = *out;
+    *out           = NULL;
+    if (world == from->size)
+        return lki_comm_join_hosts(out, local, from->secure ? from->key : NULL);
+    lk_comm_free(local);
+    return lk_fail(LK_EINVAL, "WORLD_SIZE=%u, but the launcher made a group of %u: something "
+                              "changed the environment", from->size, world);
 }
 
 lk_status lk_join(lk_comm **out)
 {
-    int             control = -1, socket = -1;
-    uint32_t        rank, size;
-    lk_comm_options options = {0};
+    inheritance      from = {.control = -1, .socket = -1};
+    lki_foreign job  = {.by = NULL};
 
     *out = NULL;
-    if (!lk_launched())
-        return join_alone(out);
-    LK_TRY(read_number(&size, "WORLD_SIZE", LKI_RANKS_MAX));
-    LK_TRY(read_number(&rank, "RANK", LKI_RANKS_MAX - 1));
-    LK_TRY(read_number(&options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
-    options.flight = getenv("LOCKSTEP_FLIGHT");
-    LK_TRY(read_descriptor(&control, "LOCKSTEP_CONTROL_FD"));
-    LK_TRY(read_descriptor(&socket, "LOCKSTEP_SOCKET_FD"));
-    if (rank >= size)
-        return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size", rank,
-                       size);
-
-    /* What the program starts itself has no business with them. */
-    (void)fcntl(control, F_SETFD, FD_CLOEXEC);
-    (void)fcntl(socket, F_SETFD, FD_CLOEXEC);
-    leave_signals_to_launcher();
-    LK_TRY(lki_comm_open_shm(out, control, rank, socket, &options));
-    (void)close(control);
-    uint32_t world = lki_comm_world(*out);
-    if (world == size)
-        return world == lk_comm_size(*out) ? LK_OK : join_hosts(out);
-    lk_comm_free(*out);
-    *out = NULL;
-    return lk_fail(LK_EINVAL, "WORLD_SIZE=%u, but the launcher made a group of %u: something "
-                              "changed the environment", size, world);
+    if (!is_ours())
+        LK_TRY(lki_foreign_find(&job));
+    if (!is_ours() && job.by == NULL)
+        return lk_comm_open_threads(out, 1, NULL);
+    lk_status st = is_ours() ? find_ours(&from) : find_foreign(&from, &job);
+    if (st == LK_OK)
+        st = enter(out, &from);
+    explicit_bzero(from.key, sizeof from.key);
+    return st;
 }

@@ -19,7 +19,8 @@ static void is_alone_without_a_launcher(void **state)
     assert_false(lk_stop_requested(comm));
     lk_comm_free(comm);
     (void)setenv("WORLD_SIZE", "4", 1); /* another launcher's: N lone groups would be a lie */
-    assert_int_equal(lk_join(&comm), LK_EUNSUPPORTED);
+    assert_int_equal(lk_join(&comm), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "LOCAL_RANK"));
     assert_null(comm);
     (void)unsetenv("WORLD_SIZE");
 }

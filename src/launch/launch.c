@@ -76,7 +76,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
         worker->pidfd = worker->socket = -1;
         worker->streams[0].from = worker->streams[1].from = -1;
     }
-    LK_TRY(LKI_NEW(&job->polled, 5 + 4 * (size_t)job->count, "the launcher's descriptors"));
+    LK_TRY(LKI_NEW(&job->polled, LKI_POLLED(job->count), "the launcher's descriptors"));
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
     LK_TRY(lki_signals_open(&job->signals));

@@ -35,6 +35,7 @@
 /* Places in job->polled: the signals, two sinks, the other nodes, orders, then four for each
  * worker. */
 enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_ORDERS, AT_WORKERS, PER_WORKER = 4 };
+_Static_assert(AT_WORKERS + PER_WORKER == LKI_POLLED(1), "job.h says how many");
 enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
 
 static struct pollfd *place(const lki_job *job, uint32_t i, uint32_t of)
@@ -65,9 +66,9 @@ static bool any_joined(const lki_job *job)
 }
 
 /* A pid stays its own until we reap it, so this cannot hit a stranger. */
-static void send_signal(const lki_worker *worker, int number)
+static void send_signal(const lki_job *job, const lki_worker *worker, int number)
 {
-    if (is_running(worker))
+    if (is_running(worker) && !lki_is_foreign(job))
         (void)kill(worker->pid, number);
 }
 
@@ -82,7 +83,7 @@ static void signal_everyone(lki_job *job, int number)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         job->workers[i].by_us = job->workers[i].by_us || is_running(&job->workers[i]);
-        send_signal(&job->workers[i], number);
+        send_signal(job, &job->workers[i], number);
     }
 }
 
@@ -96,7 +97,7 @@ void lki_job_fail(lki_job *job)
     for (uint32_t i = 0; i < job->count; i++)
         if (is_running(&job->workers[i]) && !has_joined(job, i)) {
             job->workers[i].by_us = true;
-            send_signal(&job->workers[i], SIGTERM);
+            send_signal(job, &job->workers[i], SIGTERM);
         }
 }
 
@@ -156,7 +157,7 @@ static void look_for_stopped(lki_job *job)
         lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
         if (view.state != LKI_RANK_FAILED && is_running(worker) && is_stopped(worker->pid)) {
             worker->was_stopped = true;
-            send_signal(worker, SIGKILL);
+            send_signal(job, worker, SIGKILL);
         }
     }
 }
@@ -166,10 +167,12 @@ static void look_for_stopped(lki_job *job)
 /* Looks how a child ended, without releasing its pid yet: what peers find under that number must
  * not change before the control memory says so.  Somebody else in this process may have reaped it,
  * with wait() for any child: then nobody can say, and that counts as a failure. */
-static bool look_how_it_ended(lki_worker *worker)
+static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
 {
     siginfo_t info = {0};
 
+    if (lki_is_foreign(job))
+        return true;
     if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
         worker->status = 1;
     else if (info.si_pid == 0)
@@ -193,6 +196,11 @@ static bool tell_the_others(lki_job *job, uint32_t i)
         (void)lki_control_ended(job->control, rank, 0, 0);
         return false;
     }
+    if (lki_is_foreign(job)) {
+        bool gone      = lki_control_vanished(job->control, rank);
+        worker->status = gone ? 1 : 0; /* or whatever else: nobody tells us */
+        return gone;
+    }
     worker->told = joined && worker->signal == 0 &&
                    lki_control_failed(job->control, &first, &error);
     if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
@@ -206,7 +214,7 @@ static void worker_ended(lki_job *job, uint32_t i)
     lki_worker   *worker = &job->workers[i];
     lki_rank_view view;
 
-    if (!look_how_it_ended(worker))
+    if (!look_how_it_ended(job, worker))
         return;
     bool failed = tell_the_others(job, i);
     (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);
@@ -243,7 +251,7 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         job->heed_at = lki_seconds() + grace_seconds(job);
         for (uint32_t i = 0; i < job->count; i++)
             if (!deaf && !has_joined(job, i))
-                send_signal(&job->workers[i], number);
+                send_signal(job, &job->workers[i], number);
     }
     if (force)
         force_end(job, number);
@@ -272,7 +280,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
 static void pass_on_signal(lki_job *job, int number)
 {
     for (uint32_t i = 0; i < job->count; i++)
-        send_signal(&job->workers[i], number);
+        send_signal(job, &job->workers[i], number);
 }
 
 static void obey(lki_job *job)

@@ -1,0 +1,431 @@
+/* agent.c -- the agent of a host whose workers another launcher has started.
+ *
+ * Worker to agent: a claim, which says who it is; agent to worker: a gift (descriptors of the
+ * control memory and of the key) or why there is none.  The connection then is the worker's socket
+ * to its launcher, like the one that our own launcher hands down.
+ *
+ * The agent is a fork of a fork, so that a program which waits for any child does not meet it.  It
+ * has nothing of the worker's open, ignores what a terminal or a launcher sends to everybody, and
+ * does with the workers what watch.c does, except ending them.
+ */
+#include "launch/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "launch/nodes.h"
+
+enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
+
+static const uint64_t claim_magic = UINT64_C(0x6d69616c632d6b6c); /* "lk-claim" */
+
+typedef struct {
+    uint64_t magic;
+    uint32_t rank, size, local_rank, local_size;
+} claim;
+
+typedef struct {
+    uint64_t  magic;
+    lk_status status;
+    bool      secure;
+    char      message[LKI_MESSAGE_BYTES];
+} gift;
+
+/* ---- The socket that they meet at -------------------------------------------------------- */
+
+/* An abstract name: nothing in a file system, gone with its owner. */
+static socklen_t name_of(struct sockaddr_un *out, const lki_foreign *job)
+{
+    *out     = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int used = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "lockstep-%016llx",
+                        (unsigned long long)job->job);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
+}
+
+/* The process at the other end if it is one of our user's, or 0. */
+static pid_t own_peer(int fd)
+{
+    struct ucred peer  = {.pid = 0};
+    socklen_t    bytes = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != getuid())
+        return 0;
+    return peer.pid;
+}
+
+static int new_socket(void)
+{
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+static lk_status listen_for_workers(int *out, const lki_foreign *job)
+{
+    struct sockaddr_un name;
+    socklen_t          bytes = name_of(&name, job);
+
+    *out = new_socket();
+    if (*out >= 0 && bind(*out, (const struct sockaddr *)&name, bytes) == 0 &&
+        listen(*out, LKI_RANKS_MAX) == 0)
+        return LK_OK;
+    int error = errno;
+    if (*out >= 0)
+        (void)close(*out);
+    *out = -1;
+    return lk_fail(LK_EIO, "cannot listen for the workers of this host: %s%s", strerror(error),
+                   error == EADDRINUSE ? "; are there two jobs with the same names, or two workers "
+                                         "with local rank 0?" : "");
+}
+
+/* ---- The agent: collecting its workers --------------------------------------------------- */
+
+static void answer(int fd, const gift *words, const int *fds)
+{
+    struct iovec part = {.iov_base = (gift *)(uintptr_t)words, .iov_len = sizeof *words};
+    union {
+        char           space[CMSG_SPACE(ANSWER_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (fds != NULL) {
+        size_t count = words->secure ? ANSWER_FDS : 1;
+        memset(&control, 0, sizeof control);
+        header.msg_control     = control.space;
+        header.msg_controllen  = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level     = SOL_SOCKET;
+        rights->cmsg_type      = SCM_RIGHTS;
+        rights->cmsg_len       = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
+    }
+    (void)!sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT); /* one that is gone is seen to be */
+}
+
+static void refuse(int fd, lk_status status, const char *why)
+{
+    gift words = {.magic = claim_magic, .status = status};
+    (void)snprintf(words.message, sizeof words.message, "%s", why);
+    answer(fd, &words, NULL);
+    (void)close(fd);
+}
+
+static bool is_claim(const claim *c, const lki_foreign *job)
+{
+    return c->magic == claim_magic && c->size == job->size && c->local_size == job->local_size
+           && c->local_rank < job->local_size;
+}
+
+/* Seats one worker.  Ranks of a host must be consecutive: that is how memory is laid out. */
+static void seat(lki_job *job, const lki_foreign *host, int fd)
+{
+    claim   c   = {.magic = 0};
+    pid_t   pid = own_peer(fd);
+    char    why[200];
+    ssize_t got = recv(fd, &c, sizeof c, 0);
+
+    if (pid == 0 || got != (ssize_t)sizeof c || !is_claim(&c, host)) {
+        refuse(fd, LK_EINVAL, "the agent of this host belongs to another job");
+        return;
+    }
+    lki_worker *worker = &job->workers[c.local_rank];
+    if (c.rank - c.local_rank != host->rank || worker->pid != 0) {
+        (void)snprintf(why, sizeof why, "rank %u has local rank %u, and the host's first rank is "
+                       "%u%s: the ranks of a host must be consecutive (mpirun --map-by slot, srun "
+                       "--distribution=block)", c.rank, c.local_rank, host->rank,
+                       worker->pid != 0 ? ", and another has that local rank" : "");
+        refuse(fd, LK_EINVAL, why);
+        return;
+    }
+    worker->pidfd = pidfd_open(pid, 0);
+    if (worker->pidfd < 0) { /* it has ended meanwhile, or cannot be watched: it will be missed */
+        (void)close(fd);
+        return;
+    }
+    worker->pid    = pid;
+    worker->socket = fd;
+    job->started++;
+}
+
+static lk_status collect(lki_job *job, const lki_foreign *host, int listener)
+{
+    uint32_t limit_ms = job->options->timeout_ms;
+    double   end      = lki_seconds() + limit_ms * 1e-3;
+
+    while (job->started < job->count) {
+        struct pollfd polled = {.fd = listener, .events = POLLIN};
+        double        left   = (end - lki_seconds()) * 1e3;
+        if (left <= 0)
+            break;
+        if (poll(&polled, 1, (int)left + 1) <= 0)
+            continue;
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0)
+            seat(job, host, fd);
+    }
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].pid == 0)
+            return lk_fail(LK_ETIMEOUT, "rank %u, with local rank %u, has not joined within %.3g s",
+                           host->rank + i, i, limit_ms * 1e-3);
+    return LK_OK;
+}
+
+/* ---- The agent: its life ----------------------------------------------------------------- */
+
+static lk_status prepare(lki_job *job)
+{
+    if (job->options->rendezvous != NULL)
+        LK_TRY(lki_nodes_meet(job));
+    LK_TRY(lki_control_create(&job->control, job->roster));
+    if (job->rendezvous != NULL)
+        LK_TRY(lki_nodes_prepare(job));
+    for (uint32_t i = 0; i < job->count; i++) {
+        uint32_t rank = lki_rank_of_worker(job, i);
+        lki_control_adopt(job->control, rank, job->workers[i].socket);
+        lki_control_started(job->control, rank, (int32_t)job->workers[i].pid);
+    }
+    return LK_OK;
+}
+
+static void answer_all(const lki_job *job, lk_status st)
+{
+    gift words = {.magic = claim_magic, .status = st, .secure = job->key_fd >= 0};
+    int  fds[] = {st == LK_OK ? lki_control_fd(job->control) : -1, job->key_fd};
+
+    if (st != LK_OK)
+        (void)snprintf(words.message, sizeof words.message, "%s", lk_error_last()->message);
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].pid != 0)
+            answer(job->workers[i].socket, &words, st == LK_OK ? fds : NULL);
+}
+
+static void serve(lki_job *job, const lki_foreign *host, int listener)
+{
+    lk_launch_result result = {.exit_code = 1};
+    lk_status        st     = collect(job, host, listener);
+
+    (void)close(listener);
+    if (st == LK_OK)
+        st = prepare(job);
+    answer_all(job, st);
+    if (st != LK_OK) {
+        lki_nodes_close(job);
+        return;
+    }
+    st              = lki_watch(job);
+    uint32_t weight = st == LK_OK ? lki_judge(job, &result) : 0;
+    if (job->rendezvous != NULL)
+        (void)(lki_nodes_finish(job, st, weight, &result) == LK_OK);
+    lki_nodes_close(job);
+}
+
+static lk_status job_open(lki_job *job, const lk_launch_options *options, const lki_host *host)
+{
+    *job = (lki_job){.options = options,
+                     .host    = host,
+                     .count   = options->workers,
+                     .roster  = lki_roster_alone(options->workers),
+                     .key_fd  = -1,
+                     .signals = {.fd = -1},
+                     .sinks   = {{.to = -1}, {.to = -1}}};
+    LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
+    for (uint32_t i = 0; i < job->count; i++) {
+        lki_worker *worker = &job->workers[i];
+        worker->pidfd = worker->socket = -1;
+        worker->streams[0].from = worker->streams[1].from = -1;
+    }
+    return LKI_NEW(&job->polled, LKI_POLLED(job->count), "the agent's descriptors");
+}
+
+/* Nothing of the worker's stays open but `listener`, which becomes descriptor 3. */
+static void leave_the_worker(int *listener)
+{
+    static const int deaf_to[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ};
+    int              nothing   = open("/dev/null", O_RDWR);
+
+    for (size_t i = 0; i < sizeof deaf_to / sizeof deaf_to[0]; i++)
+        (void)signal(deaf_to[i], SIG_IGN);
+    for (int fd = 0; fd < 3; fd++)
+        (void)dup2(nothing, fd);
+    (void)dup2(*listener, 3);
+    *listener = 3;
+    (void)close_range(4, ~0U, 0);
+    (void)fcntl(*listener, F_SETFD, FD_CLOEXEC);
+    (void)prctl(PR_SET_NAME, "lockstep-agent");
+}
+
+static _Noreturn void be_the_agent(const lki_foreign *f, const lk_launch_options *options,
+                                   int listener)
+{
+    lki_host host = {.listener = -1, .orders = -1, .world = f->size, .first = f->rank};
+    lki_job  job;
+
+    leave_the_worker(&listener);
+    if (job_open(&job, options, &host) == LK_OK)
+        serve(&job, f, listener);
+    _exit(0);
+}
+
+/* ---- The worker: starting and asking it -------------------------------------------------- */
+
+/* How the hosts meet, where there are several. */
+static lk_status plan(lk_launch_options *out, unsigned char key[LK_JOB_KEY_BYTES],
+                      const lki_foreign *f, uint32_t timeout_ms)
+{
+    const char *path = getenv("LOCKSTEP_JOB_KEY_FILE"), *insecure = getenv("LOCKSTEP_INSECURE");
+
+    *out = (lk_launch_options){.workers = f->local_size, .node = f->rank == 0 ? 0 : -1,
+                               .timeout_ms = timeout_ms};
+    if (f->local_size == f->size)
+        return LK_OK;
+    if (f->rendezvous[0] == '\0')
+        return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_RENDEZVOUS "
+                                  "to tcp://HOST:PORT with an address of rank 0's host, or "
+                                  "MASTER_ADDR and MASTER_PORT", f->by);
+    out->rendezvous = f->rendezvous;
+    out->insecure   = insecure != NULL && strcmp(insecure, "1") == 0;
+    if (out->insecure)
+        return LK_OK;
+    if (path == NULL)
+        return lk_fail(LK_EINVAL, "%s has put this job on several hosts: set LOCKSTEP_JOB_KEY_FILE "
+                                  "to a file with the job's key, which lockstep key FILE makes, or "
+                                  "LOCKSTEP_INSECURE=1 to go without", f->by);
+    out->job_key = key;
+    return lk_job_key_read(key, path);
+}
+
+static lk_status start(const lki_foreign *f, const lk_launch_options *options)
+{
+    int listener;
+
+    LK_TRY(listen_for_workers(&listener, f));
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t agent = fork();
+        if (agent == 0)
+            be_the_agent(f, options, listener);
+        _exit(agent < 0 ? errno : 0);
+    }
+    int status = 0, error = child < 0 ? errno : 0;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    (void)close(listener);
+    if (child > 0 && WIFEXITED(status))
+        error = WEXITSTATUS(status);
+    return error == 0 ? LK_OK : lk_fail(LK_ENOMEM, "cannot start the agent of this host: fork: %s",
+                                        strerror(error));
+}
+
+/* Until the worker with local rank 0 has come so far. */
+static lk_status find_agent(int *out, const lki_foreign *f, uint32_t timeout_ms)
+{
+    const struct timespec moment = {.tv_nsec = RETRY_MS * 1000000L};
+    struct sockaddr_un    name;
+    socklen_t             bytes = name_of(&name, f);
+    double                end   = lki_seconds() + timeout_ms * 1e-3;
+
+    for (;;) {
+        *out = new_socket();
+        if (*out >= 0 && connect(*out, (const struct sockaddr *)&name, bytes) == 0)
+            break;
+        int error = errno;
+        if (*out >= 0)
+            (void)close(*out);
+        *out = -1;
+        if (lki_seconds() >= end)
+            return lk_fail(LK_ETIMEOUT, "rank %u, with local rank 0, has not joined within %.3g s "
+                           "(%s)", f->rank - f->local_rank, timeout_ms * 1e-3, strerror(error));
+        (void)nanosleep(&moment, NULL);
+    }
+    if (own_peer(*out) != 0)
+        return LK_OK;
+    (void)close(*out);
+    *out = -1;
+    return lk_fail(LK_EINVAL, "another user listens where the agent of this host should");
+}
+
+/* Takes what the agent gives: words, and descriptors with them. */
+static lk_status receive(int fd, gift *words, int fds[ANSWER_FDS])
+{
+    struct iovec part = {.iov_base = words, .iov_len = sizeof *words};
+    union {
+        char           space[CMSG_SPACE(ANSWER_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+                            .msg_controllen = sizeof control.space};
+    ssize_t got;
+
+    do
+        got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof *words || words->magic != claim_magic)
+        return lk_fail(LK_EPEER, "the agent of this host has ended before the job began");
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+            memcpy(fds, CMSG_DATA(c), lki_min(c->cmsg_len - CMSG_LEN(0), ANSWER_FDS * sizeof(int)));
+    if (words->status != LK_OK) {
+        words->message[sizeof words->message - 1] = '\0';
+        return lk_fail(words->status, "%s", words->message);
+    }
+    return LK_OK;
+}
+
+static lk_status ask(lki_agent_gift *out, const lki_foreign *f)
+{
+    const claim mine  = {.magic = claim_magic, .rank = f->rank, .size = f->size,
+                         .local_rank = f->local_rank, .local_size = f->local_size};
+    gift        words = {.magic = 0};
+    int         fds[ANSWER_FDS] = {-1, -1};
+
+    if (send(out->socket, &mine, sizeof mine, MSG_NOSIGNAL) != (ssize_t)sizeof mine)
+        return lk_fail(LK_EPEER, "the agent of this host has ended: %s", strerror(errno));
+    lk_status st = receive(out->socket, &words, fds);
+    out->control = fds[0];
+    out->secure  = words.secure;
+    if (st == LK_OK && out->secure && pread(fds[1], out->key, sizeof out->key, 0)
+                                          != (ssize_t)sizeof out->key)
+        st = lk_fail(LK_EFORMAT, "the agent of this host has given no key");
+    if (fds[1] >= 0)
+        (void)close(fds[1]);
+    return st;
+}
+
+lk_status lki_agent_join(lki_agent_gift *out, const lki_foreign *f, uint32_t timeout_ms)
+{
+    lk_launch_options options;
+    unsigned char     key[LK_JOB_KEY_BYTES];
+
+    *out       = (lki_agent_gift){.control = -1, .socket = -1};
+    timeout_ms = timeout_ms != 0 ? timeout_ms : TIMEOUT_MS;
+    LK_TRY(plan(&options, key, f, timeout_ms));
+    lk_status st = f->local_rank == 0 ? start(f, &options) : LK_OK;
+    explicit_bzero(key, sizeof key);
+    if (st == LK_OK)
+        st = find_agent(&out->socket, f, timeout_ms);
+    if (st == LK_OK)
+        st = ask(out, f);
+    if (st == LK_OK)
+        return LK_OK;
+    if (out->socket >= 0)
+        (void)close(out->socket);
+    if (out->control >= 0)
+        (void)close(out->control);
+    return st;
+}

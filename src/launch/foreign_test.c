@@ -1,0 +1,212 @@
+/* foreign_test.c -- what other launchers put into the environment, and what is read from it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "launch/foreign.h"
+#include "lockstep/launch.h"
+
+static const char *const all_names[] = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "PMI_RANK",
+    "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "TF_CONFIG", "LOCKSTEP_RENDEZVOUS",
+};
+
+static int forget_all(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof all_names / sizeof all_names[0]; i++)
+        (void)unsetenv(all_names[i]);
+    return 0;
+}
+
+/* "NAME=VALUE NAME=VALUE" */
+static void set_names(const char *text)
+{
+    char copy[512], *rest = copy;
+    (void)forget_all(NULL);
+    (void)snprintf(copy, sizeof copy, "%s", text);
+    for (char *word; (word = strsep(&rest, " ")) != NULL;) {
+        char *value = strchr(word, '=');
+        *value      = '\0';
+        (void)setenv(word, value + 1, 1);
+    }
+}
+
+static const struct {
+    const char *names, *by;
+    uint32_t    rank, size, local_rank, local_size;
+    const char *rendezvous;
+} good[] = {
+    { "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=29500",
+      "torchrun", 5, 8, 1, 4, "tcp://h:29500" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=fd00::1 MASTER_PORT=1",
+      "torchrun", 0, 2, 0, 1, "tcp://[fd00::1]:1" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=h MASTER_PORT=1 "
+      "LOCKSTEP_RENDEZVOUS=tcp://g:2", "torchrun", 0, 2, 0, 1, "tcp://g:2" },
+    { "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMI_RANK=2", "mpirun of Open MPI", 2, 4, 0, 2, "" },
+    { "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", "mpiexec", 1, 2, 1, 2, "" },
+    { "PMI_RANK=5 PMI_SIZE=6 SLURM_PROCID=5 SLURM_NTASKS=6 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 "
+      "SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=1,3,2 SLURM_JOB_ID=7 SLURM_STEP_ID=0",
+      "srun", 5, 6, 1, 2, "" },
+    { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", NULL, 0, 1, 0, 1, "" },
+    { "SLURM_PROCID=0 SLURM_NTASKS=6 SLURM_LOCALID=0 SLURM_JOB_ID=7", NULL, 0, 0, 0, 0, "" },
+    { "WORLD_SIZE=1", NULL, 0, 0, 0, 0, "" },
+};
+
+static void reads_what_launchers_say(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        lki_foreign f;
+        set_names(good[i].names);
+        if (lki_foreign_find(&f) != LK_OK)
+            fail_msg("%s: %s", good[i].names, lk_error_last()->message);
+        assert_int_equal(lk_launched(), good[i].by != NULL);
+        if (good[i].by == NULL) {
+            assert_null(f.by);
+            continue;
+        }
+        assert_string_equal(f.by, good[i].by);
+        assert_int_equal(f.rank, good[i].rank);
+        assert_int_equal(f.size, good[i].size);
+        assert_int_equal(f.local_rank, good[i].local_rank);
+        assert_int_equal(f.local_size, good[i].local_size);
+        assert_string_equal(f.rendezvous, good[i].rendezvous);
+    }
+}
+
+static void refuses_what_cannot_be(void **state)
+{
+    static const char *const bad[][2] = {
+        { "WORLD_SIZE=4", "not all of RANK, LOCAL_RANK and LOCAL_WORLD_SIZE" },
+        { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=0", "not all of RANK, LOCAL_RANK" },
+        { "PMI_RANK=0 PMI_SIZE=4", "not all of PMI_RANK, MPI_LOCALRANKID" },
+        { "RANK=4 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "rank 4 of 4" },
+        { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "that cannot be" },
+        { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "that cannot be" },
+        { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=5", "that cannot be" },
+        { "RANK=x WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "RANK=x in the environment" },
+        { "RANK=1 WORLD_SIZE=9999 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "WORLD_SIZE=9999" },
+        { "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 SLURM_NODEID=3 "
+          "SLURM_STEP_TASKS_PER_NODE=3(x2)", "does not say how many tasks node 3 has" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        lki_foreign f;
+        set_names(bad[i][0]);
+        assert_int_equal(lki_foreign_find(&f), LK_EINVAL);
+        if (strstr(lk_error_last()->message, bad[i][1]) == NULL)
+            fail_msg("%s: %s", bad[i][0], lk_error_last()->message);
+        assert_false(lk_launched());
+    }
+}
+
+static void jobs_are_told_apart(void **state)
+{
+    lki_foreign a, b;
+    (void)state;
+    set_names("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1");
+    assert_int_equal(lki_foreign_find(&a), LK_OK);
+    (void)setenv("RANK", "1", 1);
+    (void)setenv("LOCAL_RANK", "1", 1);
+    assert_int_equal(lki_foreign_find(&b), LK_OK);
+    assert_true(a.job == b.job);
+    (void)setenv("MASTER_PORT", "2", 1);
+    assert_int_equal(lki_foreign_find(&b), LK_OK);
+    assert_true(a.job != b.job);
+}
+
+static void slurms_lists_are_read(void **state)
+{
+    static const struct {
+        const char *text;
+        uint32_t    node, tasks;
+    } cases[] = {
+        { "4", 0, 4 },         { "4", 1, 0 },       { "2(x3),1", 0, 2 }, { "2(x3),1", 2, 2 },
+        { "2(x3),1", 3, 1 },   { "2(x3),1", 4, 0 }, { "1,2,3", 1, 2 },   { "", 0, 0 },
+        { "x", 0, 0 },         { "2(x", 1, 0 },     { "2,", 1, 0 },      { "2(x2)(x2)", 2, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(lki_slurm_tasks(cases[i].text, cases[i].node), cases[i].tasks);
+}
+
+static void write_config(char *out, size_t bytes, const char *cluster, const char *type, int index)
+{
+    (void)snprintf(out, bytes, "{\"cluster\": %s, \"task\": {\"type\": \"%s\", \"index\": %d}}",
+                   cluster, type, index);
+}
+
+static void tf_config_is_read(void **state)
+{
+#define TWO_HOSTS "{\"chief\": [\"a:1\"], \"worker\": [\"a:2\", \"b:1\", \"b:2\", \"b:3\"], " \
+                  "\"ps\": [\"c:1\"]}"
+    static const struct {
+        const char *cluster, *type;
+        int         index;
+        uint32_t    rank, local_rank, local_size;
+    } cases[] = {
+        { TWO_HOSTS, "chief", 0, 0, 0, 2 },
+        { TWO_HOSTS, "worker", 0, 1, 1, 2 },
+        { TWO_HOSTS, "worker", 3, 4, 2, 3 },
+    };
+    static const struct {
+        const char *cluster, *type;
+        int         index;
+        const char *words;
+    } bad[] = {
+        { TWO_HOSTS, "ps", 0, "only chiefs and workers compute" },
+        { TWO_HOSTS, "worker", 4, "not in the cluster" },
+        { TWO_HOSTS, "chief", 1, "not in the cluster" },
+        { TWO_HOSTS, "worker", -1, "a type and an index" },
+        { "{\"worker\": [\"a:1\", \"b:1\", \"a:2\"]}", "worker", 0, "side by side" },
+        { "{\"worker\": [\"a\"]}", "worker", 0, "HOST:PORT" },
+        { "{\"worker\": \"a:1\"}", "worker", 0, "HOST:PORT" },
+        { "{\"worker\": [\"a:1\"]", "worker", 0, "is not JSON" },
+    };
+    char        text[512];
+    lki_foreign f;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_config(text, sizeof text, cases[i].cluster, cases[i].type, cases[i].index);
+        (void)setenv("TF_CONFIG", text, 1);
+        assert_int_equal(lki_foreign_find(&f), LK_OK);
+        assert_string_equal(f.by, "TF_CONFIG");
+        assert_int_equal(f.size, 5);
+        assert_int_equal(f.rank, cases[i].rank);
+        assert_int_equal(f.local_rank, cases[i].local_rank);
+        assert_int_equal(f.local_size, cases[i].local_size);
+        assert_string_equal(f.rendezvous, "tcp://a:1");
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        write_config(text, sizeof text, bad[i].cluster, bad[i].type, bad[i].index);
+        (void)setenv("TF_CONFIG", text, 1);
+        assert_int_equal(lki_foreign_find(&f), LK_EINVAL);
+        if (strstr(lk_error_last()->message, bad[i].words) == NULL)
+            fail_msg("%s: %s", text, lk_error_last()->message);
+    }
+    (void)setenv("TF_CONFIG", "{}", 1);
+    assert_int_equal(lki_foreign_find(&f), LK_OK);
+    assert_null(f.by);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(reads_what_launchers_say, forget_all),
+        cmocka_unit_test_setup(refuses_what_cannot_be, forget_all),
+        cmocka_unit_test_setup(jobs_are_told_apart, forget_all),
+        cmocka_unit_test_setup(slurms_lists_are_read, forget_all),
+        cmocka_unit_test_setup(tf_config_is_read, forget_all),
+    };
+    return cmocka_run_group_tests_name("launch.foreign", tests, NULL, forget_all);
+}

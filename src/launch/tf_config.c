@@ -1,0 +1,124 @@
+/* tf_config.c -- the value of TF_CONFIG, as tf.distribute has it:
+ *
+ *     {"cluster": {"chief": ["a:1"], "worker": ["a:2", "b:1"]}, "task": {"type": "worker",
+ *      "index": 0}}
+ *
+ * The chief is rank 0, the workers follow in their order.  Tasks on one host have the same host
+ * name, and stand side by side.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "comm/control.h"
+#include "launch/foreign.h"
+
+/* The tasks that compute, in the order of ranks. */
+typedef struct {
+    const char *address[LKI_RANKS_MAX];
+    uint32_t    count, chiefs;
+} tasks;
+
+static lk_status refuse(const char *why)
+{
+    return lk_fail(LK_EINVAL, "TF_CONFIG in the environment: %s", why);
+}
+
+static lk_status add_tasks(tasks *all, const json_t *cluster, const char *type)
+{
+    const json_t *list = json_object_get(cluster, type), *entry;
+    size_t        i;
+
+    if (list != NULL && !json_is_array(list))
+        return refuse("chief and worker must be lists of HOST:PORT");
+    json_array_foreach(list, i, entry) {
+        const char *address = json_string_value(entry);
+        if (address == NULL || strrchr(address, ':') == NULL)
+            return refuse("chief and worker must be lists of HOST:PORT");
+        if (all->count == LKI_RANKS_MAX)
+            return refuse("there are more workers than are possible");
+        all->address[all->count++] = address;
+    }
+    return LK_OK;
+}
+
+static bool same_host(const char *a, const char *b)
+{
+    size_t length = (size_t)(strrchr(a, ':') - a);
+    return (size_t)(strrchr(b, ':') - b) == length && memcmp(a, b, length) == 0;
+}
+
+/* Who shares the host of out->rank; its tasks must stand side by side. */
+static lk_status find_neighbours(lki_foreign *out, const tasks *all)
+{
+    uint32_t first = out->rank, end = out->rank + 1;
+
+    while (first > 0 && same_host(all->address[first - 1], all->address[out->rank]))
+        first--;
+    while (end < all->count && same_host(all->address[end], all->address[out->rank]))
+        end++;
+    for (uint32_t i = 0; i < all->count; i++)
+        if ((i < first || i >= end) && same_host(all->address[i], all->address[out->rank]))
+            return refuse("the tasks of one host must stand side by side");
+    out->local_rank = out->rank - first;
+    out->local_size = end - first;
+    return LK_OK;
+}
+
+static lk_status read_task(lki_foreign *out, const tasks *all, const json_t *task)
+{
+    const char   *type  = json_string_value(json_object_get(task, "type"));
+    const json_t *place = json_object_get(task, "index");
+    json_int_t    index = json_integer_value(place);
+    bool          chief = type != NULL && strcmp(type, "chief") == 0;
+
+    if (type == NULL || !json_is_integer(place) || index < 0)
+        return refuse("task must have a type and an index");
+    if (!chief && strcmp(type, "worker") != 0)
+        return refuse("only chiefs and workers compute; this is another task");
+    if (index >= (json_int_t)(chief ? all->chiefs : all->count - all->chiefs))
+        return refuse("the task is not in the cluster");
+    out->rank = (uint32_t)index + (chief ? 0 : all->chiefs);
+    return LK_OK;
+}
+
+static lk_status read_root(lki_foreign *out, const json_t *root)
+{
+    const json_t *cluster = json_object_get(root, "cluster");
+    tasks         all     = { .count = 0 };
+
+    if (!json_is_object(cluster))
+        return LK_OK; /* a task by itself: no job of several */
+    LK_TRY(add_tasks(&all, cluster, "chief"));
+    all.chiefs = all.count;
+    LK_TRY(add_tasks(&all, cluster, "worker"));
+    LK_TRY(read_task(out, &all, json_object_get(root, "task")));
+    LK_TRY(find_neighbours(out, &all));
+    out->by   = "TF_CONFIG";
+    out->size = all.count;
+    if (strlen(all.address[0]) + sizeof "tcp://" > sizeof out->rendezvous)
+        return refuse("an address is too long");
+    (void)snprintf(out->rendezvous, sizeof out->rendezvous, "tcp://%s", all.address[0]);
+    char *text = json_dumps(cluster, JSON_SORT_KEYS | JSON_COMPACT);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "no memory for TF_CONFIG");
+    const uint64_t words[2] = { lki_xxh3(text, strlen(text)), getuid() };
+    out->job                = lki_xxh3(words, sizeof words);
+    free(text);
+    return LK_OK;
+}
+
+lk_status lki_tf_config_read(lki_foreign *out, const char *json)
+{
+    json_error_t error;
+    json_t      *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+
+    if (root == NULL)
+        return lk_fail(LK_EINVAL, "TF_CONFIG in the environment is not JSON: %.100s", error.text);
+    lk_status st = read_root(out, root);
+    json_decref(root);
+    return st;
+}

@@ -1,0 +1,209 @@
+/* foreign_test.c -- training that another launcher has started: mpirun, mpiexec, names set by hand.
+ *
+ * Goal:   the bits of one worker, on one host and on two; a worker that dies is named by the
+ *         others; what does not fit is refused by all; no agent is left behind.
+ * Method: the processes are a shell's children with the names that a launcher would set; two hosts
+ *         are two agents on this one, which a name of the launcher's makes two jobs of.  The real
+ *         launchers run where they are installed.
+ */
+#include <dirent.h>
+
+#include "hosts/nodes.h"
+
+#define MLP                                                                                      \
+    "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
+    "--hidden 8 --global-batch 12 --micro-batch 2 --momentum 0.9 --lr 0.05 --quiet "
+
+static char wanted[65];
+
+static int weights_of_one_worker(void **state)
+{
+    static command_result r;
+    if (make_folder_with_key(state) != 0)
+        return 1;
+    run_command(&r, *state, MLP "--steps 20 --workers 1 --strategy single");
+    read_weights(&r, wanted);
+    return 0;
+}
+
+/* Agents of this test's jobs; they end a moment after their workers. */
+static uint32_t count_agents(void)
+{
+    DIR     *proc  = opendir("/proc");
+    uint32_t count = 0;
+    for (const struct dirent *entry; (entry = readdir(proc)) != NULL;) {
+        char path[300], name[32] = "", target[256];
+        (void)snprintf(path, sizeof path, "/proc/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        (void)!fgets(name, sizeof name, file);
+        (void)fclose(file);
+        (void)snprintf(path, sizeof path, "/proc/%s/exe", entry->d_name);
+        ssize_t bytes = readlink(path, target, sizeof target - 1);
+        target[bytes > 0 ? bytes : 0] = '\0';
+        count += strcmp(name, "lockstep-agent\n") == 0 && strcmp(target, LK_TEST_COMMAND) == 0;
+    }
+    (void)closedir(proc);
+    return count;
+}
+
+static void no_agent_is_left(void)
+{
+    for (double since = seconds_now(); count_agents() > 0; nap())
+        if (seconds_now() - since > LIMIT_SECONDS)
+            fail_msg("%u agents are left", count_agents());
+}
+
+/* A loop of shell over ranks 0 to n-1; each process's output goes to files of its own.  $r is the
+ * rank.  The status is that of the last that failed. */
+static void loop(command_result *r, const char *folder, uint32_t n, const char *names,
+                 const char *arguments)
+{
+    char line[2000];
+    (void)snprintf(line, sizeof line,
+                   "st=0; for r in $(seq 0 %u); do %s timeout 60 %s %s >out.$r 2>err.$r & pids="
+                   "\"$pids $!\"; done; for p in $pids; do wait $p || st=$?; done; cat out.*; "
+                   "cat err.* >&2; (exit $st)", n - 1, names, LK_TEST_COMMAND, arguments);
+    (void)run_shell(r, folder, line);
+}
+
+static void assert_weights(const command_result *r)
+{
+    char got[65];
+    if (r->status != 0)
+        fail_msg("status %d: %s", r->status, r->err);
+    read_weights(r, got);
+    assert_string_equal(got, wanted);
+    no_agent_is_left();
+}
+
+/* ---- By hand ----------------------------------------------------------------------------- */
+
+#define TORCH                                                                                    \
+    "RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
+#define MPICH "PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=3 "
+#define SLURM                                                                                    \
+    "SLURM_PROCID=$r SLURM_STEP_NUM_TASKS=3 SLURM_LOCALID=$r SLURM_STEP_TASKS_PER_NODE=3 "       \
+    "SLURM_NODEID=0 SLURM_JOB_ID=7 SLURM_STEP_ID=$$ "
+#define TF                                                                                       \
+    "TF_CONFIG='{\"cluster\":{\"worker\":[\"h:1\",\"h:2\",\"h:3\"]},"                             \
+    "\"task\":{\"type\":\"worker\",\"index\":'$r'}}' "
+
+static void names_set_by_hand(void **state)
+{
+    static const char *const names[] = { TORCH, MPICH, SLURM, TF };
+    static command_result    r;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        loop(&r, *state, 3, names[i], MLP "--steps 20");
+        assert_weights(&r);
+    }
+}
+
+/* Ranks 0 and 1 on one "host", 2 and 3 on another. */
+#define TWO_HOSTS                                                                                \
+    "TORCHELASTIC_RUN_ID=host$((r/2)) RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r%%2)) "                \
+    "LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%u "
+
+static void two_hosts(command_result *r, const char *folder, const char *more,
+                      const char *arguments)
+{
+    char names[512], base[256];
+    (void)snprintf(base, sizeof base, TWO_HOSTS, free_port());
+    (void)snprintf(names, sizeof names, "%s %s", base, more);
+    loop(r, folder, 4, names, arguments);
+}
+
+static void two_hosts_by_hand(void **state)
+{
+    static command_result r;
+    two_hosts(&r, *state, "LOCKSTEP_JOB_KEY_FILE=key", MLP "--steps 20");
+    assert_weights(&r);
+    two_hosts(&r, *state, "LOCKSTEP_INSECURE=1", MLP "--steps 20");
+    assert_weights(&r);
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    static command_result r;
+    two_hosts(&r, *state, "", MLP "--steps 20");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "set LOCKSTEP_JOB_KEY_FILE to a file with the job's key");
+    two_hosts(&r, *state, "LOCKSTEP_JOB_KEY_FILE=key LOCAL_RANK=$((r/2)) TORCHELASTIC_RUN_ID=host"
+                          "$((r%2)) LOCKSTEP_TIMEOUT_MS=1000", MLP "--steps 20"); /* round robin */
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "the ranks of a host must be consecutive");
+    loop(&r, *state, 2, TORCH "LOCKSTEP_TIMEOUT_MS=1000", MLP "--steps 20"); /* one is absent */
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "rank 2, with local rank 2, has not joined within 1 s");
+    no_agent_is_left();
+}
+
+/* Rank 2 is killed in the middle of a run; all others say so, on its host and on the other. */
+static void a_death_is_named(void **state)
+{
+    static command_result r;
+    char                  line[2500], names[256];
+    (void)snprintf(names, sizeof names, TWO_HOSTS, free_port());
+    (void)snprintf(line, sizeof line,
+                   "mkfifo pipe; for r in 0 1 2 3; do %s LOCKSTEP_JOB_KEY_FILE=key %s " MLP
+                   "--steps 1000000 --log pipe >out.$r 2>err.$r & eval p$r=$!; done; "
+                   "head -n 5 pipe >/dev/null; kill -9 $p2; cat pipe >/dev/null & "
+                   "for p in $p0 $p1 $p3; do wait $p; echo $?; done; wait $p2; "
+                   "kill $! 2>/dev/null; cat err.0 err.1 err.3 >&2", names, LK_TEST_COMMAND);
+    (void)run_shell(&r, *state, line);
+    assert_string_equal(r.out, "1\n1\n1\n");
+    uint32_t said = 0;
+    for (const char *at = r.err; (at = strstr(at, "rank 2 (host ")) != NULL; at++)
+        said++;
+    if (said < 3)
+        fail_msg("not all name rank 2: %s", r.err);
+    no_agent_is_left();
+}
+
+/* ---- The real ones ----------------------------------------------------------------------- */
+
+static void runs_under(void **state, const char *program, const char *options)
+{
+    static command_result r;
+    char                  line[1500];
+    (void)snprintf(line, sizeof line, "command -v %s", program);
+    (void)run_shell(&r, *state, line);
+    if (r.status != 0) {
+        print_message("%s is not installed\n", program);
+        skip();
+    }
+    for (int n = 1; n <= 3; n += 2) {
+        (void)snprintf(line, sizeof line, "timeout 60 %s %s -n %d %s " MLP "--steps 20 %s", program,
+                       options, n, LK_TEST_COMMAND, n == 1 ? "--workers 1" : "");
+        (void)run_shell(&r, *state, line);
+        assert_weights(&r);
+    }
+}
+
+static void open_mpi(void **state)
+{
+    runs_under(state, "mpirun.openmpi", "--allow-run-as-root --oversubscribe");
+}
+
+static void mpich(void **state)
+{
+    runs_under(state, "mpirun.mpich", "");
+}
+
+static void slurm(void **state)
+{
+    runs_under(state, "srun", "--overlap");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_set_by_hand), cmocka_unit_test(two_hosts_by_hand),
+        cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(a_death_is_named),
+        cmocka_unit_test(open_mpi),          cmocka_unit_test(mpich),
+        cmocka_unit_test(slurm),
+    };
+    return cmocka_run_group_tests_name("hosts.foreign", tests, weights_of_one_worker,
+                                       remove_folder);
+}
