@@ -51,8 +51,10 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
                                                    const lk_comm_options *options);
 
-/* Leaves the group.  NULL is allowed.  Never fails, never waits for peers.  Communicators made
- * from this one stay usable, and so do the arenas of this one for them. */
+/* Leaves the group.  NULL is allowed.  Never fails.  On one host it waits for nobody; the last one
+ * of a rank over several sees off what was written, for 7 s at most (under MPI it waits for the
+ * others: lk_comm_open_mpi()).  Communicators made from this one stay usable, and so do the arenas
+ * of this one for them. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
