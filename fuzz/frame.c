@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "comm/crc32c.h"
-#include "comm/frame.h"
+#include "comm/wire/crc32c.h"
+#include "comm/wire/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

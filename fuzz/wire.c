@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "comm/crc32c.h"
+#include "comm/wire/crc32c.h"
 #include "comm/transport/sim.h"
-#include "comm/wire_inside.h"
+#include "comm/wire/inside.h"
 
 enum { LARGE = 300000, FRAMES = 64, EAGER_KEPT = 24 };
 

@@ -9,7 +9,7 @@
  * The kernel would rather kill a process than refuse it a page of shared memory; so the amount
  * is first compared with what the machine and the control group say is available.
  */
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 #include <errno.h>
 #include <fcntl.h>

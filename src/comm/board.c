@@ -1,5 +1,5 @@
 /* board.c -- the control memory: its layout, and a reader's view of a rank's record. */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -123,7 +123,7 @@ uint64_t lki_print_bytes(lki_print print)
     return bytes;
 }
 
-/* " by ring" where an algorithm was asked for by name (span.c). */
+/* " by ring" where an algorithm was asked for by name (span/span.c). */
 static void method_text(char *out, size_t bytes, uint64_t number)
 {
     uint64_t i = 1;

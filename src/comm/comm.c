@@ -12,8 +12,8 @@
 
 #include "base/memory.h"
 #include "comm/flight.h"
-#include "comm/span.h"
-#include "comm/task.h"
+#include "comm/span/span.h"
+#include "comm/span/task.h"
 
 enum { TIMEOUT_MS = 30000, SPINS = 50 };
 

@@ -151,7 +151,7 @@ LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t
 
 bool lki_comm_stop_requested(const lk_comm *comm);
 
-/* ---- For the worker of a job on several hosts (introduce.c) -------------------------------- */
+/* ---- For the worker of a job on several hosts (span/introduce.c) --------------------------- */
 
 /* How many ranks the job has, on all hosts. */
 uint32_t lki_comm_world(const lk_comm *comm);

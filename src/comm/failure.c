@@ -9,7 +9,7 @@
  * state that the kernel reports, the step and phase it noted and the operation it last started.
  */
 #include "comm/flight.h"
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -33,7 +33,7 @@
 
 #include "base/status.h"
 #include "comm/control.h"
-#include "comm/cost.h"
+#include "comm/algorithm/cost.h"
 #include "device/reduce.h"
 
 enum {
@@ -225,8 +225,8 @@ struct lk_comm {
     unsigned char   *seats;       /* of all ranks, seat_bytes each */
     size_t           seat_bytes;
     lki_self        *self;
-    struct lki_span *span;        /* NULL: all ranks are on this host (span.h) */
-    const struct lki_print *alias; /* what is started here is called so (relay.c); NULL */
+    struct lki_span *span;        /* NULL: all ranks are on this host (span/span.h) */
+    const struct lki_print *alias; /* what is started here is called so (span/relay.c); NULL */
     lk_comm         *parent;      /* NULL: this is the first */
     uint32_t         users;       /* its owner, until it is freed, and its children */
     uint32_t         level;       /* 0 = the first, 1 = its children ... */

@@ -3,7 +3,7 @@
 #ifndef LKI_COMM_HOSTED_H
 #define LKI_COMM_HOSTED_H
 
-#include "comm/span.h"
+#include "comm/span/span.h"
 #include "comm/transport/sim.h"
 #include "comm/world.h"
 

@@ -4,7 +4,7 @@
  * ranks there are `streams` streams in each direction.  A stream belongs to its writer, who opens
  * it by the first write (so there is no mesh to build at the start), and is read by the other
  * side.  Within a stream bytes arrive in order and once, or the stream breaks; between streams
- * nothing is promised.  Messages, their matching and their deadlines lie above it (wire.h).
+ * nothing is promised.  Messages, their matching and their deadlines lie above it (wire/wire.h).
  *
  * Entries: tcp (plain, and TLS with the job's key), mpi (by a module that is loaded), sim (all
  * ranks in one process, seeded order, a clock of its own), chaos (in front of another one: delays,

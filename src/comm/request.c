@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 #include "comm/flight.h"
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 /* ---- The list ---------------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@
 #define LKI_COMM_REQUEST_H
 
 #include "comm/group.h"
-#include "comm/parcel.h"
+#include "comm/wire/parcel.h"
 #include "comm/slot.h"
 
 typedef enum { LKI_LANE_NONE, LKI_LANE_STAGES, LKI_LANE_MAIL } lki_lane;

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 /* The slot that `seq` will use must have been retired by all.  The lowest of their counters is
  * remembered, so that this costs something once in a turn of the ring only. */

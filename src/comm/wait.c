@@ -16,7 +16,7 @@
  * itself does not count: after Ctrl-Z and fg nobody is late.  A longer deadline than that of the
  * group's opening (lk_comm_set_timeout) is for peers that work; one that is stopped does not.
  */
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -16,7 +16,7 @@
  *          communication operations in MPICH" (IJHPCA 19, 2005), section 4.4, with all pairs at
  * once and the order of the sum fixed.
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static uint32_t next(const lki_problem *p, uint32_t i)
 {

@@ -10,7 +10,7 @@
  * Source:  Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (International
  *          Journal of Parallel Programming 17, 1988).
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static void build(const lki_problem *p, lki_schedule *s)
 {

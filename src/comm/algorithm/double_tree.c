@@ -27,7 +27,7 @@
  *          trees are in-order and would add a rank's own elements between two sums, so these are
  *          others.
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 #include "device/reduce.h"
 
 /* One of the two trees. */

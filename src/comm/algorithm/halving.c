@@ -22,7 +22,7 @@
  *          number of processors in message-passing parallel systems" (EuroPVM/MPI 2004): binary
  *          blocks.
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 enum { BLOCKS_MAX = 32 };
 

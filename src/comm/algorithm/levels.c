@@ -6,7 +6,7 @@
  *      reduce_scatter   as its first two thirds;  all_gather: as its last two, backwards
  *      broadcast        from root to a rank of each host | to all on each host
  *
- * No schedule of messages: relay.c does it by operations of smaller groups, each of which takes
+ * No schedule of messages: span/relay.c does it by operations of smaller groups, each taking
  * the algorithm that is cheapest there.
  *
  * Cost:    for H hosts of L ranks a host sends 2 (H-1)/H n bytes of an all_reduce in all, as if it
@@ -17,7 +17,7 @@
  * "Exploiting hierarchy in parallel computer networks to optimize collective operation performance"
  * (IPDPS 2000).
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static bool can(const lki_problem *p)
 {

@@ -15,7 +15,7 @@
  * Source:  Thakur, Rabenseifner, Gropp (IJHPCA 19, 2005), section 4.3.
  */
 #include "base/memory.h"
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static uint32_t next(const lki_problem *p, uint32_t i)
 {

@@ -6,7 +6,7 @@
  * Order:   nothing is computed.
  * Memory:  none.
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static void build(const lki_problem *p, lki_schedule *s)
 {

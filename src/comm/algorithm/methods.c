@@ -1,5 +1,5 @@
 /* methods.c -- all algorithms, in the order in which lists name them. */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 const lki_method *const lki_methods[] = {
     &lki_method_direct,        &lki_method_linear,  &lki_method_tree,

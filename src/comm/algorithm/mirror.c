@@ -7,7 +7,7 @@
  * Order:   nothing is computed.
  * Memory:  none.
  */
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 /* Who takes the part of `rank` on `host`. */
 static uint32_t taker(const lki_span *span, uint32_t rank, uint32_t host)

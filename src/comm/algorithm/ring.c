@@ -17,7 +17,7 @@
  * Source:  Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
  *          workstations" (JPDC 69, 2009).
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static uint32_t before(const lki_problem *p, uint32_t k)
 {

@@ -18,7 +18,7 @@
  * Source:  Thakur, Rabenseifner, Gropp (IJHPCA 19, 2005), sections 4.2, 4.5; the edges are those of
  * van de Geijn's minimum spanning tree.
  */
-#include "comm/schedule.h"
+#include "comm/algorithm/schedule.h"
 
 static uint32_t height(uint32_t size)
 {

@@ -19,7 +19,7 @@
 
 #include "base/memory.h"
 #include "comm/coll/move.h"
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 static size_t mail_bytes(const lk_comm *comm)
 {

@@ -17,7 +17,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/move.h"
-#include "comm/span.h"
+#include "comm/span/span.h"
 
 typedef struct {
     uint32_t color, key;

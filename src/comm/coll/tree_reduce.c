@@ -8,7 +8,7 @@
  *      V = 8 on three ranks:   r0: [0,2) [2,1)   r1: [3,1) [4,2)   r2: [6,2)
  *      ((g0+g1) + (g2 + g3)) + ((g4+g5) + (g6+g7))    inner sums that a rank holds are done
  *
- * Over several hosts the ranks of each tell each other the same, and forest.c goes on from there.
+ * Over several hosts the ranks of each tell each other the same, then span/forest.c goes on.
  *
  * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
  *          each rank; nothing else moves.
@@ -19,8 +19,8 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "comm/forest.h"
-#include "comm/span.h"
+#include "comm/span/forest.h"
+#include "comm/span/span.h"
 
 /* A node as the others need to know it. */
 typedef struct {

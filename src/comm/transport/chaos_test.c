@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "comm/simulated.h"
-#include "comm/wire_inside.h"
+#include "comm/span/simulated.h"
+#include "comm/wire/inside.h"
 
 enum { ROUNDS = 4 };
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "comm/simulated.h"
+#include "comm/span/simulated.h"
 
 enum { PIPE_BYTES = 1000 };
 

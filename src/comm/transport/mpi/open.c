@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "comm/span.h"
+#include "comm/span/span.h"
 #include "comm/transport/mpi/link.h"
 
 /* What every rank tells all before the first message. */

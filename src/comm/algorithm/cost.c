@@ -1,0 +1,228 @@
+/* cost.c -- which algorithm: the cheapest that may be taken, by a model of four constants.
+ *
+ *      time = rounds * alpha + messages * omega + bytes sent * beta + bytes combined * gamma
+ *
+ * Ranks of one host share its network: what they send to other hosts counts for all of them.
+ *
+ * An algorithm says how many it takes of each (lki_work), for its busiest rank.  What is sent in
+ * segments overlaps with what is combined, so this is more than it takes; but it is more for all of
+ * them.  All ranks must choose alike, so nothing goes in that they do not share: the problem, the
+ * constants (rank 0's) and the options.
+ *
+ * An algorithm that is not exact is never chosen for a reduction; it may be asked for by name, and
+ * then the name goes into the fingerprint of its operations.
+ */
+#include "comm/algorithm/cost.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/algorithm/schedule.h"
+
+/* A network of 10 Gbit/s, kernel included; one core that sums. */
+static const lki_model assumed = { 40e-6, 4e-6, 1e-9, 0.15e-9 };
+
+/* ---- Asking for one by name -------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    lki_op_kind kind, uneven;
+    bool        divided;
+} op_row;
+
+static const op_row rows[] = {
+    { "barrier", LKI_OP_BARRIER, LKI_OP_BARRIER, false },
+    { "broadcast", LKI_OP_BROADCAST, LKI_OP_BROADCAST, false },
+    { "all_gather", LKI_OP_ALL_GATHER, LKI_OP_ALL_GATHER_V, true },
+    { "gather", LKI_OP_GATHER, LKI_OP_GATHER, true },
+    { "scatter", LKI_OP_SCATTER, LKI_OP_SCATTER, true },
+    { "all_to_all", LKI_OP_ALL_TO_ALL, LKI_OP_ALL_TO_ALL_V, true },
+    { "reduce", LKI_OP_REDUCE, LKI_OP_REDUCE, false },
+    { "all_reduce", LKI_OP_ALL_REDUCE, LKI_OP_ALL_REDUCE, false },
+    { "reduce_scatter", LKI_OP_REDUCE_SCATTER, LKI_OP_REDUCE_SCATTER_V, true },
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+_Static_assert((int)LKI_OP_MESSAGE < (int)LKI_TUNING_OPS, "every operation has a place");
+
+static bool is(const char *name, const char *text, size_t length)
+{
+    return strlen(name) == length && memcmp(name, text, length) == 0;
+}
+
+static bool can(const lki_method *method, lki_op_kind kind)
+{
+    const lki_problem some = { .kind = kind, .size = 4, .each = 2, .dtype = LK_F32, .width = 4,
+                               .bytes = 4, .window = 4 };
+    return method->can(&some);
+}
+
+/* One "operation:algorithm" of `length` characters. */
+static lk_status force(lki_tuning *t, const char *text, size_t length)
+{
+    const char *colon  = memchr(text, ':', length);
+    size_t      before = colon == NULL ? length : (size_t)(colon - text), row = 0, method = 0;
+
+    while (row < ROWS && !is(rows[row].name, text, before))
+        row++;
+    if (colon == NULL || row == ROWS)
+        return lk_fail(LK_EINVAL, "algorithms: \"%.*s\" should be OPERATION:ALGORITHM, such as "
+                       "all_reduce:halving", (int)lki_min(length, 100), text);
+    size_t after = length - before - 1;
+    while (lki_methods[method] != NULL && !is(lki_methods[method]->name, colon + 1, after))
+        method++;
+    if (lki_methods[method] == NULL || !can(lki_methods[method], rows[row].kind)) {
+        char   names[160] = "";
+        size_t used       = 0;
+        for (size_t k = 0; lki_methods[k] != NULL; k++)
+            if (can(lki_methods[k], rows[row].kind) && used < sizeof names - 24)
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                         used == 0 ? "" : ", ", lki_methods[k]->name);
+        return lk_fail(LK_EINVAL, "algorithms: %s has no \"%.*s\", but %s", rows[row].name,
+                       (int)lki_min(after, 100), colon + 1, names);
+    }
+    t->forced[rows[row].kind] = t->forced[rows[row].uneven] = lki_methods[method];
+    return LK_OK;
+}
+
+lk_status lki_tuning_force(lki_tuning *tuning, const char *text)
+{
+    lki_tuning next = *tuning;
+
+    memset(next.forced, 0, sizeof next.forced);
+    while (text != NULL && *text != '\0') {
+        size_t length = strcspn(text, ",");
+        LK_TRY(force(&next, text, length));
+        text += length + (text[length] == ',');
+    }
+    *tuning = next;
+    return LK_OK;
+}
+
+lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint32_t rank)
+{
+    *out = (lki_tuning){ .model     = assumed,
+                         .of_a_file = options != NULL && options->tuning != NULL };
+    if (options == NULL)
+        return lki_tuning_force(out, NULL);
+    LK_TRY(lki_tuning_force(out, options->algorithms));
+    return out->of_a_file && rank == 0 ? lki_model_read(&out->model, options->tuning) : LK_OK;
+}
+
+lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name)
+{
+    for (size_t row = 0; row < ROWS; row++)
+        if (strcmp(rows[row].name, name) == 0) {
+            *kind    = rows[row].kind;
+            *divided = rows[row].divided;
+            return LK_OK;
+        }
+    return lk_fail(LK_EINVAL, "%.100s is no operation that has algorithms", name);
+}
+
+/* ---- Choosing ---------------------------------------------------------------------------- */
+
+bool lki_tuning_sums(uint32_t kind)
+{
+    return kind == LKI_OP_ALL_REDUCE || kind == LKI_OP_REDUCE || kind == LKI_OP_REDUCE_SCATTER ||
+           kind == LKI_OP_REDUCE_SCATTER_V;
+}
+
+double lki_tuning_seconds(const lki_tuning *tuning, const lki_method *method,
+                          const lki_problem *problem)
+{
+    const lki_model *m = &tuning->model;
+    lki_work         w = method->work(problem);
+    double           each = problem->each, size = problem->size;
+    double           share = each > 1 && size > each ? each * (size - each) / (size - 1) : 1;
+    return w.rounds * m->alpha + w.messages * m->omega + w.bytes * share * m->beta +
+           w.combined * m->gamma;
+}
+
+const lki_method *lki_tuning_choose(const lki_tuning *tuning, const lki_problem *problem)
+{
+    const lki_method *best  = tuning->forced[problem->kind];
+    double            least = 0;
+
+    if (best != NULL && best->can(problem))
+        return best;
+    best = NULL;
+    for (size_t i = 0; lki_methods[i] != NULL; i++) {
+        const lki_method *method = lki_methods[i];
+        if (!method->can(problem) || (!method->exact && lki_tuning_sums(problem->kind)))
+            continue;
+        double seconds = lki_tuning_seconds(tuning, method, problem);
+        if (best == NULL || seconds < least) {
+            best  = method;
+            least = seconds;
+        }
+    }
+    LK_ASSERT(best != NULL);
+    return best;
+}
+
+/* ---- Files of constants ------------------------------------------------------------------ */
+
+static const char *const names[4] = { "alpha", "omega", "beta", "gamma" };
+
+static double *constant(lki_model *m, size_t i)
+{
+    double *const constants[4] = { &m->alpha, &m->omega, &m->beta, &m->gamma };
+    return constants[i];
+}
+
+static lk_status read_line(lki_model *out, const char *line, const char *path, unsigned number)
+{
+    char *end;
+
+    for (size_t i = 0; i < 4; i++) {
+        size_t length = strlen(names[i]);
+        if (strncmp(line, names[i], length) != 0 || line[length] != ' ')
+            continue;
+        double value = strtod(line + length, &end);
+        if (end == line + length || (*end != '\n' && *end != '\0') || !(value > 0 && value < 10))
+            break;
+        *constant(out, i) = value;
+        return LK_OK;
+    }
+    return lk_fail(LK_EFORMAT, "%s:%u: expected alpha, omega, beta or gamma and its seconds", path,
+                   number);
+}
+
+lk_status lki_model_read(lki_model *out, const char *path)
+{
+    char      line[200];
+    unsigned  number = 0;
+    lk_status st     = LK_OK;
+    FILE     *file   = fopen(path, "re");
+
+    *out = assumed;
+    if (file == NULL)
+        return lk_fail(LK_EIO, "tuning file %s: %s", path, strerror(errno));
+    while (st == LK_OK && fgets(line, sizeof line, file) != NULL) {
+        number++;
+        if (line[0] != '#' && line[0] != '\n')
+            st = read_line(out, line, path, number);
+    }
+    (void)fclose(file);
+    return st;
+}
+
+lk_status lki_model_write(const lki_model *model, const char *path)
+{
+    lki_model copy = *model;
+    FILE     *file = fopen(path, "we");
+
+    if (file == NULL)
+        return lk_fail(LK_EIO, "tuning file %s: %s", path, strerror(errno));
+    bool good = fputs("# seconds: a message, one more at once, a byte sent, a byte summed\n", file)
+                >= 0;
+    for (size_t i = 0; i < 4; i++)
+        good = fprintf(file, "%s %.4g\n", names[i], *constant(&copy, i)) > 0 && good;
+    if (fclose(file) != 0 || !good)
+        return lk_fail(LK_EIO, "tuning file %s cannot be written: %s", path, strerror(errno));
+    return LK_OK;
+}

@@ -1,0 +1,77 @@
+/* calls.c -- what on one host is done with slots and seats, over several of them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/coll/reduction.h"
+#include "comm/span/span.h"
+
+/* ---- Comparing outcomes ------------------------------------------------------------------ */
+
+/* The lowest rank that failed, UINT32_MAX if none; on all. */
+static lk_status lowest_failure(lk_comm *comm, bool failed, uint32_t *lowest)
+{
+    lk_request r = {
+        .comm     = comm,
+        .op.print = lki_print_make(LKI_OP_AGREE, LK_F32, 0, 0),
+        .send     = (const unsigned char *)lowest,
+        .recv     = (unsigned char *)lowest,
+        .root     = LKI_ALL_RANKS,
+        .reduce   = { .dtype = LK_U32, .op = LK_MIN, .count = 1, .width = sizeof *lowest },
+    };
+
+    *lowest = failed ? comm->rank : UINT32_MAX;
+    lki_all_reduce_init(&r);
+    return lki_request_run(&r);
+}
+
+lk_status lki_span_agree(lk_comm *comm, lk_status mine)
+{
+    lk_error told = *lk_error_last(); /* of `mine`, before anything below fails */
+    uint32_t lowest;
+
+    LK_TRY(lowest_failure(comm, mine != LK_OK, &lowest));
+    if (lowest == UINT32_MAX)
+        return LK_OK;
+    told.where = NULL;
+    LK_TRY(lk_broadcast(comm, &told, sizeof told, lowest));
+    return lk_fail(told.status, "rank %u: %.400s", lowest, told.message);
+}
+
+/* ---- Arenas ------------------------------------------------------------------------------ */
+
+static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
+{
+    lk_request r = { .comm = comm, .op.print = lki_print_make(LKI_OP_ARENA, LK_U8, 0, bytes) };
+
+    r.op.print.hash = lki_xxh3(name, strlen(name));
+    r.how           = &lki_move;
+    return lki_request_run(&r);
+}
+
+lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes)
+{
+    *out = NULL;
+    LK_TRY(meet(comm, name, bytes));
+    lk_status st = lki_span_agree(comm, lk_comm_arena(out, comm->span->local, name, bytes));
+    if (st != LK_OK)
+        *out = NULL;
+    return st;
+}
+
+/* Straight from arena to arena.  Nobody looks at what came before all ranks of a host are done. */
+lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
+{
+    const uint64_t where[2] = { arena->index, offset };
+    unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
+    lk_request     r        = { .comm = comm, .how = &lki_move, .send = shared, .recv = shared };
+
+    LK_TRY(LKI_NEW(&r.offsets, (size_t)comm->size + 1, "pieces of an arena"));
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        r.offsets[rank + 1] = r.offsets[rank] + bytes[rank];
+    r.op.print      = lki_print_make(LKI_OP_MIRROR, LK_U8, 0, r.offsets[comm->size]);
+    r.op.print.hash = lki_xxh3(bytes, comm->size * sizeof *bytes) ^ lki_xxh3(where, sizeof where);
+    LK_TRY(lki_request_run(&r));
+    return lk_barrier(comm->span->local);
+}

@@ -1,0 +1,443 @@
+/* forest.c -- the canonical tree over virtual workers, summed by hosts that hold parts of it.
+ *
+ * Every host has an owner for every slice.  The nodes that a host's ranks hold lie in its memory,
+ * so each owner can evaluate, of its slices, whatever the host has all leaves of: its branches,
+ * the largest such nodes.
+ *
+ *      V = 8, hosts A and B      A: [0,4) [4,5)     B: [5,6) [6,8)      ((A A) + ((A B) + B))
+ *
+ *      gathering   the ranks of a host tell each other where their nodes lie (shared memory)
+ *      sets        owners of the same slices tell each other which leaves their hosts have
+ *      pieces      each slice is cut into pieces, and these into as many parts as there are hosts:
+ *                  owners send their branches of part k to that of host k, which evaluates the tree
+ *                  over the branches of all and sends the sum to all
+ *
+ * Cost:    of a slice of n bytes and H hosts each host's owner sends (H-1)/H n for each of its
+ *          branches and (H-1)/H n of sums; a host that holds a contiguous range of leaves has
+ *          few branches, and just one if hosts are equal powers of two.  3 rounds.
+ * Order:   the canonical tree: exact, for every map of leaves to hosts.
+ * Memory:  LKI_TASK_IN_FLIGHT pieces of all hosts' branches.
+ */
+#include "comm/span/forest.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/span/span.h"
+
+/* A node of which one host has all leaves. */
+typedef struct {
+    uint32_t first, count, host;
+    uint32_t lane; /* which of its host's */
+} branch;
+
+typedef enum { GATHERING, SETS, PIECES } stage;
+
+struct lki_forest {
+    lk_comm        *comm;
+    lk_tree_op      tree; /* its arrays are the caller's */
+    stage           stage;
+    lk_request     *gathering; /* owned */
+    lki_task       *task;      /* owned */
+    lki_tree_input *inputs;    /* this host's nodes */
+    uint32_t        input_count;
+    size_t          words; /* of a set of leaves */
+    uint64_t       *sets;  /* of every host: the leaves it has */
+    bool           *peers; /* of every rank: owns a slice of mine, or tells me about its host */
+    branch         *branches;
+    size_t          branch_count, branch_capacity;
+    uint64_t       *pieces; /* of every slice: how many pieces lie before it; and in all */
+};
+
+enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float) };
+
+/* ---- Who and what ------------------------------------------------------------------------ */
+
+static uint32_t here(const lki_forest *f)
+{
+    return f->comm->span->host_of[f->comm->rank];
+}
+
+/* The rank that owns the slice on a host. */
+static uint32_t owner_on(const lki_forest *f, const lk_slice *slice, uint32_t host)
+{
+    const lki_span *span = f->comm->span;
+    LK_ASSERT(span->local_sizes[host] > 0);
+    return span->ranks[span->first_of[host] + slice->owner % span->local_sizes[host]];
+}
+
+static bool is_mine(const lki_forest *f, const lk_slice *slice)
+{
+    return slice->count > 0 && owner_on(f, slice, here(f)) == f->comm->rank;
+}
+
+/* If `owner` is me, as slices name owners, then those that it is on the other hosts. */
+static void find_peers_of(lki_forest *f, uint32_t owner)
+{
+    const lk_slice slice = { .owner = owner };
+
+    for (uint32_t host = 0; owner_on(f, &slice, here(f)) == f->comm->rank
+                            && host < f->comm->span->hosts; host++)
+        f->peers[owner_on(f, &slice, host)] = true;
+}
+
+/* All ranks learn which leaves the hosts have, also those that own nothing. */
+static void find_peers(lki_forest *f)
+{
+    uint64_t pieces = 0;
+
+    for (uint32_t host = 0; host < f->comm->span->hosts; host++)
+        for (uint32_t owner = 0; owner < f->comm->span->local_sizes[host]; owner++)
+            find_peers_of(f, owner);
+
+    for (size_t i = 0; i < f->tree.slice_count; i++) {
+        const lk_slice *slice = &f->tree.slices[i];
+        f->pieces[i]          = pieces;
+        pieces += (slice->count + PIECE_ELEMENTS - 1) / PIECE_ELEMENTS;
+        find_peers_of(f, slice->owner);
+    }
+    f->pieces[f->tree.slice_count] = pieces;
+    f->peers[f->comm->rank]        = false;
+}
+
+lk_status lki_forest_new(lki_forest **out, const lk_request *r)
+{
+    lki_forest *f;
+    uint32_t    leaves = r->tree.leaves, hosts = r->comm->span->hosts;
+
+    *out = NULL;
+    if (leaves > LKI_FOREST_LEAVES_MAX)
+        return lk_fail(LK_EUNSUPPORTED, "tree_reduce of %u virtual workers over %u hosts: at most "
+                       "%d are possible", leaves, hosts, LKI_FOREST_LEAVES_MAX);
+    LK_TRY(LKI_NEW(&f, 1, "tree over hosts"));
+    f->comm      = r->comm;
+    f->tree      = r->tree;
+    f->words     = (leaves + 63) / 64;
+    lk_status st = LKI_NEW(&f->sets, f->words * hosts, "leaves of hosts");
+    if (st == LK_OK)
+        st = LKI_NEW(&f->peers, r->comm->size, "owners on other hosts");
+    if (st == LK_OK)
+        st = LKI_NEW(&f->pieces, f->tree.slice_count + 1, "pieces of slices");
+    if (st == LK_OK) {
+        find_peers(f);
+        st = lki_tree_gather_start(&f->gathering, r, f);
+    }
+    if (st != LK_OK) {
+        lki_forest_free(f);
+        return st;
+    }
+    *out = f;
+    return LK_OK;
+}
+
+void lki_forest_free(lki_forest *f)
+{
+    if (f == NULL)
+        return;
+    lk_request_free(f->gathering);
+    lki_task_free(f->task);
+    lki_free(f->inputs);
+    lki_free(f->sets);
+    lki_free(f->peers);
+    lki_free(f->branches);
+    lki_free(f->pieces);
+    lki_free(f);
+}
+
+const lk_request *lki_forest_gathering(const lki_forest *f)
+{
+    return f->stage == GATHERING ? f->gathering : NULL;
+}
+
+const lki_task *lki_forest_task(const lki_forest *f)
+{
+    return f->task;
+}
+
+/* ---- Sets of leaves ---------------------------------------------------------------------- */
+
+static uint64_t *set_of(const lki_forest *f, uint32_t host)
+{
+    return f->sets + host * f->words;
+}
+
+static bool has(const lki_forest *f, uint32_t host, uint32_t leaf)
+{
+    return (set_of(f, host)[leaf / 64] >> leaf % 64 & 1) != 0;
+}
+
+lk_status lki_forest_take(lki_forest *f, const lki_tree_input *inputs, uint32_t count)
+{
+    uint64_t *mine = set_of(f, here(f));
+
+    if (LKI_NEW(&f->inputs, (size_t)count + 1, "nodes of a host") != LK_OK)
+        return lki_fail_group(f->comm, f->comm->self->rank, LK_EPEER, "rank %u: no memory for the "
+                              "nodes of its host", f->comm->self->rank);
+    for (uint32_t i = 0; i < count; i++) {
+        f->inputs[i] = inputs[i];
+        for (uint32_t leaf = inputs[i].first; leaf < inputs[i].first + inputs[i].count; leaf++) {
+            if (has(f, here(f), leaf))
+                return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
+                                      "tree_reduce: virtual worker %u is held twice on the host of "
+                                      "rank %u: each must be held by one rank",
+                                      leaf, f->comm->self->rank);
+            mine[leaf / 64] |= UINT64_C(1) << leaf % 64;
+        }
+    }
+    f->input_count = count;
+    return LK_OK;
+}
+
+static void build_sets(const lki_problem *p, lki_schedule *s)
+{
+    const lki_forest *f     = p->forest;
+    const lki_span   *span  = f->comm->span;
+    size_t            bytes = f->words * sizeof(uint64_t);
+
+    for (uint32_t rank = 0; rank < p->size; rank++) {
+        if (!f->peers[rank])
+            continue;
+        lki_schedule_send(s, rank, lki_spot_at(LKI_SEND_BUFFER, here(f) * bytes), bytes);
+        lki_schedule_receive(s, rank, lki_spot_at(LKI_RECV_BUFFER, span->host_of[rank] * bytes),
+                             bytes);
+    }
+}
+
+/* Every leaf is on one host.  All ranks see the same sets, and come to the same conclusion. */
+static lk_status check_cover(const lki_forest *f, uint64_t seq)
+{
+    uint32_t end = f->tree.leaves, total = 0;
+
+    for (uint32_t leaf = f->tree.leaves; leaf-- > 0;) {
+        uint32_t holders = 0;
+        for (uint32_t host = 0; host < f->comm->span->hosts; host++)
+            holders += has(f, host, leaf);
+        end = holders == 1 ? end : leaf;
+        total += holders;
+    }
+    if (end == f->tree.leaves)
+        return LK_OK;
+    return lki_fail_group(f->comm, f->comm->self->rank, LK_EMISMATCH,
+                          "tree_reduce #%llu: the nodes of all ranks cover virtual workers up to "
+                          "%u once and %u in all, but there are %u: each must be held by one rank",
+                          (unsigned long long)seq, end, total, f->tree.leaves);
+}
+
+/* ---- Branches ---------------------------------------------------------------------------- */
+
+static lk_status add_branch(lki_forest *f, uint32_t host, uint32_t first, uint32_t count)
+{
+    LK_TRY(lki_reserve((void **)&f->branches, &f->branch_capacity, f->branch_count,
+                       sizeof *f->branches, "branches of hosts"));
+    f->branches[f->branch_count++] = (branch){ first, count, host, 0 };
+    return LK_OK;
+}
+
+/* From left to right: a node is one host's, or its children are looked at. */
+static lk_status find_branches(lki_forest *f, uint32_t first, uint32_t count)
+{
+    uint32_t host = 0, leaf = first;
+
+    while (!has(f, host, first))
+        host++;
+    while (leaf < first + count && has(f, host, leaf))
+        leaf++;
+    if (leaf == first + count)
+        return add_branch(f, host, first, count);
+    uint32_t half = lki_tree_left(count);
+    LK_TRY(find_branches(f, first, half));
+    return find_branches(f, first + half, count - half);
+}
+
+static lk_status branch_out(lki_forest *f)
+{
+    LK_TRY(find_branches(f, 0, f->tree.leaves));
+    for (size_t i = 0; i < f->branch_count; i++)
+        for (size_t k = 0; k < i; k++)
+            f->branches[i].lane += f->branches[k].host == f->branches[i].host;
+    return LK_OK;
+}
+
+/* ---- Pieces ------------------------------------------------------------------------------ */
+
+/* Elements [first, first + count). */
+typedef struct {
+    size_t first, count;
+} elements;
+
+static elements part_of(const lki_forest *f, elements piece, uint32_t host)
+{
+    size_t hosts = f->comm->span->hosts, each = piece.count / hosts, more = piece.count % hosts;
+    return (elements){ piece.first + host * each + lki_min(host, more), each + (host < more) };
+}
+
+/* Where elements of a buffer in memory lie: the base is 0. */
+static lki_spot in_memory(const float *data, size_t first)
+{
+    return lki_spot_at(LKI_SEND_BUFFER, (size_t)(uintptr_t)(data + first));
+}
+
+static void add_inputs(const lki_forest *f, lki_schedule *s, const branch *b, size_t first)
+{
+    for (uint32_t i = 0; i < f->input_count; i++) {
+        const lki_tree_input *in = &f->inputs[i];
+        if (in->first >= b->first && in->first < b->first + b->count)
+            lki_schedule_combine_term(
+                s, (lki_term){ in->first, in->count, false, in_memory(in->data, first) });
+    }
+}
+
+/* A branch of mine over a part: where a rank of this host has it, or evaluated. */
+static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *b, elements part)
+{
+    for (uint32_t i = 0; i < f->input_count; i++)
+        if (f->inputs[i].first == b->first && f->inputs[i].count == b->count)
+            return in_memory(f->inputs[i].data, part.first);
+    lki_spot room = lki_schedule_room(s, part.count * sizeof(float));
+    lki_schedule_combine_begin(s, room, false, b->first, b->count, part.count);
+    add_inputs(f, s, b, part.first);
+    return room;
+}
+
+static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
+                          elements piece)
+{
+    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+        elements part = part_of(f, piece, host);
+        for (size_t i = 0; i < f->branch_count && host != here(f) && part.count > 0; i++) {
+            const branch *b = &f->branches[i];
+            if (b->host != here(f))
+                continue;
+            lki_spot at = have_branch(f, s, b, part);
+            s->lane     = b->lane;
+            lki_schedule_send(s, owner_on(f, slice, host), at, part.count * sizeof(float));
+        }
+    }
+}
+
+/* What comes lies at room, branch after branch. */
+static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
+                             lki_spot room, size_t each, size_t bytes)
+{
+    for (size_t i = 0; i < f->branch_count; i++) {
+        const branch *b = &f->branches[i];
+        if (b->host == here(f))
+            continue;
+        s->lane = b->lane;
+        lki_schedule_receive(s, owner_on(f, slice, b->host), lki_spot_plus(room, i * each), bytes);
+    }
+}
+
+static void sum_part(const lki_forest *f, lki_schedule *s, lki_spot room, size_t each,
+                     elements part)
+{
+    if (part.count == 0)
+        return;
+    lki_schedule_combine_begin(s, in_memory(f->tree.out, part.first), true, 0, f->tree.leaves,
+                               part.count);
+    for (size_t i = 0; i < f->branch_count; i++) {
+        const branch *b = &f->branches[i];
+        if (b->host == here(f))
+            add_inputs(f, s, b, part.first);
+        else
+            lki_schedule_combine_term(
+                s, (lki_term){ b->first, b->count, false, lki_spot_plus(room, i * each) });
+    }
+}
+
+static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
+                          elements piece)
+{
+    elements mine = part_of(f, piece, here(f));
+
+    s->lane = 0;
+    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+        elements theirs = part_of(f, piece, host);
+        if (host == here(f))
+            continue;
+        lki_schedule_send(s, owner_on(f, slice, host), in_memory(f->tree.out, mine.first),
+                          mine.count * sizeof(float));
+        lki_schedule_receive(s, owner_on(f, slice, host), in_memory(f->tree.out, theirs.first),
+                             theirs.count * sizeof(float));
+    }
+}
+
+/* Segment number p->at is a piece of a slice; of those that are not mine there is nothing to do. */
+static void build_piece(const lki_problem *p, lki_schedule *s)
+{
+    const lki_forest *f   = p->forest;
+    size_t            low = 0, high = f->tree.slice_count;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (f->pieces[middle] <= p->at)
+            low = middle;
+        else
+            high = middle;
+    }
+    const lk_slice *slice = &f->tree.slices[low];
+    size_t          at    = (p->at - (size_t)f->pieces[low]) * PIECE_ELEMENTS;
+    elements        piece = { slice->first + at, lki_min(slice->count - at, PIECE_ELEMENTS) };
+    if (!is_mine(f, slice))
+        return;
+    elements part = part_of(f, piece, here(f));
+    size_t   each = lki_round_up(part.count * sizeof(float), LKI_LINE);
+    lki_spot room = lki_schedule_room(s, each * f->branch_count);
+    s->stride     = 4;
+    lki_schedule_round(s, 1);
+    send_branches(f, s, slice, piece);
+    receive_branches(f, s, slice, room, each, part.count * sizeof(float));
+    lki_schedule_round(s, 2);
+    sum_part(f, s, room, each, part);
+    exchange_sums(f, s, slice, piece);
+}
+
+/* ---- From stage to stage ----------------------------------------------------------------- */
+
+static const lki_method method_sets   = { .name = "sets", .exact = true, .uncut = true,
+                                          .build = build_sets };
+static const lki_method method_pieces = { .name = "pieces", .exact = true, .build = build_piece };
+
+static lk_status start(lki_forest *f, const lki_wire_op *op, const lki_method *method, void *send,
+                       void *recv, uint64_t segments)
+{
+    const lki_task_plan plan = {
+        .method   = method,
+        .problem  = { .kind   = LKI_OP_TREE_REDUCE, .rank = f->comm->rank, .size = f->comm->size,
+                      .dtype  = LK_F32, .op = LK_SUM, .width = sizeof(float),
+                      .forest = f },
+        .op       = *op,
+        .world    = f->comm->world,
+        .rooms    = f->comm->self->rooms,
+        .send     = send,
+        .recv     = recv,
+        .numbered = true,
+        .segments = segments,
+    };
+    lki_task_free(f->task);
+    f->task = NULL;
+    return lki_task_new(&f->task, f->comm->self->wire, &plan);
+}
+
+lk_status lki_forest_move(lki_forest *f, const lki_wire_op *op, bool *moved, bool *done)
+{
+    bool over = false;
+
+    *done = false;
+    if (f->stage == GATHERING) {
+        if (!f->gathering->complete)
+            return LK_OK;
+        *moved   = true;
+        f->stage = SETS;
+        LK_TRY(start(f, op, &method_sets, f->sets, f->sets, 1));
+    }
+    LK_TRY(lki_task_move(f->task, moved, f->stage == SETS ? &over : done));
+    if (!over)
+        return LK_OK;
+    f->stage = PIECES;
+    *moved   = true;
+    LK_TRY(check_cover(f, op->seq));
+    LK_TRY(branch_out(f));
+    LK_TRY(start(f, op, &method_pieces, NULL, NULL, f->pieces[f->tree.slice_count]));
+    return lki_task_move(f->task, moved, done);
+}

@@ -1,0 +1,128 @@
+/* introduce.c -- the ranks of several hosts learn where the others listen.
+ *
+ * A rank writes its address into its record and nudges its launcher.  The launchers exchange the
+ * addresses of all and write those of other hosts into the records that their workers see.
+ */
+#include "comm/control.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/span/span.h"
+
+enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS };
+
+/* The first rank that nobody can reach yet, and how many there are. */
+static uint32_t first_missing(const lki_board *board, uint32_t *count)
+{
+    uint32_t first = board->size;
+
+    *count = 0;
+    for (uint32_t rank = board->size; rank-- > 0;)
+        if (atomic_load_explicit(&board->ranks[rank].reachable, memory_order_acquire) == 0) {
+            first = rank;
+            ++*count;
+        }
+    return first;
+}
+
+static lk_status fail_late(lk_comm *comm, uint32_t first, uint32_t count, int64_t waited_ms)
+{
+    char who[LKI_WHO_BYTES], others[40] = "";
+
+    lki_board_who(who, comm->board, first, "");
+    if (count > 1)
+        (void)snprintf(others, sizeof others, " and %u other%s", count - 1, count > 2 ? "s" : "");
+    return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u has waited %lld ms to learn where "
+                          "%.120s%s can be reached", comm->self->rank, (long long)waited_ms, who,
+                          others);
+}
+
+/* Time in which this process did not run does not count. */
+lk_status lki_comm_introduce(lk_comm *comm, const char *address)
+{
+    lki_rank *me     = comm->me;
+    int64_t   waited = 0, before = lki_now_ms();
+    uint32_t  count, bell;
+
+    (void)snprintf(me->address, sizeof me->address, "%s", address);
+    atomic_store_explicit(&me->reachable, 1, memory_order_release);
+    lki_launcher_nudge(comm->self->socket);
+    for (;;) {
+        bell           = atomic_load(&me->bell);
+        uint32_t first = first_missing(comm->board, &count);
+        if (lki_failed(comm))
+            return lki_group_failure(comm);
+        if (count == 0)
+            return LK_OK;
+        if (waited >= comm->timeout_ms)
+            return fail_late(comm, first, count, waited);
+        LK_TRY(lki_peers_check(comm, (lki_goal){ 0 }));
+        lki_sleep(comm, bell, SLICE_MS);
+        int64_t now = lki_now_ms();
+        waited += now - before > LATE_MS ? 0 : now - before;
+        before = now;
+    }
+}
+
+const char *lki_comm_address(const lk_comm *comm, uint32_t rank)
+{
+    LK_ASSERT(rank < comm->board->size);
+    return comm->board->ranks[rank].address;
+}
+
+uint32_t lki_comm_world(const lk_comm *comm)
+{
+    return comm->board->size;
+}
+
+/* ---- From this host's ranks to all ------------------------------------------------------- */
+
+static const char *address_of(void *comm, uint32_t rank)
+{
+    const lki_rank *record = &((const lk_comm *)comm)->board->ranks[rank];
+    return atomic_load_explicit(&record->reachable, memory_order_acquire) != 0 ? record->address
+                                                                               : NULL;
+}
+
+static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigned char *key)
+{
+    const lki_board *board   = local->board;
+    lki_tcp_options  options = { .rank       = local->self->rank,
+                                 .ranks      = board->size,
+                                 .epoch      = board->job.epoch,
+                                 .key        = key,
+                                 .host       = board->job.listen,
+                                 .address_of = address_of,
+                                 .context    = local,
+                                 .connect_ms = local->timeout_ms };
+    memcpy(options.job, board->job.id, sizeof options.job);
+    return lki_tcp_open(out, &options);
+}
+
+lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+{
+    const lki_board *board   = local->board;
+    lki_link        *link    = NULL;
+    uint32_t        *host_of = NULL;
+
+    *out         = NULL;
+    lk_status st = LKI_NEW(&host_of, board->size, "hosts of all ranks");
+    if (st == LK_OK)
+        st = listen_for_others(&link, local, key);
+    if (st == LK_OK)
+        st = lki_comm_introduce(local, lki_tcp_address(link));
+    for (uint32_t rank = 0; rank < board->size && st == LK_OK; rank++)
+        host_of[rank] = board->ranks[rank].node;
+    if (st == LK_OK) {
+        st = lki_span_open(out, local, link, host_of);
+    } else {
+        lk_comm_abort(local);
+        if (link != NULL)
+            link->ops->close(link);
+        lk_comm_free(local);
+    }
+    lki_free(host_of);
+    return st;
+}

@@ -1,0 +1,261 @@
+/* task.c -- carrying out a schedule on a wire, round by round, segment by segment.
+ *
+ *      segment   0  |--round 0--|--round 1--|
+ *                1     |--round 0--|--round 1--|         each advances when its own messages
+ *                2        |--round 0--|--round 1--|      have come and gone
+ *                3                          |--round 0-- ...
+ *
+ * Cost:   a schedule is written anew for every segment: some hundred nanoseconds an action.
+ * Memory: LKI_TASK_IN_FLIGHT times what the schedule of one segment takes.
+ */
+#include "comm/span/task.h"
+
+#include "base/memory.h"
+
+enum { STEP_BITS = 13 }; /* of a round and a lane; segments have the rest */
+
+_Static_assert(1 << STEP_BITS >= LKI_STEPS_MAX, "rounds and lanes fit a step");
+
+/* One segment. */
+typedef struct {
+    lki_problem       problem;
+    lki_schedule      schedule;
+    lki_message      *messages;
+    lki_partial_node *nodes;
+    unsigned char    *base[LKI_BUFFERS];
+    size_t            room; /* bytes of the scratch */
+    uint32_t          number;
+    size_t            next;         /* action */
+    size_t            first, count; /* messages: the first that is not known to be done; begun */
+    bool              active;
+} instance;
+
+struct lki_task {
+    lki_wire     *wire;
+    lki_task_plan plan;
+    size_t        window;
+    uint64_t      segments, begun, ended;
+    instance      instances[LKI_TASK_IN_FLIGHT];
+};
+
+/* ---- Scratch ----------------------------------------------------------------------------- */
+
+enum { ROOMS = sizeof((lki_rooms){ 0 }.kept) / sizeof((lki_rooms){ 0 }.kept[0]) };
+
+void lki_rooms_free(lki_rooms *rooms)
+{
+    for (size_t k = 0; rooms != NULL && k < ROOMS; k++)
+        lki_free(rooms->kept[k].memory);
+    lki_free(rooms);
+}
+
+/* At least `bytes`, in *have; what was in there before is still in there. */
+static lk_status take_room(lki_rooms *rooms, size_t bytes, unsigned char **out, size_t *have)
+{
+    for (size_t k = 0; k < ROOMS; k++)
+        if (rooms->kept[k].bytes >= bytes) {
+            *out                  = rooms->kept[k].memory;
+            *have                 = rooms->kept[k].bytes;
+            rooms->kept[k].memory = NULL;
+            rooms->kept[k].bytes  = 0;
+            return LK_OK;
+        }
+    *have = bytes;
+    return lki_alloc((void **)out, bytes, "what other ranks send of a segment");
+}
+
+/* In the place of the smallest. */
+static void give_room(lki_rooms *rooms, unsigned char *memory, size_t bytes)
+{
+    size_t least = 0;
+
+    for (size_t k = 1; k < ROOMS; k++)
+        least = rooms->kept[k].bytes < rooms->kept[least].bytes ? k : least;
+    if (rooms->kept[least].bytes < bytes && bytes <= 4 * LKI_TASK_SEGMENT_BYTES) {
+        lki_free(rooms->kept[least].memory);
+        rooms->kept[least].memory = memory;
+        rooms->kept[least].bytes  = bytes;
+    } else {
+        lki_free(memory);
+    }
+}
+
+/* ---- Segments ---------------------------------------------------------------------------- */
+
+/* Parts that are summed or set aside come from all ranks at once. */
+static bool comes_from_all(lki_op_kind kind)
+{
+    return kind == LKI_OP_REDUCE_SCATTER || kind == LKI_OP_REDUCE_SCATTER_V ||
+           kind == LKI_OP_ALL_TO_ALL || kind == LKI_OP_ALL_TO_ALL_V;
+}
+
+/* The same on every rank: looks at nothing that only this one knows. */
+static size_t window_of(const lki_task_plan *plan)
+{
+    size_t segment = plan->segment_bytes == 0 ? LKI_TASK_SEGMENT_BYTES : plan->segment_bytes;
+    size_t window  = segment;
+
+    if (plan->method->uncut)
+        return SIZE_MAX;
+    if (comes_from_all(plan->problem.kind))
+        window = lki_max(segment / plan->problem.size,
+                         lki_min(segment, (size_t)LKI_TASK_WINDOW_BYTES));
+    return lki_round_up(window, LKI_LINE); /* whole elements of any type */
+}
+
+static void forget(instance *i, const lki_task *task)
+{
+    for (size_t k = i->first; k < i->count; k++)
+        if (!i->messages[k].done)
+            lki_wire_forget(task->wire, &i->messages[k]);
+    lki_schedule_free(&i->schedule);
+    lki_free(i->messages);
+    lki_free(i->nodes);
+    if (i->room > 0)
+        give_room(task->plan.rooms, i->base[LKI_SCRATCH], i->room);
+    *i = (instance){ 0 };
+}
+
+static lk_status begin(lki_task *task, instance *i)
+{
+    const lki_task_plan *plan = &task->plan;
+
+    *i                = (instance){ .problem = plan->problem, .number = (uint32_t)task->begun };
+    i->problem.at     = (size_t)task->begun * (plan->numbered ? 1 : task->window);
+    i->problem.window = task->window;
+    plan->method->build(&i->problem, &i->schedule);
+    lk_status st = i->schedule.status;
+    if (st == LK_OK)
+        st = LKI_NEW(&i->messages, i->schedule.messages + 1, "messages of a segment");
+    if (st == LK_OK)
+        st = LKI_NEW(&i->nodes, (size_t)i->schedule.terms_most + 1, "operands of a segment");
+    if (st == LK_OK && i->schedule.scratch > 0)
+        st = take_room(plan->rooms, i->schedule.scratch, &i->base[LKI_SCRATCH], &i->room);
+    if (st != LK_OK) {
+        forget(i, task);
+        return st;
+    }
+    i->base[LKI_SEND_BUFFER] = (unsigned char *)(uintptr_t)plan->send;
+    i->base[LKI_RECV_BUFFER] = plan->recv;
+    i->active                = true;
+    task->begun++;
+    return LK_OK;
+}
+
+/* ---- Rounds ------------------------------------------------------------------------------ */
+
+static void exchange(const lki_task *task, instance *i, const lki_action *a)
+{
+    lki_message *message = &i->messages[i->count++];
+
+    *message = (lki_message){
+        .peer  = task->plan.world[a->peer],
+        .step  = i->number << STEP_BITS | a->step,
+        .op    = task->plan.op,
+        .data  = (unsigned char *)((uintptr_t)i->base[a->spot.buffer] + a->spot.at),
+        .bytes = a->bytes,
+    };
+    if (a->kind == LKI_ACT_SEND)
+        lki_wire_send(task->wire, message);
+    else
+        lki_wire_receive(task->wire, message);
+}
+
+static bool round_is_over(instance *i)
+{
+    while (i->first < i->count && i->messages[i->first].done)
+        i->first++;
+    return i->first == i->count;
+}
+
+static void do_round(const lki_task *task, instance *i)
+{
+    const lki_schedule *s     = &i->schedule;
+    uint32_t            round = s->actions[i->next].round;
+
+    for (; i->next < s->count && s->actions[i->next].round == round; i->next++) {
+        const lki_action *a = &s->actions[i->next];
+        if (a->kind == LKI_ACT_SEND || a->kind == LKI_ACT_RECEIVE)
+            exchange(task, i, a);
+        else
+            lki_schedule_compute(s, a, &i->problem, i->base, i->nodes);
+    }
+}
+
+static void advance(lki_task *task, instance *i, bool *moved)
+{
+    while (i->active && round_is_over(i)) {
+        *moved = true;
+        if (i->next < i->schedule.count) {
+            do_round(task, i);
+        } else {
+            forget(i, task);
+            task->ended++;
+        }
+    }
+}
+
+/* ---- The task ---------------------------------------------------------------------------- */
+
+lk_status lki_task_new(lki_task **out, lki_wire *wire, const lki_task_plan *plan)
+{
+    lki_task *task;
+
+    LK_TRY(LKI_NEW(&task, 1, "collective"));
+    *task          = (lki_task){ .wire = wire, .plan = *plan, .window = window_of(plan) };
+    size_t longest = lki_problem_longest(&plan->problem);
+    task->segments = longest <= task->window ? 1 : (longest - 1) / task->window + 1;
+    if (plan->numbered)
+        task->segments = plan->segments;
+    LK_ASSERT(task->segments <= UINT32_MAX >> STEP_BITS);
+    *out = task;
+    return LK_OK;
+}
+
+lk_status lki_task_move(lki_task *task, bool *moved, bool *done)
+{
+    for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++) {
+        instance *i = &task->instances[k];
+        advance(task, i, moved);
+        while (!i->active && task->begun < task->segments) {
+            LK_TRY(begin(task, i));
+            advance(task, i, moved);
+        }
+    }
+    *done = task->ended == task->segments;
+    return LK_OK;
+}
+
+bool lki_task_granted(const lki_task *task)
+{
+    for (uint32_t k = 0; task != NULL && k < LKI_TASK_IN_FLIGHT; k++)
+        for (size_t m = task->instances[k].first; m < task->instances[k].count; m++)
+            if (!task->instances[k].messages[m].done && task->instances[k].messages[m].granted)
+                return true;
+    return false;
+}
+
+void lki_task_free(lki_task *task)
+{
+    if (task == NULL)
+        return;
+    for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++)
+        forget(&task->instances[k], task);
+    lki_free(task);
+}
+
+uint32_t lki_task_missing(const lki_task *task, uint32_t *ranks, uint32_t capacity)
+{
+    uint32_t count = 0;
+
+    for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++)
+        for (size_t m = task->instances[k].first; m < task->instances[k].count; m++) {
+            const lki_message *message = &task->instances[k].messages[m];
+            uint32_t           known   = 0;
+            while (known < count && ranks[known] != message->peer)
+                known++;
+            if (!message->done && known == count && count < capacity)
+                ranks[count++] = message->peer;
+        }
+    return count;
+}

@@ -1,0 +1,64 @@
+/* wire/frame.h -- what messages look like on a stream: a header of 96 bytes, then a payload.
+ *
+ * All numbers are little endian.  The header ends with a sum of its own, so that a stream which
+ * lost its place is noticed at once, and nothing in it is believed before that was checked.
+ *
+ *     0 magic   4 version  6 kind  7 zero    8 from     12 step
+ *    16 group  24 seq     32 label          40 what     48 count   56 hash
+ *    64 total  72 offset  80 bytes          84 sum      88 value   92 sum of the 92 bytes before
+ *
+ * EAGER     a whole message: `total` == `bytes` follow.
+ * ANNOUNCE  there is a message of `total` bytes for whoever asks.
+ * GRANT     send it: its buffer is there.
+ * PIECE     `bytes` of it, from `offset` on.  Pieces begin at multiples of LKI_FRAME_PIECE_BYTES.
+ * CREDIT    `total` more bytes of eager messages (each counts LKI_FRAME_EAGER_COST more than its
+ *           payload) have been taken.
+ * PROBE     I wait for you in this operation: where are you?
+ * ANSWER    about operation `total` of group `offset`: `value` is an lki_frame_place; the operation
+ *           told is that very one if I have been in it, else the last I was in.
+ * ABORT     the sender has failed: -`value` is the status, `step` the rank it is about, the
+ *           payload a text.
+ * GOODBYE   nothing follows on any stream.
+ */
+#ifndef LKI_COMM_FRAME_H
+#define LKI_COMM_FRAME_H
+
+#include "comm/wire/wire.h"
+
+enum {
+    LKI_FRAME_BYTES       = 96,
+    LKI_FRAME_EAGER_BYTES = 64 * 1024,  /* the longest message that goes unasked */
+    LKI_FRAME_PIECE_BYTES = 256 * 1024, /* so that an ABORT never waits long for its turn */
+    LKI_FRAME_TEXT_BYTES  = 480,
+    LKI_FRAME_EAGER_COST  = 128,
+};
+
+typedef enum {
+    LKI_FRAME_EAGER = 1,
+    LKI_FRAME_ANNOUNCE,
+    LKI_FRAME_GRANT,
+    LKI_FRAME_PIECE,
+    LKI_FRAME_CREDIT,
+    LKI_FRAME_PROBE,
+    LKI_FRAME_ANSWER,
+    LKI_FRAME_ABORT,
+    LKI_FRAME_GOODBYE,
+} lki_frame_kind;
+
+typedef enum { LKI_PLACE_BEFORE, LKI_PLACE_IN, LKI_PLACE_AFTER } lki_frame_place;
+
+typedef struct {
+    lki_frame_kind kind;
+    uint32_t       from, step, value;
+    lki_wire_op    op;
+    uint64_t       total, offset;
+    uint32_t       bytes, sum; /* of the payload; its lki_crc32c(), or 0 where the link vouches */
+} lki_frame;
+
+void lki_frame_encode(unsigned char out[LKI_FRAME_BYTES], const lki_frame *frame);
+
+/* LK_EFORMAT, with a text that says what is wrong, unless this is a header that keeps all the
+ * limits above. */
+LK_NODISCARD lk_status lki_frame_decode(lki_frame *out, const unsigned char in[LKI_FRAME_BYTES]);
+
+#endif

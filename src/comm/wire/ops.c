@@ -1,0 +1,275 @@
+/* ops.c -- which operations this rank is in and was in, and ranks that disagree.
+ *
+ * A group's operations begin in ascending order, so a number that is neither open nor to come is
+ * over.  The last few that ended are remembered with their fingerprints.
+ *
+ * Probes: who waits asks whom it waits for.  The one asked compares the fingerprints, if it has
+ * been in that operation, and fails if they differ; if it is past it, it says so, and who asked
+ * fails if it still waits for a message then: streams keep their order, so no message of that
+ * operation can come any more.  Who is not there yet answers so, and once more when that changes.
+ */
+#include "comm/wire/inside.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* ---- Groups ------------------------------------------------------------------------------ */
+
+static lki_wire_group **group_bucket(lki_wire *wire, uint64_t key)
+{
+    return &wire->groups[(key ^ key >> 32) % LKI_WIRE_BUCKETS];
+}
+
+static lki_wire_group *find_group(const lki_wire *wire, uint64_t key)
+{
+    lki_wire_group *group = wire->groups[(key ^ key >> 32) % LKI_WIRE_BUCKETS];
+
+    while (group != NULL && group->key != key)
+        group = group->next;
+    return group;
+}
+
+static void drop_group(lki_wire *wire, lki_wire_group *group)
+{
+    lki_wire_group **at = group_bucket(wire, group->key);
+
+    while (*at != group)
+        at = &(*at)->next;
+    *at = group->next;
+    wire->group_count--;
+    lki_free(group->open);
+    lki_free(group);
+}
+
+/* Forgets the group that nothing has begun in for longest. */
+static void drop_oldest(lki_wire *wire)
+{
+    lki_wire_group *oldest = NULL;
+
+    for (size_t i = 0; i < LKI_WIRE_BUCKETS; i++)
+        for (lki_wire_group *group = wire->groups[i]; group != NULL; group = group->next)
+            if (group->open_count == 0 && (oldest == NULL || group->used < oldest->used))
+                oldest = group;
+    if (oldest != NULL)
+        drop_group(wire, oldest);
+}
+
+static lk_status make_group(lki_wire *wire, lki_wire_group **out, uint64_t key)
+{
+    lki_wire_group **bucket = group_bucket(wire, key);
+
+    *out = find_group(wire, key);
+    if (*out != NULL)
+        return LK_OK;
+    if (wire->group_count >= LKI_WIRE_GROUPS)
+        drop_oldest(wire);
+    LK_TRY(LKI_NEW(out, 1, "what a group's operations were"));
+    (*out)->key  = key;
+    (*out)->next = *bucket;
+    *bucket      = *out;
+    wire->group_count++;
+    return LK_OK;
+}
+
+void lki_wire_free_groups(lki_wire *wire)
+{
+    for (size_t i = 0; i < LKI_WIRE_BUCKETS; i++)
+        while (wire->groups[i] != NULL)
+            drop_group(wire, wire->groups[i]);
+}
+
+static lki_open_op *find_seq(const lki_wire_group *group, uint64_t seq)
+{
+    for (size_t i = 0; i < group->open_count; i++)
+        if (group->open[i].op.seq == seq)
+            return &group->open[i];
+    return NULL;
+}
+
+lki_open_op *lki_wire_find_open(const lki_wire *wire, const lki_wire_op *op)
+{
+    const lki_wire_group *group = find_group(wire, op->group);
+    return group == NULL ? NULL : find_seq(group, op->seq);
+}
+
+static const lki_wire_op *find_ended(const lki_wire_group *group, uint64_t seq)
+{
+    size_t count = lki_min(group->ends, LKI_WIRE_HISTORY);
+
+    for (size_t i = 0; i < count; i++)
+        if (group->ended[i].seq == seq)
+            return &group->ended[i];
+    return NULL;
+}
+
+/* ---- Disagreement ------------------------------------------------------------------------ */
+
+lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t peer,
+                            const lki_wire_op *theirs)
+{
+    uint32_t me    = wire->link->rank;
+    bool     lower = me < peer; /* so that both sides tell the same */
+    char     texts[2][LKI_OPERATION_BYTES];
+
+    lki_print_text(texts[lower ? 0 : 1], sizeof texts[0], mine->print, mine->seq, mine->label);
+    lki_print_text(texts[lower ? 1 : 0], sizeof texts[0], theirs->print, theirs->seq,
+                   theirs->label);
+    return lki_wire_fail(wire, peer, LK_EMISMATCH, "rank %u is in %s; rank %u is in %s%s",
+                         lower ? me : peer, texts[0], lower ? peer : me, texts[1],
+                         strcmp(texts[0], texts[1]) == 0
+                             ? ", but their slices, leaves, names, counts or factors differ" : "");
+}
+
+/* Where this rank is with `op`; *known is the operation it had under that number, NULL if it
+ * cannot tell. */
+static lki_frame_place place_of(const lki_wire *wire, const lki_wire_op *op,
+                                const lki_wire_op **known)
+{
+    const lki_wire_group *group = find_group(wire, op->group);
+
+    *known = NULL;
+    if (group == NULL || op->seq >= group->next_seq)
+        return LKI_PLACE_BEFORE;
+    const lki_open_op *open = find_seq(group, op->seq);
+    *known = open != NULL ? &open->op : find_ended(group, op->seq);
+    return open != NULL ? LKI_PLACE_IN : LKI_PLACE_AFTER;
+}
+
+lk_status lki_wire_place(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
+                         lki_frame_place *out)
+{
+    const lki_wire_op *known;
+
+    *out = place_of(wire, op, &known);
+    if (known != NULL && !lki_wire_same_print(known->print, op->print))
+        return lki_wire_mismatch(wire, known, peer, op);
+    return LK_OK;
+}
+
+/* ---- Beginning and ending ---------------------------------------------------------------- */
+
+/* What came for this operation before it began must be of the same one. */
+static lk_status check_parked(lki_wire *wire, const lki_wire_op *op)
+{
+    for (const lki_parked *p = *lki_wire_bucket(wire, op); p != NULL; p = p->next)
+        if (lki_wire_same_op(&p->op, op) && !lki_wire_same_print(p->op.print, op->print))
+            return lki_wire_mismatch(wire, op, p->peer, &p->op);
+    return LK_OK;
+}
+
+/* Those who asked about this operation hear of it once more. */
+static lk_status tell_curious(lki_wire *wire, const lki_wire_op *op)
+{
+    for (uint32_t peer = 0; peer < wire->link->ranks && wire->curious > 0; peer++)
+        if (wire->peers[peer].curious && lki_wire_same_op(&wire->peers[peer].asking, op)) {
+            lki_wire_op asking = wire->peers[peer].asking;
+            LK_TRY(lki_wire_probed(wire, peer, &asking));
+        }
+    return LK_OK;
+}
+
+lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op)
+{
+    lki_wire_group *group;
+
+    if (wire->failed)
+        return lki_fail_again(&wire->failure);
+    lk_status st = make_group(wire, &group, op->group);
+    if (st == LK_OK)
+        st = lki_reserve((void **)&group->open, &group->open_capacity, group->open_count,
+                         sizeof *group->open, "operations that are open");
+    if (st != LK_OK)
+        return lki_wire_fail(wire, wire->link->rank, st, "%s", lk_error_last()->message);
+    LK_ASSERT(op->seq >= group->next_seq);
+    group->open[group->open_count++] = (lki_open_op){ .op = *op };
+    group->next_seq                  = op->seq + 1;
+    group->used                      = wire->turn++;
+    wire->last                       = *op;
+    wire->probe_interval_ms          = LKI_WIRE_PROBE_MS;
+    LK_TRY(check_parked(wire, op));
+    return tell_curious(wire, op);
+}
+
+lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op)
+{
+    if (wire->failed)
+        return lki_fail_again(&wire->failure);
+    lki_wire_group *group = find_group(wire, op->group);
+    lki_open_op    *open  = group == NULL ? NULL : find_seq(group, op->seq);
+    LK_ASSERT(open != NULL && open->open == 0);
+    *open = group->open[--group->open_count];
+    group->ended[group->ends++ % LKI_WIRE_HISTORY] = *op;
+    for (const lki_parked *p = *lki_wire_bucket(wire, op); p != NULL; p = p->next)
+        if (lki_wire_same_op(&p->op, op))
+            return lki_wire_mismatch(wire, op, p->peer, &p->op);
+    return tell_curious(wire, op);
+}
+
+/* ---- Probes ------------------------------------------------------------------------------ */
+
+void lki_wire_probe(lki_wire *wire)
+{
+    int64_t now = lki_wire_now_ms(wire);
+
+    if (wire->failed || now - wire->probed_ms < wire->probe_interval_ms)
+        return;
+    wire->probed_ms         = now;
+    wire->probe_interval_ms = (uint32_t)lki_min(2 * (size_t)wire->probe_interval_ms,
+                                                LKI_WIRE_PROBE_MS_MAX);
+    for (uint32_t rank = 0; rank < wire->link->ranks; rank++) {
+        lki_wire_peer     *peer = &wire->peers[rank];
+        const lki_message *m = peer->waiting.head != NULL ? peer->waiting.head
+                                                          : peer->announced.head;
+        if (m == NULL)
+            continue;
+        peer->asked   = m->op;
+        peer->probing = true;
+        lki_wire_stir(wire, rank, 0);
+    }
+}
+
+lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
+{
+    lki_wire_peer     *peer = &wire->peers[rank];
+    const lki_wire_op *known;
+    lki_frame_place    place;
+
+    LK_TRY(lki_wire_place(wire, rank, op, &place));
+    (void)place_of(wire, op, &known);
+    wire->curious -= peer->curious;
+    peer->curious  = place != LKI_PLACE_AFTER;
+    wire->curious += peer->curious;
+    peer->asking   = *op;
+    peer->answer   = (lki_frame){
+        .kind   = LKI_FRAME_ANSWER,
+        .op     = known != NULL ? *known : wire->last,
+        .total  = op->seq,
+        .offset = op->group,
+        .value  = place,
+    };
+    peer->answering = true;
+    lki_wire_stir(wire, rank, 0);
+    return LK_OK;
+}
+
+static bool waits_in(const lki_queue *queue, const lki_wire_op *op)
+{
+    for (const lki_message *m = queue->head; m != NULL; m = m->next)
+        if (lki_wire_same_op(&m->op, op))
+            return true;
+    return false;
+}
+
+lk_status lki_wire_answered(lki_wire *wire, uint32_t rank, const lki_frame *answer)
+{
+    const lki_wire_peer *peer = &wire->peers[rank];
+    const lki_wire_op    about = { .group = answer->offset, .seq = answer->total };
+    const lki_open_op   *open = lki_wire_find_open(wire, &about);
+
+    if (answer->value == LKI_PLACE_AFTER && open != NULL
+        && (waits_in(&peer->waiting, &about) || waits_in(&peer->announced, &about)))
+        return lki_wire_mismatch(wire, &open->op, rank, &answer->op);
+    return LK_OK;
+}

@@ -1,0 +1,446 @@
+/* wire.c -- the life of a wire, of its messages, and how it fails.
+ *
+ * A stream that breaks is often the second thing that one hears of a failure: the peer has failed,
+ * told why, and is gone; its words are on another stream or still on their way.  So nobody judges
+ * before stream 0 of that peer has ended, if it had begun, or a moment has passed.
+ */
+#include "comm/wire/inside.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* ---- Queues ------------------------------------------------------------------------------ */
+
+void lki_queue_push(lki_queue *queue, lki_message *message)
+{
+    message->next = NULL;
+    *queue->tail  = message;
+    queue->tail   = &message->next;
+}
+
+bool lki_queue_remove(lki_queue *queue, lki_message *message)
+{
+    lki_message **at = &queue->head;
+
+    while (*at != NULL && *at != message)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return false;
+    *at = message->next;
+    if (*at == NULL)
+        queue->tail = at;
+    message->next = NULL;
+    return true;
+}
+
+lki_message *lki_queue_find(const lki_queue *queue, const lki_wire_op *op, uint32_t step)
+{
+    lki_message *message = queue->head;
+
+    while (message != NULL && (message->step != step || !lki_wire_same_op(&message->op, op)))
+        message = message->next;
+    return message;
+}
+
+/* ---- Failing ----------------------------------------------------------------------------- */
+
+void lki_wire_watch(lki_wire *wire, const lki_stream *stream)
+{
+    bool reading = !stream->in.ended && !wire->failed && !wire->closing;
+    bool writing = stream->out.blocked && !stream->out.broken;
+
+    wire->link->ops->watch(wire->link, stream->peer, stream->index, reading, writing);
+}
+
+/* What is not written yet is not worth much now, and nothing is read any more. */
+static void stop(lki_wire *wire)
+{
+    lki_link *link = wire->link;
+
+    lki_wire_detach_output(wire);
+    for (uint32_t peer = 0; peer < link->ranks; peer++)
+        for (uint32_t i = 0; peer != link->rank && i < link->streams; i++)
+            lki_wire_watch(wire, lki_wire_stream(wire, peer, i));
+}
+
+/* All ranks are told; one that was told itself passes it on to those it has written to, who else
+ * would see its streams end before they hear why. */
+static void fail_with(lki_wire *wire, uint32_t culprit, const lk_error *why, bool told)
+{
+    wire->failed        = true;
+    wire->culprit       = culprit;
+    wire->failure       = *why;
+    wire->failure.where = "wire";
+    stop(wire);
+    for (uint32_t peer = 0; peer < wire->link->ranks; peer++)
+        if (peer != wire->link->rank && !wire->peers[peer].left
+            && (!told || wire->peers[peer].spoken)) {
+            wire->peers[peer].saying = true;
+            lki_wire_stir(wire, peer, 0);
+        }
+}
+
+lk_status lki_wire_fail(lki_wire *wire, uint32_t culprit, lk_status status, const char *format, ...)
+{
+    lk_error why = { .status = status };
+    va_list  args;
+
+    va_start(args, format);
+    (void)vsnprintf(why.message, sizeof why.message, format, args);
+    va_end(args);
+    if (!wire->failed)
+        fail_with(wire, culprit, &why, false);
+    return lki_fail_again(&wire->failure);
+}
+
+lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *frame,
+                             const char *text)
+{
+    lk_error why     = { .status = LK_EPEER };
+    uint32_t culprit = frame->step < wire->link->ranks ? frame->step : peer;
+    int64_t  told    = -(int64_t)frame->value;
+
+    if (told == LK_EMISMATCH || told == LK_ETIMEOUT || told == LK_EPEER) {
+        why.status = (lk_status)told;
+        (void)snprintf(why.message, sizeof why.message, "%s", text);
+    } else {
+        (void)snprintf(why.message, sizeof why.message, "rank %u gave up: %.400s", peer, text);
+    }
+    fail_with(wire, culprit, &why, true);
+    return lki_fail_again(&wire->failure);
+}
+
+void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why)
+{
+    if (!wire->failed)
+        fail_with(wire, culprit, why, false);
+    (void)lki_wire_write(wire);
+}
+
+uint32_t lki_wire_culprit(const lki_wire *wire)
+{
+    return wire->culprit;
+}
+
+/* ---- Peers that are gone ----------------------------------------------------------------- */
+
+/* An operation with a message that needs this peer, or NULL. */
+static const lki_wire_op *need_of(const lki_wire_peer *peer, bool arriving)
+{
+    const lki_message *heads[] = { peer->waiting.head, peer->granting.head, peer->outbox.head,
+                                   peer->announced.head, peer->sending.head,
+                                   arriving ? peer->arriving.head : NULL };
+
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        if (heads[i] != NULL)
+            return &heads[i]->op;
+    return NULL;
+}
+
+static lk_status fail_gone(lki_wire *wire, uint32_t rank)
+{
+    const lki_wire_peer *peer                      = &wire->peers[rank];
+    char                 last[LKI_OPERATION_BYTES] = "no operation";
+
+    if (peer->heard.print.what != 0)
+        lki_print_text(last, sizeof last, peer->heard.print, peer->heard.seq, peer->heard.label);
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u is gone, last heard of in %s: %.300s", rank,
+                         last, peer->broken_text);
+}
+
+lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank)
+{
+    const lki_wire_peer *peer = &wire->peers[rank];
+    const lki_wire_op   *need = need_of(peer, false);
+    char                 text[LKI_OPERATION_BYTES];
+
+    if (need == NULL || (!peer->left && !peer->gone))
+        return LK_OK;
+    if (!peer->left)
+        return fail_gone(wire, rank);
+    lki_print_text(text, sizeof text, need->print, need->seq, need->label);
+    return lki_wire_fail(wire, rank, LK_EPEER, "rank %u has left, but rank %u still needs it in "
+                         "%s; every rank must issue the same operations", rank,
+                         wire->link->rank, text);
+}
+
+/* There is no better reason to be heard any more.  A peer that never wrote to this rank owes it no
+ * goodbye, so that its streams end may be in order as long as nobody needs it. */
+static lk_status judge(lki_wire *wire, uint32_t rank)
+{
+    lki_wire_peer *peer = &wire->peers[rank];
+
+    wire->breaking -= peer->breaking;
+    peer->breaking  = false;
+    peer->gone      = true;
+    if ((peer->left || !peer->known) && need_of(peer, true) == NULL)
+        return LK_OK;
+    return fail_gone(wire, rank);
+}
+
+lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading)
+{
+    lki_wire_peer *peer = &wire->peers[stream->peer];
+
+    if (reading)
+        stream->in.ended = true;
+    else
+        stream->out.broken = true;
+    lki_wire_watch(wire, stream);
+    if (wire->failed || peer->gone || (peer->left && need_of(peer, true) == NULL))
+        return LK_OK;
+    if (!peer->breaking) {
+        peer->breaking  = true;
+        peer->broken_ms = lki_wire_now_ms(wire);
+        wire->breaking++;
+        (void)snprintf(peer->broken_text, sizeof peer->broken_text, "%.390s",
+                       lk_error_last()->message);
+    }
+    bool last = reading && stream->index == 0 && peer->known && !peer->left;
+    return last ? judge(wire, stream->peer) : LK_OK;
+}
+
+static lk_status judge_late(lki_wire *wire)
+{
+    int64_t now = wire->breaking == 0 ? 0 : lki_wire_now_ms(wire);
+
+    for (uint32_t rank = 0; rank < wire->link->ranks && wire->breaking > 0; rank++)
+        if (wire->peers[rank].breaking
+            && now - wire->peers[rank].broken_ms >= LKI_WIRE_GRACE_MS)
+            LK_TRY(judge(wire, rank));
+    return LK_OK;
+}
+
+/* ---- Life -------------------------------------------------------------------------------- */
+
+static void queue_init(lki_queue *queue)
+{
+    queue->tail = &queue->head;
+}
+
+static void peer_init(lki_wire_peer *peer)
+{
+    queue_init(&peer->outbox);
+    queue_init(&peer->announced);
+    queue_init(&peer->sending);
+    queue_init(&peer->waiting);
+    queue_init(&peer->granting);
+    queue_init(&peer->arriving);
+    peer->credit = LKI_WIRE_WINDOW;
+}
+
+static void wire_free(lki_wire *wire)
+{
+    lki_link *link  = wire->link;
+    size_t    count = (size_t)link->ranks * link->streams;
+
+    for (size_t i = 0; wire->streams != NULL && i < count; i++)
+        lki_free(wire->streams[i].out.rest);
+    for (size_t i = 0; i < LKI_WIRE_BUCKETS; i++)
+        while (wire->parked[i] != NULL) {
+            lki_parked *parked = wire->parked[i];
+            wire->parked[i]    = parked->next;
+            lki_free(parked);
+        }
+    lki_wire_free_groups(wire);
+    lki_free(wire->streams);
+    lki_free(wire->peers);
+    link->hurry = wire->failed;
+    link->ops->close(link);
+    lki_free(wire);
+}
+
+lk_status lki_wire_open(lki_wire **out, lki_link *link)
+{
+    lki_wire *wire = NULL;
+
+    *out         = NULL;
+    lk_status st = LKI_NEW(&wire, 1, "a wire");
+    if (st != LK_OK) {
+        link->ops->close(link);
+        return st;
+    }
+    wire->link              = link;
+    wire->busy_tail         = &wire->busy;
+    wire->probe_interval_ms = LKI_WIRE_PROBE_MS;
+    st = LKI_NEW(&wire->peers, link->ranks, "a wire's peers");
+    if (st == LK_OK)
+        st = LKI_NEW(&wire->streams, (size_t)link->ranks * link->streams, "a wire's streams");
+    if (st != LK_OK) {
+        wire_free(wire);
+        return st;
+    }
+    for (uint32_t peer = 0; peer < link->ranks; peer++) {
+        peer_init(&wire->peers[peer]);
+        for (uint32_t i = 0; i < link->streams; i++) {
+            lki_wire_stream(wire, peer, i)->peer  = peer;
+            lki_wire_stream(wire, peer, i)->index = i;
+        }
+    }
+    *out = wire;
+    return LK_OK;
+}
+
+/* Streams on which something was waiting for room. */
+static void make_room(lki_wire *wire, const lki_ready *ready)
+{
+    lki_stream *stream = lki_wire_stream(wire, ready->peer, ready->stream);
+
+    if (!ready->writable || !stream->out.blocked)
+        return;
+    stream->out.blocked = false;
+    lki_wire_watch(wire, stream);
+    lki_wire_stir(wire, ready->peer, ready->stream);
+}
+
+/* Whether something is left to be written on the streams that tell it all. */
+static bool unsaid(const lki_wire *wire)
+{
+    for (uint32_t peer = 0; peer < wire->link->ranks; peer++) {
+        const lki_output *out = &lki_wire_stream(wire, peer, 0)->out;
+        if (!out->broken && (out->active || wire->peers[peer].saying))
+            return true;
+    }
+    return false;
+}
+
+void lki_wire_close(lki_wire *wire)
+{
+    if (wire == NULL)
+        return;
+    int64_t  now = lki_wire_now_ms(wire), until = now + LKI_WIRE_GOODBYE_MS;
+    uint32_t count;
+
+    for (uint32_t peer = 0; peer < wire->link->ranks && !wire->failed; peer++)
+        if (wire->peers[peer].spoken && !wire->peers[peer].left) {
+            wire->peers[peer].saying = true;
+            lki_wire_stir(wire, peer, 0);
+        }
+    wire->closing = true;
+    stop(wire);
+    (void)lki_wire_write(wire);
+    for (; unsaid(wire) && now < until; now = lki_wire_now_ms(wire)) {
+        if (wire->link->ops->wait(wire->link, until - now, wire->ready, LKI_WIRE_READY, &count)
+            != LK_OK)
+            break;
+        for (uint32_t i = 0; i < count; i++)
+            make_room(wire, &wire->ready[i]);
+        (void)lki_wire_write(wire);
+    }
+    wire_free(wire);
+}
+
+/* ---- Messages ---------------------------------------------------------------------------- */
+
+void lki_wire_done(lki_wire *wire, lki_message *message)
+{
+    lki_open_op *open = lki_wire_find_open(wire, &message->op);
+
+    LK_ASSERT(open != NULL && open->open > 0);
+    open->open--;
+    message->done = true;
+}
+
+static void start(lki_wire *wire, lki_message *message)
+{
+    lki_open_op *open = lki_wire_find_open(wire, &message->op);
+
+    LK_ASSERT(open != NULL && message->peer < wire->link->ranks
+              && message->peer != wire->link->rank);
+    open->open++;
+    message->assigned = 0;
+    message->moved    = 0;
+    message->granted  = false;
+    message->done     = false;
+}
+
+void lki_wire_send(lki_wire *wire, lki_message *message)
+{
+    if (wire->failed)
+        return;
+    start(wire, message);
+    lki_queue_push(&wire->peers[message->peer].outbox, message);
+    lki_wire_stir(wire, message->peer, 0);
+    (void)lki_wire_check_left(wire, message->peer);
+}
+
+void lki_wire_receive(lki_wire *wire, lki_message *message)
+{
+    bool found;
+
+    if (wire->failed)
+        return;
+    start(wire, message);
+    if (lki_wire_unpark(wire, message, &found) != LK_OK || found)
+        return;
+    lki_queue_push(&wire->peers[message->peer].waiting, message);
+    (void)lki_wire_check_left(wire, message->peer);
+}
+
+void lki_wire_forget(lki_wire *wire, lki_message *message)
+{
+    lki_wire_peer *peer     = &wire->peers[message->peer];
+    lki_queue     *queues[] = { &peer->outbox,  &peer->announced, &peer->sending,
+                                &peer->waiting, &peer->granting,  &peer->arriving };
+    lki_open_op   *open     = lki_wire_find_open(wire, &message->op);
+
+    LK_ASSERT(wire->failed || !message->granted);
+    for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++)
+        if (lki_queue_remove(queues[i], message) && open != NULL)
+            open->open--;
+}
+
+/* ---- Progress ---------------------------------------------------------------------------- */
+
+static lk_status step(lki_wire *wire, int64_t ms)
+{
+    lki_link *link = wire->link;
+    uint32_t  count;
+
+    LK_TRY(lki_wire_write(wire));
+    if (wire->moved || wire->busy != NULL)
+        ms = 0;
+    else if (wire->breaking > 0 && ms > LKI_WIRE_GRACE_MS)
+        ms = LKI_WIRE_GRACE_MS;
+    lk_status st = link->ops->wait(link, ms, wire->ready, LKI_WIRE_READY, &count);
+    if (st != LK_OK)
+        return lki_wire_fail(wire, link->rank, st, "%s", lk_error_last()->message);
+    for (uint32_t i = 0; i < count; i++) {
+        const lki_ready *ready = &wire->ready[i];
+        make_room(wire, ready);
+        if (ready->readable)
+            LK_TRY(lki_wire_read(wire, lki_wire_stream(wire, ready->peer, ready->stream)));
+    }
+    LK_TRY(lki_wire_write(wire));
+    return judge_late(wire);
+}
+
+lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved)
+{
+    wire->moved = false;
+    if (!wire->failed)
+        (void)step(wire, ms);
+    *moved = wire->moved;
+    if (!wire->failed)
+        return LK_OK;
+    (void)lki_wire_write(wire);
+    return lki_fail_again(&wire->failure);
+}
+
+lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer)
+{
+    return wire->peers[peer].heard;
+}
+
+lki_wire_counts lki_wire_count(const lki_wire *wire)
+{
+    return wire->counts;
+}
+
+int64_t lki_wire_now_ms(const lki_wire *wire)
+{
+    return wire->link->ops->now_ms(wire->link);
+}

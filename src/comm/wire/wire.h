@@ -1,0 +1,91 @@
+/* wire/wire.h -- messages between ranks on different hosts, over the byte streams of a link.
+ *
+ * Both sides name a message alike: the operation it belongs to (group, sequence number) and which
+ * of the operation's messages between the two it is (`step`).  A small message travels at once and
+ * is parked at the receiver if nobody asked for it yet; a large one is announced, and travels
+ * straight into the receiver's buffer once it has one, in pieces over all streams.  So nothing is
+ * ever dropped, nothing waits behind a message that nobody wants yet, and memory stays bounded.
+ *
+ * Every frame carries the fingerprint of its operation.  A receiver that finds another one, frames
+ * of an operation that is complete here, or more bytes than it expects knows that the ranks
+ * disagree, and both sides are named.  A rank that waits long asks those it waits for what they
+ * are in (a probe), so that ranks which never exchange a message in their operations find out, too.
+ *
+ * A wire fails once, for one reason, and tells every rank that it can reach.
+ *
+ * Ownership: a wire owns its link; messages, and the buffers they point to, are the caller's and
+ *            stay where they are until done or until the wire is closed.
+ * Threads:   one at a time.
+ */
+#ifndef LKI_COMM_WIRE_H
+#define LKI_COMM_WIRE_H
+
+#include "comm/group.h"
+#include "comm/link.h"
+
+typedef struct lki_wire lki_wire;
+
+typedef struct {
+    uint64_t  group, seq; /* lk_comm.key, lki_op.seq */
+    uint64_t  label;      /* lk_comm.group, for texts */
+    lki_print print;
+} lki_wire_op;
+
+typedef struct lki_message {
+    struct lki_message *next;
+    uint32_t            peer; /* rank in the job, not mine */
+    uint32_t            step;
+    lki_wire_op         op;
+    unsigned char      *data; /* read from when sending */
+    size_t              bytes;
+    size_t              assigned, moved; /* bytes that are in frames, that have gone or come */
+    bool                granted;         /* bytes flow: the wire may touch `data` at any time */
+    bool                done;
+} lki_message;
+
+/* What has gone over the wire: payload without headers, and frames of all kinds. */
+typedef struct {
+    uint64_t bytes_sent, bytes_received, frames_sent, frames_received;
+} lki_wire_counts;
+
+/* Takes the link over, also when it fails. */
+LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
+
+/* Says goodbye to those who were written to; waits for nothing but room to do so. */
+void lki_wire_close(lki_wire *wire);
+
+/* This rank is in the operation now / has all it needs of it.  Messages come between the two, and
+ * all are done before the end.  The operations of a group begin in ascending order of seq (some may
+ * be left out), end in any, and are open at once in any number. */
+LK_NODISCARD lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op);
+LK_NODISCARD lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op);
+
+/* The caller sets peer, step, op, data and bytes, the rest is set here; `done` tells the end, and
+ * may do so at once.  Between two ranks, in one direction, an operation has one message of a step;
+ * in which order the two sides post theirs is all the same. */
+void lki_wire_send(lki_wire *wire, lki_message *message);
+void lki_wire_receive(lki_wire *wire, lki_message *message);
+
+/* Forgets a message; it must not have been granted unless the wire has failed. */
+void lki_wire_forget(lki_wire *wire, lki_message *message);
+
+/* Moves whatever can move; waits up to `ms` if nothing can.  *moved: bytes went or came.
+ * LK_EPEER, LK_EMISMATCH and so on are final: every later call returns the same. */
+LK_NODISCARD lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved);
+
+/* Asks the peers that open messages wait for what they are in.  Cheap, and at most every 20 ms. */
+void lki_wire_probe(lki_wire *wire);
+
+/* The rank that the wire's failure is about. */
+uint32_t lki_wire_culprit(const lki_wire *wire);
+
+/* The operation that this rank was last heard of in; all zero (LKI_OP_NONE) before the first. */
+lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer);
+
+/* Tells every reachable rank that this one has failed, and why; then the wire has failed too. */
+void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why);
+
+lki_wire_counts lki_wire_count(const lki_wire *wire);
+int64_t         lki_wire_now_ms(const lki_wire *wire);
+
+#endif
