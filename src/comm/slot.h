@@ -21,13 +21,12 @@ LK_NODISCARD lk_status lki_op_make_room(lk_comm *comm);
 /* Takes the next sequence number, waiting for room in the ring if need be. */
 LK_NODISCARD static inline lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_print print)
 {
+    *op = (lki_op){ .seq = comm->seq, .print = print };
     if (lki_failed(comm))
         return lki_group_failure(comm);
     if (comm->seq >= comm->room + LKI_IN_FLIGHT)
         LK_TRY(lki_op_make_room(comm));
-    op->seq        = comm->seq++;
-    op->print      = print;
-    op->flight     = 0;
+    comm->seq++;
     lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
     atomic_store_explicit(&slot->what, print.what, memory_order_relaxed);
     atomic_store_explicit(&slot->count, print.count, memory_order_relaxed);

@@ -43,9 +43,15 @@ static bool is_complete(const dialect *d)
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
+static const char *value_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text != NULL ? text : "";
+}
+
 static lk_status read_number(uint32_t *out, const char *name)
 {
-    const char *text  = getenv(name);
+    const char *text  = value_of(name);
     uint32_t    value = 0;
     size_t      i     = 0;
 
@@ -83,9 +89,9 @@ static lk_status read_slurm(uint32_t *out, const char *name)
 
     if (getenv("SLURM_NODEID") != NULL)
         LK_TRY(read_number(&node, "SLURM_NODEID"));
-    *out = lki_slurm_tasks(getenv(name), node);
+    *out = lki_slurm_tasks(value_of(name), node);
     return *out > 0 ? LK_OK : lk_fail(LK_EINVAL, "%s=%.60s does not say how many tasks node %u has",
-                                      name, getenv(name), node);
+                                      name, value_of(name), node);
 }
 
 /* ---- Which job --------------------------------------------------------------------------- */

@@ -279,7 +279,7 @@ static uint32_t collect(mpi_link *mpi, lki_ready *ready, uint32_t capacity)
             ready[count++] = (lki_ready){ peer, 0, r, w };
     }
     if (count == capacity)
-        mpi->turn = (peer + 1) % ranks;
+        mpi->turn = peer + 1 < ranks ? peer + 1 : 0;
     return count;
 }
 
