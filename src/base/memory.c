@@ -3,18 +3,28 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { ALIGNMENT = 64 };
+
+/* From this size on memory is asked for in huge pages: matrices are walked by columns, too, and
+ * with pages of 4 KiB every element of a column needs an address translated. */
+#define HUGE_BYTES ((size_t)2 << 20)
 
 lk_status lki_alloc(void **out, size_t bytes, const char *what)
 {
     *out = NULL;
     if (bytes > SIZE_MAX - ALIGNMENT)
         return lk_fail(LK_ENOMEM, "%s: %zu bytes are more than any machine has", what, bytes);
-    size_t padded = lki_round_up(lki_max(bytes, 1), ALIGNMENT);
-    void  *memory = aligned_alloc(ALIGNMENT, padded);
+    size_t alignment = bytes >= HUGE_BYTES ? HUGE_BYTES : ALIGNMENT;
+    size_t padded    = lki_round_up(lki_max(bytes, 1), ALIGNMENT);
+    void  *memory    = aligned_alloc(alignment, padded);
     if (memory == NULL)
         return lk_fail(LK_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
+#ifdef MADV_HUGEPAGE
+    if (alignment == HUGE_BYTES)
+        (void)madvise(memory, padded, MADV_HUGEPAGE); /* where it cannot be had, it works as well */
+#endif
     memset(memory, 0, padded);
     *out = memory;
     return LK_OK;
