@@ -1,7 +1,8 @@
 /* arena.c -- memory that all ranks map, there before it is used.
  *
  * Rank 0 creates a memfd, fills in every page (so that what is missing is missing now, as a
- * status), and hands the descriptor to the launcher, which passes it on; the others map it.  Two
+ * status), and hands the descriptor to the launcher, which passes it on; the others map it.  Where
+ * no launcher holds the group together (under MPI) they open rank 0's descriptor themselves.  Two
  * rounds of comparing outcomes make it all or nothing: one after the memory exists, before the
  * others wait for the descriptor, and one after everybody has mapped it.  Among threads one
  * mapping serves all and its address is what travels.
@@ -139,9 +140,6 @@ static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t 
     for (uint32_t rank = 0; rank < comm->size; rank++)
         message.members[comm->world[rank] / 64] |= UINT64_C(1) << comm->world[rank] % 64;
     snprintf(message.name, sizeof message.name, "%.51s", name);
-    if (comm->self->socket < 0)
-        return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on; start the "
-                       "workers with lockstep run, or use threads", name);
     return lki_descriptor_send(comm->self->socket, &message, fd);
 }
 
@@ -151,8 +149,6 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
     int64_t end = lki_now_ms() + comm->timeout_ms;
 
     *fd = -1;
-    if (comm->self->socket < 0)
-        return lk_fail(LK_EUNSUPPORTED, "arena %s: no launcher passes descriptors on", name);
     while (*fd < 0) {
         struct pollfd     ready = { .fd = comm->self->socket, .events = POLLIN };
         lki_arena_message message;
@@ -198,28 +194,48 @@ static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
     return LK_OK;
 }
 
-static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void **memory)
+/* *open: the descriptor, where the others need it open. */
+static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void **memory,
+                             int *open)
 {
     int fd;
     if (comm->rank != 0)
         return LK_OK;
     LK_TRY(create(&fd, memory, name, bytes));
-    lk_status st = keep(comm, *memory, bytes);
-    if (st == LK_OK && !comm->self->group->threads && comm->size > 1)
+    lk_status st     = keep(comm, *memory, bytes);
+    bool      shared = !comm->self->group->threads && comm->size > 1;
+    if (st == LK_OK && shared && comm->self->socket < 0) {
+        *open = fd;
+        return LK_OK;
+    }
+    if (st == LK_OK && shared)
         st = send_to_launcher(comm, name, bytes, fd);
     (void)close(fd);
     return st;
 }
 
-/* How the others come to the memory that rank 0 has made. */
-static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory)
+/* The descriptor that rank 0 has, where there is no launcher. */
+static lk_status open_there(lk_comm *comm, int there, int *fd)
 {
-    if (comm->self->group->threads)
-        return lk_broadcast(comm, memory, sizeof *memory, 0);
+    LK_TRY(lk_broadcast(comm, &there, sizeof there, 0));
     if (comm->rank == 0)
         return LK_OK;
-    int fd;
-    LK_TRY(receive(comm, name, bytes, &fd));
+    return lki_descriptor_open(fd, atomic_load(&lki_rank_of(comm, 0)->pid), there);
+}
+
+/* How the others come to the memory that rank 0 has made. */
+static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory, int open)
+{
+    int fd = -1;
+
+    if (comm->self->group->threads)
+        return lk_broadcast(comm, memory, sizeof *memory, 0);
+    if (comm->self->socket < 0)
+        LK_TRY(open_there(comm, open, &fd));
+    if (comm->rank == 0)
+        return LK_OK;
+    if (fd < 0)
+        LK_TRY(receive(comm, name, bytes, &fd));
     lk_status st = map_fd(memory, fd, name, bytes);
     (void)close(fd);
     return st == LK_OK ? keep(comm, *memory, bytes) : st;
@@ -240,9 +256,15 @@ static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
 /* All or nothing; *memory is NULL unless all went well. */
 static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void **memory)
 {
+    int open = -1;
+
     LK_TRY(meet(comm, name, bytes));
-    LK_TRY(lki_agree(comm, create_here(comm, name, bytes, memory)));
-    return lki_agree(comm, reach(comm, name, bytes, memory));
+    lk_status st = lki_agree(comm, create_here(comm, name, bytes, memory, &open));
+    if (st == LK_OK)
+        st = lki_agree(comm, reach(comm, name, bytes, memory, open));
+    if (open >= 0)
+        (void)close(open);
+    return st;
 }
 
 lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "comm/engine.h"
 #include "comm/flight.h"
 #include "comm/span/span.h"
 #include "comm/span/task.h"
@@ -172,6 +173,7 @@ static void leave(lk_comm *first)
     lki_wake_all(first->board);
     lki_wire_close(self->wire);
     lki_rooms_free(self->rooms);
+    lki_engine_leave(self->engine, first);
     lki_peers_close(self);
     lki_flight_close(self->flight);
     if (self->socket >= 0)

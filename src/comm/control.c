@@ -112,6 +112,18 @@ lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd
                    "arena; is another program writing to this descriptor?", got);
 }
 
+lk_status lki_descriptor_open(int *out, int32_t pid, int fd)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    *out = open(path, O_RDWR | O_CLOEXEC);
+    if (*out < 0)
+        return lk_fail(LK_EUNSUPPORTED, "cannot open memory of pid %d (%s): %s", (int)pid, path,
+                       strerror(errno));
+    return LK_OK;
+}
+
 static int *socket_of(const lki_control *control, uint32_t rank)
 {
     LK_ASSERT(rank - control->roster.first < control->roster.count);

@@ -296,6 +296,54 @@ static void who_cannot_be_reached_is_named(void **state)
     lki_control_free(control);
 }
 
+/* As under MPI: nobody passes descriptors on.  The other's word is seen, in the group and in one
+ * made of it, whose rank 0 is another. */
+static bool shares_without_a_launcher(lki_control *control, uint32_t rank)
+{
+    lk_comm_options options = { .timeout_ms = 20000 };
+    lk_comm        *groups[2]; /* the second is the other way round */
+    lk_arena       *arena;
+    bool            good = true;
+
+    if (lki_comm_open_shm(&groups[0], lki_control_fd(control), rank, -1, &options) != LK_OK ||
+        lk_comm_split(&groups[1], groups[0], 0, 1 - rank) != LK_OK)
+        return false;
+    for (int i = 0; i < 2 && good; i++) {
+        if (lk_comm_arena(&arena, groups[i], "words", 4096) != LK_OK)
+            return false;
+        uint32_t *words = lk_arena_data(arena);
+        words[rank]     = rank + 7;
+        good = lk_barrier(groups[i]) == LK_OK && words[0] == 7 && words[1] == 8;
+    }
+    lk_comm_free(groups[1]);
+    lk_comm_free(groups[0]);
+    return good;
+}
+
+static void arenas_need_no_launcher(void **state)
+{
+    lki_control *control;
+    pid_t        children[2];
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(2)), LK_OK);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        children[rank] = fork();
+        if (children[rank] != 0)
+            continue;
+        bool good = shares_without_a_launcher(control, rank);
+        if (!good)
+            fprintf(stderr, "rank %u: %s\n", rank, lk_error_last()->message);
+        _exit(!good);
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        int status = 1;
+        assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+        assert_int_equal(status, 0);
+    }
+    lki_control_free(control);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +353,7 @@ int main(void)
         cmocka_unit_test(joining_alone_times_out),
         cmocka_unit_test(ranks_of_other_hosts_are_introduced),
         cmocka_unit_test(who_cannot_be_reached_is_named),
+        cmocka_unit_test(arenas_need_no_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,7 @@ typedef struct {
     int        *pidfds;     /* of the ranks of this host; NULL among threads */
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     struct lki_rooms *rooms; /* scratch for what comes from them */
+    struct lki_engine *engine; /* MPI, where that has started the job; NULL */
     lki_tuning  tuning;     /* of the algorithms to them */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
@@ -444,6 +445,10 @@ LK_NODISCARD lk_status lki_descriptor_send(int socket, const lki_arena_message *
  * other side has closed. */
 LK_NODISCARD lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd,
                                               bool *open);
+
+/* Opens a descriptor that another process of this user has open, by /proc; LK_EUNSUPPORTED where
+ * that is not allowed. */
+LK_NODISCARD lk_status lki_descriptor_open(int *out, int32_t pid, int fd);
 
 /* What to do about shared memory that could not be had, where that is not plain. */
 static inline const char *lki_memory_hint(int error)

@@ -2,7 +2,7 @@
  *
  * The library does not know MPI: a module does (lockstep-mpi-openmpi.so, lockstep-mpi-mpich.so),
  * and the launch room finds it.  Collectives are ours, over point-to-point messages of MPI, and so
- * have the bits that they have everywhere.  Every rank counts as a host of its own.
+ * have the bits that they have everywhere.  Neighbours on one machine share memory.
  */
 #ifndef LKI_COMM_MPI_H
 #define LKI_COMM_MPI_H
@@ -11,9 +11,10 @@
 #include "lockstep/comm.h"
 
 /* Loads the module in the file `path` and opens.  Collective over MPI_COMM_WORLD: what fails on one
- * rank once MPI runs fails on all.  LK_EUNSUPPORTED where the module, or its MPI, cannot be
- * loaded. */
+ * rank once MPI runs fails on all.  `hosts`, unless 0: ranks are dealt to so many hosts, and share
+ * no memory across them, wherever they are.  LK_EUNSUPPORTED where the module, or its MPI, cannot
+ * be loaded. */
 LK_NODISCARD lk_status lki_mpi_open(lk_comm **out, const char *path,
-                                    const lk_comm_options *options);
+                                    const lk_comm_options *options, uint32_t hosts);
 
 #endif

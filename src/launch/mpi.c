@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "comm/control.h"
 #include "comm/mpi.h"
 #include "lockstep/launch.h"
 
@@ -103,12 +104,31 @@ __attribute__((noinline)) static lk_status find(char path[PATH_BYTES], const imp
                    "has it", which->name, tried, which->package);
 }
 
+/* LOCKSTEP_MPI_HOSTS: as if the ranks were on so many hosts; 0 = where they are. */
+static lk_status read_hosts(uint32_t *out)
+{
+    const char *text = getenv("LOCKSTEP_MPI_HOSTS");
+    char       *end  = NULL;
+
+    *out = 0;
+    if (text == NULL)
+        return LK_OK;
+    unsigned long hosts = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || hosts > LKI_RANKS_MAX)
+        return lk_fail(LK_EINVAL, "LOCKSTEP_MPI_HOSTS=%.40s must be a number of hosts, up to %d",
+                       text, LKI_RANKS_MAX);
+    *out = (uint32_t)hosts;
+    return LK_OK;
+}
+
 lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
 {
     const implementation *which = loaded();
     char                  path[PATH_BYTES];
+    uint32_t              hosts;
 
     *out = NULL;
+    LK_TRY(read_hosts(&hosts));
     if (which == NULL)
         which = started_by();
     if (which == NULL)
@@ -116,5 +136,5 @@ lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
                        "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with "
                        "mpirun -n N");
     LK_TRY(find(path, which));
-    return lki_mpi_open(out, path, options);
+    return lki_mpi_open(out, path, options, hosts);
 }

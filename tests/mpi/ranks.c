@@ -6,9 +6,12 @@
  *     ranks die             rank 1 ends without a word: MPI ends the job
  *     ranks late            a timeout, and the rank that was missed leaves much later
  *     ranks early           rank 1 leaves, the others go on without it
+ *     ranks hosts COUNT     they are on so many hosts, and those of a host share memory
+ *     ranks closed          rank 0 lets nobody open its memory, unless they may open everything
  *     ranks guest LIBRARY   the program initialises MPI (in LIBRARY) itself, and goes on afterwards
  */
 #include <dlfcn.h>
+#include <sys/prctl.h>
 
 #include "base/hash.h"
 #include "comm/conformance.h"
@@ -141,6 +144,25 @@ static bool leaves_early(lk_comm *comm)
     return true;
 }
 
+/* ---- Shared memory ----------------------------------------------------------------------- */
+
+/* What a rank writes into an arena those on its host see, and nobody else. */
+static bool are_on(lk_comm *comm, uint32_t hosts)
+{
+    enum { BYTES = 4096 };
+    uint32_t  rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+    lk_arena *arena;
+
+    CHECK(lk_comm_hosts(comm) == hosts);
+    CHECK(lk_comm_arena(&arena, comm, "words", BYTES) == LK_OK);
+    uint32_t *words = lk_arena_data(arena);
+    words[rank]     = rank + 1;
+    CHECK(lk_barrier(comm) == LK_OK);
+    for (uint32_t r = 0; r < size; r++)
+        CHECK(words[r] == (lk_comm_host(comm, r) == lk_comm_host(comm, rank) ? r + 1 : 0));
+    return true;
+}
+
 /* ---- A program with an MPI of its own ---------------------------------------------------- */
 
 typedef struct {
@@ -188,6 +210,29 @@ static bool is_a_guest(const char *library)
            && strstr(lk_error_last()->message, "has been finalised") != NULL;
 }
 
+/* By the rules of the kernel, unless this user is above them. */
+static bool is_closed(void)
+{
+    const char *mine = getenv("OMPI_COMM_WORLD_RANK");
+    lk_comm    *comm;
+
+    if (mine == NULL)
+        mine = getenv("PMI_RANK");
+    if (mine != NULL && strcmp(mine, "0") == 0)
+        (void)prctl(PR_SET_DUMPABLE, 0);
+    if (lk_comm_open_mpi(&comm, NULL) != LK_OK) {
+        fprintf(stderr, "%s\n", lk_error_last()->message);
+        return false;
+    }
+    if (lk_comm_rank(comm) == 0)
+        printf("hosts %u\n", lk_comm_hosts(comm));
+    uint32_t hosts = lk_comm_hosts(comm), first = 0;
+    bool     good  = (hosts == 1 || hosts == lk_comm_size(comm)) && are_on(comm, hosts)
+                && conforms(comm, &first);
+    lk_comm_free(comm);
+    return good;
+}
+
 static bool satisfied(const char *what, const char *more)
 {
     lk_comm_options options = { .timeout_ms = 60000 };
@@ -196,6 +241,8 @@ static bool satisfied(const char *what, const char *more)
 
     if (strcmp(what, "guest") == 0)
         return is_a_guest(more);
+    if (strcmp(what, "closed") == 0)
+        return is_closed();
     if (lk_comm_open_mpi(&comm, &options) != LK_OK) {
         fprintf(stderr, "%s\n", lk_error_last()->message);
         return false;
@@ -203,6 +250,8 @@ static bool satisfied(const char *what, const char *more)
     if (strcmp(what, "conform") == 0)
         return leaves(comm, conforms(comm, &first) && (lk_comm_size(comm) < 6 ||
                                                        splits(comm, NULL)));
+    if (strcmp(what, "hosts") == 0)
+        return leaves(comm, are_on(comm, first));
     if (strcmp(what, "bits") == 0)
         return leaves(comm, has_the_bits_of_threads(comm));
     if (strcmp(what, "abort") == 0)
