@@ -1,16 +1,29 @@
-/* bench/gemm.c -- how much of the processor's FP32 peak the matrix product reaches.
+/* bench/gemm.c -- the matrix product beside oneDNN's and OpenBLAS's, in turns.
  *
- * The peak is measured in the same process, by a loop of independent fma on the same lanes, right
- * before each product, because clocks wander.  Prints a line a shape: GFLOP/s and the ratio.
+ * Each turn of a shape runs everybody for a while: calls that warm up (the peers' threads of the
+ * last one still spin), then calls that count, whose median is kept.  A ratio is the median over
+ * turns of a turn's (their time / our time): above 1 we are faster.  Whoever is not installed is
+ * left out by name.  Every peer's result is compared with ours.
  *
- *      gemm [THREADS] [ISA]
+ *      gemm [THREADS] [ISA] [PREFIX OF USE]
+ *
+ * Peers: lockstep-onednn.so of this build; libopenblas.so.0 as the dynamic linker finds it.
+ * `peak` is a loop of independent fma on registers' worth of data, in the same process.
  */
+#include <dlfcn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "tensor/onednn/module.h"
+
+enum { TURNS = 5, CALLS = 4000, ROOM = 52 << 20 };
+
+static const double WARM = 0.025, COUNT = 0.04; /* seconds a turn */
 
 typedef struct {
     const char *use;
@@ -23,20 +36,29 @@ static const shape shapes[] = {
     { "gpt2 mlp up", false, true, 1024, 3072, 768 },
     { "gpt2 mlp dx", false, false, 1024, 768, 3072 },
     { "gpt2 mlp dw", true, false, 3072, 768, 1024 },
-    { "square", false, false, 1024, 1024, 1024 },
+    { "gpt2 256 rows", false, true, 256, 3072, 768 },
+    { "logits", false, true, 1024, 50257, 768 },
+    { "square 2048", false, false, 2048, 2048, 2048 },
+    { "square 1024", false, false, 1024, 1024, 1024 },
+    { "mlp 128", false, true, 128, 512, 512 },
     { "tiny proj", false, true, 768, 128, 128 },
     { "tiny qkv", false, true, 768, 384, 128 },
     { "tiny mlp up", false, true, 768, 512, 128 },
     { "tiny mlp down", false, true, 768, 128, 512 },
     { "tiny dw", true, false, 512, 128, 768 },
     { "tiny dx", false, false, 768, 128, 512 },
-    { "batch 64", false, true, 64, 768, 768 },
-    { "batch 16", false, true, 16, 768, 768 },
-    { "batch 4", false, true, 4, 768, 768 },
-    { "batch 1", false, true, 1, 768, 768 },
-    { "batch 16 nn", false, false, 16, 768, 768 },
+    { "odd nt", false, true, 1023, 777, 513 },
+    { "odd tn", true, false, 333, 65, 2049 },
+    { "rows 64", false, true, 64, 768, 768 },
+    { "rows 16", false, true, 16, 768, 768 },
+    { "rows 16 nn", false, false, 16, 768, 768 },
+    { "rows 4", false, true, 4, 768, 768 },
+    { "rows 1", false, true, 1, 768, 768 },
+    { "rows 1 nn", false, false, 1, 768, 768 },
     { "classes", false, true, 64, 10, 512 },
 };
+
+static float *a, *b, *c, *ours; /* ROOM each */
 
 static double now(void)
 {
@@ -45,10 +67,89 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Two micro-panels in the first-level cache: what the arithmetic alone allows. */
+/* ---- Who takes part ---------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    void (*run)(void *self, const shape *s, float *result);
+    void *self; /* NULL: not here */
+} party;
+
+static void run_ours(void *self, const shape *s, float *result)
+{
+    lk_gemm(self, s->ta, s->tb, s->m, s->n, s->k, a, b, result, false);
+}
+
+static const lki_onednn_module *onednn;
+
+static void run_onednn(void *self, const shape *s, float *result)
+{
+    lki_onednn_shape wanted = { .transpose_a = s->ta,
+                               .transpose_b = s->tb,
+                               .m           = s->m,
+                               .n           = s->n,
+                               .k           = s->k,
+                               .lda         = s->ta ? s->m : s->k,
+                               .ldb         = s->tb ? s->k : s->n,
+                               .ldc         = s->n };
+    const char      *error  = onednn->gemm(self, &wanted, a, b, result);
+    if (error != NULL) {
+        fprintf(stderr, "%s\n", error);
+        exit(1);
+    }
+}
+
+static lki_onednn *open_onednn(uint32_t threads)
+{
+    void       *module  = dlopen(LK_MODULE_FOLDER "/lockstep-onednn.so", RTLD_NOW);
+    lki_onednn *library = NULL;
+    if (module != NULL)
+        onednn = dlsym(module, LKI_ONEDNN_SYMBOL);
+    const char *error = onednn == NULL ? "no module (package libdnnl-dev)"
+                                       : onednn->open(&library, threads);
+    printf("oneDNN: %s\n", error != NULL ? error : onednn->identity(library));
+    return library;
+}
+
+typedef struct {
+    void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
+                  int lda, const float *b, int ldb, float beta, float *c, int ldc);
+} openblas;
+
+static void run_openblas(void *self, const shape *s, float *result)
+{
+    enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
+    const openblas *blas = self;
+    int             m = (int)s->m, n = (int)s->n, k = (int)s->k;
+    blas->sgemm(ROW_MAJOR, s->ta ? TRANSPOSED : PLAIN, s->tb ? TRANSPOSED : PLAIN, m, n, k, 1.0f, a,
+                s->ta ? m : k, b, s->tb ? k : n, 0.0f, result, n);
+}
+
+static openblas *open_openblas(openblas *blas, uint32_t threads)
+{
+    (void)setenv("OPENBLAS_CORETYPE", "SkylakeX", 0); /* it knows no newer AMD */
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        printf("OpenBLAS: not here (package libopenblas0-pthread)\n");
+        return NULL;
+    }
+    void (*set_threads)(int) = NULL;
+    char *(*config)(void)    = NULL;
+    *(void **)&set_threads   = dlsym(library, "openblas_set_num_threads");
+    *(void **)&config        = dlsym(library, "openblas_get_config");
+    *(void **)&blas->sgemm   = dlsym(library, "cblas_sgemm");
+    if (set_threads == NULL || config == NULL || blas->sgemm == NULL)
+        return NULL;
+    set_threads((int)threads);
+    printf("OpenBLAS: %s\n", config());
+    return blas;
+}
+
+/* ---- Peak -------------------------------------------------------------------------------- */
+
+/* One micro-panel in the first-level cache: what the arithmetic alone allows. */
 typedef struct {
     const lki_gemm_kernels *kernels;
-    float                  *a, *b, *c;
 } peak_loop;
 enum { PEAK_K = 96, PEAK_CALLS = 400 };
 
@@ -60,63 +161,123 @@ static void peak_task(void *context, size_t index, uint32_t thread)
     lki_gemm_block block = { .m      = rows,
                              .n      = columns,
                              .k      = PEAK_K,
-                             .a      = l->a,
+                             .a      = a,
                              .packed = true,
-                             .b      = l->b,
+                             .b      = b,
                              .b_row  = columns,
-                             .c      = l->c + index * 4096,
+                             .c      = c + index * 4096,
                              .ldc    = columns };
     for (int i = 0; i < PEAK_CALLS; i++)
         l->kernels->block(&block);
 }
 
-static double peak(lk_exec *exec, float *a, float *b, float *c)
+static double peak(lk_exec *exec)
 {
-    peak_loop loop    = { lki_exec_kernels(exec)->gemm, a, b, c };
+    peak_loop loop    = { lki_exec_kernels(exec)->gemm };
     size_t    threads = lk_exec_threads(exec);
     double    best    = 1e30;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 20; i++) {
         double start = now();
         lki_exec_run(exec, threads, peak_task, &loop);
-        double took = now() - start;
-        best        = took < best ? took : best;
+        best = fmin(best, now() - start);
     }
     return 2e-9 * (double)(threads * loop.kernels->rows * loop.kernels->columns) * PEAK_K *
            PEAK_CALLS / best;
 }
 
+/* ---- Turns ------------------------------------------------------------------------------- */
+
+static int by_value(const void *left, const void *right)
+{
+    double x = *(const double *)left, y = *(const double *)right;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_value);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Seconds a call: the median of this turn's. */
+static double turn(const party *p, const shape *s, float *result)
+{
+    static double took[CALLS];
+    size_t        calls = 0;
+    for (double began = now(); now() - began < WARM;)
+        p->run(p->self, s, result);
+    for (double began = now(); now() - began < COUNT && calls < CALLS; calls++) {
+        double start = now();
+        p->run(p->self, s, result);
+        took[calls] = now() - start;
+    }
+    return median(took, calls);
+}
+
+static void verify(const party *p, const shape *s)
+{
+    for (size_t i = 0; i < s->m * s->n; i++)
+        if (!(fabsf(c[i] - ours[i]) <= 1e-5f * (float)s->k)) {
+            fprintf(stderr, "%s, %s: element %zu is %g, ours %g\n", p->name, s->use, i,
+                    (double)c[i], (double)ours[i]);
+            exit(1);
+        }
+}
+
+static void measure(const party *parties, size_t count, const shape *s)
+{
+    double took[4][TURNS], ratio[4][TURNS], flops = 2e-9 * (double)(s->m * s->n * s->k);
+    for (int t = 0; t < TURNS; t++)
+        for (size_t i = 0; i < count; i++) {
+            if (parties[i].self == NULL)
+                continue;
+            took[i][t]  = turn(&parties[i], s, i == 0 ? ours : c);
+            ratio[i][t] = took[i][t] / took[0][t];
+            if (i > 0)
+                verify(&parties[i], s);
+        }
+    printf("%-14s %c%c %5zu %5zu %5zu  %8.1f", s->use, s->ta ? 't' : 'n', s->tb ? 't' : 'n', s->m,
+           s->n, s->k, flops / median(took[0], TURNS));
+    for (size_t i = 1; i < count; i++)
+        if (parties[i].self == NULL)
+            printf(" %8s %6s", "-", "-");
+        else
+            printf(" %8.1f %6.3f", flops / median(took[i], TURNS), median(ratio[i], TURNS));
+    printf("\n");
+    fflush(stdout);
+}
+
 int main(int count, char **words)
 {
-    lk_exec *exec = NULL;
-    float   *a = NULL, *b = NULL, *c = NULL;
-    uint32_t threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
-    size_t   room    = (size_t)3072 * 3072;
-    if (lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) != LK_OK ||
-        LKI_NEW(&a, room, "a") != LK_OK || LKI_NEW(&b, room, "b") != LK_OK ||
-        LKI_NEW(&c, room, "c") != LK_OK) {
+    lk_exec    *exec    = NULL;
+    uint32_t    threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
+    const char *prefix  = count > 3 ? words[3] : "";
+    float     **arrays[] = { &a, &b, &c, &ours };
+    bool        ready    = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) == LK_OK;
+    for (int i = 0; i < 4; i++)
+        ready = ready && LKI_NEW(arrays[i], ROOM, "operands") == LK_OK;
+    if (!ready) {
         fprintf(stderr, "%s\n", lk_error_last()->message);
         return 1;
     }
-    for (size_t i = 0; i < room; i++)
-        a[i] = b[i] = (float)(i % 1000) * 1e-3f - 0.5f;
-    printf("%s, %u threads\n%-14s %5s %5s %5s  %9s %9s %6s\n", lk_exec_isa(exec), threads, "use",
-           "m", "n", "k", "GFLOP/s", "peak", "ratio");
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        shape  s    = shapes[i];
-        double best = 1e30, flops = 2e-9 * (double)s.m * (double)s.n * (double)s.k;
-        double top = peak(exec, a, b, c);
-        for (double began = now(); now() - began < 0.15;) {
-            double start = now();
-            lk_gemm(exec, s.ta, s.tb, s.m, s.n, s.k, a, b, c, false);
-            double took = now() - start;
-            best        = took < best ? took : best;
-        }
-        printf("%-14s %5zu %5zu %5zu  %9.1f %9.1f %5.0f%%\n", s.use, s.m, s.n, s.k, flops / best,
-               top, 100 * flops / best / top);
+    for (size_t i = 0; i < ROOM; i++) {
+        a[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
+        b[i] = (float)(i * 104729 % 1000) * 1e-3f - 0.5f;
     }
+    openblas    blas      = { NULL };
+    const party parties[] = {
+        { "ours", run_ours, exec },
+        { "oneDNN", run_onednn, open_onednn(threads) },
+        { "OpenBLAS", run_openblas, open_openblas(&blas, threads) },
+    };
+    printf("ours: %s, %u threads, peak %.1f GFLOP/s\n", lk_exec_isa(exec), threads, peak(exec));
+    printf("%-14s %2s %5s %5s %5s  %8s %8s %6s %8s %6s\n", "use", "", "m", "n", "k", "GFLOP/s",
+           "oneDNN", "ratio", "OpenBLAS", "ratio");
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        if (strncmp(shapes[i].use, prefix, strlen(prefix)) == 0)
+            measure(parties, sizeof parties / sizeof parties[0], &shapes[i]);
     lk_exec_free(exec);
-    lki_free(a);
-    lki_free(b);
-    lki_free(c);
+    for (int i = 0; i < 4; i++)
+        lki_free(*arrays[i]);
     return 0;
 }

@@ -5,6 +5,8 @@ set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/tensor/isa/avx512.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
+  set_source_files_properties(src/tensor/isa/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
+    "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${frames};-mavx2;-mfma;-mf16c")
 endif()
 

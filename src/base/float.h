@@ -19,6 +19,11 @@
 #define LKI_FLOAT_STANDARD UINT64_C(0)
 #endif
 
+/* The bits of a mode in which subnormal operands and results are zeros. */
+#if defined(__x86_64__)
+#define LKI_FLOAT_FLUSH UINT64_C(0x8040)
+#endif
+
 static inline uint64_t lki_float_mode(void)
 {
 #if defined(__x86_64__)

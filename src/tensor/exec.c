@@ -10,63 +10,106 @@
 #include "base/memory.h"
 
 struct lk_exec {
-    const lki_kernels *kernels;
-    lki_pool          *pool;
-    uint32_t           threads;
-    float             *shared;
-    float             *private_; /* LKI_EXEC_PRIVATE floats a thread */
+    const char *isa;
+    lki_kernels kernels;
+    lki_pool   *pool;
+    uint32_t    threads;
+    float      *shared;
+    float      *private_; /* LKI_EXEC_PRIVATE floats a thread */
 };
 
+typedef struct {
+    const char             *name;
+    const lki_kernels      *kernels;
+    const lki_gemm_kernels *gemm_bf16; /* NULL: those of `kernels` */
+} table;
+
 /* The widest first. */
-static const lki_kernels *const tables[] = {
+static const table tables[] = {
 #if defined(__x86_64__)
-    &lki_kernels_avx512,
-    &lki_kernels_avx2,
+    { "avx512_bf16", &lki_kernels_avx512, &lki_gemm_avx512_bf16 },
+    { "avx512", &lki_kernels_avx512, NULL },
+    { "avx2", &lki_kernels_avx2, NULL },
 #endif
-    &lki_kernels_portable,
+    { "portable", &lki_kernels_portable, NULL },
 };
 enum { TABLES = sizeof tables / sizeof tables[0] };
+
+#if defined(__x86_64__)
+/* A processor may have the instruction and round in another way than v16_dot2() says: these sums
+ * tell whether the second product of a pair comes first, each with a rounding of its own, and
+ * whether subnormal results and operands are zeros. */
+static bool multiplies_as_said(void)
+{
+    static const struct {
+        float    sum, want;
+        uint16_t a[2], b[2];
+    } cases[] = {
+        { 1.0f, 0.0f, { 0x3f80, 0x3380 }, { 0xbf80, 0x3f80 } },    /* 1 + 2^-24 is 1, less 1 */
+        { 0x1p-126f, 0.0f, { 0, 0x0d80 }, { 0, 0xb200 } },         /* 2^-126 - 2^-127 */
+        { 1.0f, 1.0f, { 0, 0x0040 }, { 0, 0x7f00 } },              /* 1 + 2^-127 2^127 */
+    };
+    const lki_gemm_kernels *kernels = &lki_gemm_avx512_bf16;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        float a[LKI_GEMM_ROWS_MAX + 1], b[64], sum = cases[i].sum;
+        kernels->pack_a(false, 1, 2, cases[i].a, 2, a);
+        kernels->pack_b(true, 1, 2, cases[i].b, 2, b);
+        kernels->block(&(lki_gemm_block){ .m = 1, .n = 1, .k = 1, .a = a, .packed = true, .b = b,
+                                          .b_row = kernels->columns, .c = &sum, .ldc = 1 });
+        if (sum != cases[i].want)
+            return false;
+    }
+    return true;
+}
+#endif
 
 static bool processor_has(const char *isa)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx2   = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (strcmp(isa, "avx512_bf16") == 0)
+        return avx512 && __builtin_cpu_supports("avx512bf16") && multiplies_as_said();
     if (strcmp(isa, "avx512") == 0)
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+        return avx512;
     if (strcmp(isa, "avx2") == 0)
         return avx2;
 #endif
     return strcmp(isa, "portable") == 0;
 }
 
-static lk_status choose(const lki_kernels **out, const char *isa)
+static lk_status choose(const table **out, const char *isa)
 {
     bool any = isa == NULL || strcmp(isa, "auto") == 0, known = any;
     for (size_t i = 0; i < TABLES; i++) {
-        bool named = !any && strcmp(isa, tables[i]->name) == 0;
+        bool named = !any && strcmp(isa, tables[i].name) == 0;
         known      = known || named;
-        if ((any || named) && processor_has(tables[i]->name)) {
-            *out = tables[i];
+        if ((any || named) && processor_has(tables[i].name)) {
+            *out = &tables[i];
             return LK_OK;
         }
     }
-    if (known || strcmp(isa, "avx512") == 0 || strcmp(isa, "avx2") == 0)
+    if (known || strcmp(isa, "avx512_bf16") == 0 || strcmp(isa, "avx512") == 0 ||
+        strcmp(isa, "avx2") == 0)
         return lk_fail(LK_EUNSUPPORTED, "isa %s: this processor lacks it; leave it out to take the "
                                         "widest there is (no bit of a result depends on it)", isa);
-    return lk_fail(LK_EINVAL, "isa %s: not one of avx512, avx2, portable, auto", isa);
+    return lk_fail(LK_EINVAL, "isa %s: not one of avx512_bf16, avx512, avx2, portable, auto", isa);
 }
 
 lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
 {
-    *out                       = NULL;
-    const lki_kernels *kernels = NULL;
-    LK_TRY(choose(&kernels, isa));
+    *out                = NULL;
+    const table *chosen = NULL;
+    LK_TRY(choose(&chosen, isa));
 
     lk_exec *exec = NULL;
     LK_TRY(LKI_NEW(&exec, 1, "exec"));
-    exec->kernels    = kernels;
+    exec->isa        = chosen->name;
+    exec->kernels    = *chosen->kernels;
+    if (chosen->gemm_bf16 != NULL)
+        exec->kernels.gemm_bf16 = chosen->gemm_bf16;
     exec->threads    = threads == 0 ? 1 : threads;
     lk_status status = lki_pool_open(&exec->pool, exec->threads);
     if (status == LK_OK)
@@ -94,7 +137,7 @@ void lk_exec_free(lk_exec *exec)
 
 const char *lk_exec_isa(const lk_exec *exec)
 {
-    return exec->kernels->name;
+    return exec->isa;
 }
 
 uint32_t lk_exec_threads(const lk_exec *exec)
@@ -109,7 +152,7 @@ lki_pool *lki_exec_pool(const lk_exec *exec)
 
 const lki_kernels *lki_exec_kernels(const lk_exec *exec)
 {
-    return exec->kernels;
+    return &exec->kernels;
 }
 
 float *lki_exec_shared(lk_exec *exec)

@@ -18,20 +18,28 @@ lki_pool *lki_exec_pool(const lk_exec *exec);
 
 typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_ERF } lki_activation;
 
-/* c (m, n) = chain of fma over k ascending of a (m, k) and b (k, n), from 0 or, with
- * `accumulate`, from c.  Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n, rows as
- * far apart as c's; may be NULL) receives the value before it.  lda, ldb, ldc are row strides in
- * elements; 0 = dense. Transposed operands are stored (k, m) and (n, k).  c must not overlap a or
- * b. */
+/* c (m, n) = a (m, k) b (k, n), every element one chain over ascending k, from 0 or, with
+ * `accumulate`, from c.  Transposed operands are stored (k, m) and (n, k).  lda, ldb, ldc are row
+ * strides in elements; 0 = dense.  c must not overlap a or b.
+ *
+ * Operands are F32, and a step of the chain is one fma; or BF16, and a step takes two values of k:
+ * sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum), where subnormal operands and results are
+ * zeros and an odd last value is paired with +0.
+ *
+ * Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n; may be NULL) receives the value
+ * before it.  Then, if `residual` (m, n): + residual.  All this is in FP32.  c, pre and residual
+ * are of one type, F32 or BF16, with rows ldc apart; BF16 results are rounded once, at the end. */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
+    lk_dtype       operands, result; /* LK_F32 or LK_BF16; 0 = LK_F32 */
     size_t         m, n, k;
-    const float   *a, *b;
-    float         *c;
+    const void    *a, *b;
+    void          *c;
     size_t         lda, ldb, ldc;
     const float   *bias;
     lki_activation activation;
-    float         *pre;
+    void          *pre;
+    const void    *residual;
 } lki_gemm_args;
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
@@ -45,6 +53,10 @@ void lki_fill(lk_exec *exec, size_t n, float value, float *y);
 void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y); /* y = a + b */
 void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y);          /* y = y + x */
 void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y);
+
+/* Between F32, F16 and BF16: widening is exact, narrowing rounds once, to nearest even, and every
+ * NaN becomes the positive quiet one.  y may be x where the types are equally wide. */
+void lki_convert(lk_exec *exec, size_t n, lk_dtype from, const void *x, lk_dtype to, void *y);
 
 /* dx = dy times the activation's derivative at x (the value before it).  dx may be dy. */
 void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,

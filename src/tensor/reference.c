@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/rng.h"
+#include "device/half.h"
 
 float lki_reference_activate(lki_activation act, float x)
 {
@@ -40,28 +41,71 @@ float lki_reference_activate_slope(lki_activation act, float x)
     return 1.0f;
 }
 
+static float flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+/* fma(a, b, sum) where what is subnormal is zero.  A double holds the product and has more than
+ * twice a float's digits, so that rounding twice rounds once; 2^-126 - 2^-151 is the least that
+ * rounds to a normal number. */
+static float fma_flushed(float a, float b, float sum)
+{
+    double exact = (double)flushed(a) * (double)flushed(b) + (double)flushed(sum);
+    return fabs(exact) < 0x1.ffffffp-127 ? (float)copysign(0.0, exact) : (float)exact;
+}
+
 static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
 {
-    size_t lda = g->lda != 0 ? g->lda : g->transpose_a ? g->m : g->k;
-    size_t ldb = g->ldb != 0 ? g->ldb : g->transpose_b ? g->k : g->n;
-    for (size_t p = 0; p < g->k; p++)
-        sum = fmaf(g->a[g->transpose_a ? p * lda + i : i * lda + p],
-                   g->b[g->transpose_b ? j * ldb + p : p * ldb + j], sum);
+    size_t          lda = g->lda != 0 ? g->lda : g->transpose_a ? g->m : g->k;
+    size_t          ldb = g->ldb != 0 ? g->ldb : g->transpose_b ? g->k : g->n;
+    size_t          step_a = g->transpose_a ? lda : 1, step_b = g->transpose_b ? 1 : ldb;
+    size_t          at_a = g->transpose_a ? i : i * lda, at_b = g->transpose_b ? j * ldb : j;
+    const uint16_t *x = g->a, *y = g->b;
+    if (g->operands != LK_BF16) {
+        for (size_t p = 0; p < g->k; p++)
+            sum = fmaf(((const float *)g->a)[at_a + p * step_a],
+                       ((const float *)g->b)[at_b + p * step_b], sum);
+        return sum;
+    }
+    for (size_t p = 0; p < g->k; p += 2)
+        for (size_t q = p + 2; q-- > p;) /* the second of a pair first */
+            sum = q < g->k ? fma_flushed(lki_bf16_widen(x[at_a + q * step_a]),
+                                         lki_bf16_widen(y[at_b + q * step_b]), sum)
+                           : fma_flushed(0.0f, 0.0f, sum);
     return sum;
+}
+
+static float load_as(lk_dtype type, const void *from, size_t i)
+{
+    return type == LK_BF16 ? lki_bf16_widen(((const uint16_t *)from)[i]) : ((const float *)from)[i];
+}
+
+static void store_as(lk_dtype type, void *to, size_t i, float x)
+{
+    if (type == LK_BF16)
+        ((uint16_t *)to)[i] = lki_bf16_narrow(x);
+    else
+        ((float *)to)[i] = x;
 }
 
 void lki_reference_gemm(const lki_gemm_args *args)
 {
-    size_t ldc = args->ldc != 0 ? args->ldc : args->n;
+    size_t   ldc  = args->ldc != 0 ? args->ldc : args->n;
+    lk_dtype type = args->result;
     for (size_t i = 0; i < args->m; i++)
         for (size_t j = 0; j < args->n; j++) {
-            float *c   = args->c + i * ldc + j;
-            float  sum = gemm_element(args, i, j, args->accumulate ? *c : 0.0f);
+            size_t at  = i * ldc + j;
+            float  sum = args->accumulate ? load_as(type, args->c, at) : 0.0f;
+            sum        = gemm_element(args, i, j, sum);
             if (args->bias != NULL)
                 sum += args->bias[j];
             if (args->activation != LKI_ACT_NONE && args->pre != NULL)
-                args->pre[i * ldc + j] = sum;
-            *c = lki_reference_activate(args->activation, sum);
+                store_as(type, args->pre, at, sum);
+            sum = lki_reference_activate(args->activation, sum);
+            if (args->residual != NULL)
+                sum += load_as(type, args->residual, at);
+            store_as(type, args->c, at, sum);
         }
 }
 

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "tensor/ops.h"
 
-enum { LKI_EXECS_MAX = 9 };
+enum { LKI_EXECS_MAX = 9, LKI_TEST_ISAS = 4 };
 
 /* One exec for each instruction set that this processor has, on 1, 2 and 3 threads. */
 static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
@@ -27,6 +27,18 @@ static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
                 assert_int_equal(status, LK_EUNSUPPORTED);
         }
     assert_true(count >= 3);
+    return count;
+}
+
+/* One exec for each way of multiplying matrices that this processor has, on `threads` threads. */
+static inline size_t lki_test_products(lk_exec *execs[LKI_EXECS_MAX], uint32_t threads)
+{
+    static const char *const isas[LKI_TEST_ISAS] = { "avx512_bf16", "avx512", "avx2", "portable" };
+    size_t                   count               = 0;
+    for (size_t i = 0; i < LKI_TEST_ISAS; i++)
+        if (lk_exec_open(&execs[count], threads, isas[i]) == LK_OK)
+            count++;
+    assert_true(count >= 1);
     return count;
 }
 

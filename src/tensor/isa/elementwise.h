@@ -7,6 +7,7 @@
 typedef struct {
     void (*fill)(size_t n, float value, float *y);
     void (*add)(size_t n, const float *a, const float *b, float *y);
+    void (*convert)(size_t n, lk_dtype from, const void *x, lk_dtype to, void *y);
     void (*activate)(lki_activation act, size_t n, const float *x, float *y);
     void (*activate_backward)(lki_activation act, size_t n, const float *x, const float *dy,
                               float *dx, bool add);

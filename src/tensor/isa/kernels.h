@@ -15,7 +15,8 @@
 
 typedef struct {
     const char                    *name;
-    const lki_gemm_kernels        *gemm;
+    const lki_gemm_kernels        *gemm, *gemm_bf16;
+    const lki_gemm_ends           *gemm_ends;
     const lki_elementwise_kernels *elementwise;
     const lki_param_kernels       *param;
     const lki_nn_kernels          *nn;
@@ -23,6 +24,9 @@ typedef struct {
 
 #if defined(__x86_64__)
 extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
+
+/* With the instruction for it; the other tables have emulations, which give the same bits. */
+extern const lki_gemm_kernels lki_gemm_avx512_bf16;
 #endif
 extern const lki_kernels lki_kernels_portable;
 

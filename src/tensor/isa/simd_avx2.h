@@ -169,6 +169,35 @@ LKI_SIMD void v16i_store(int32_t *p, v16i x)
     _mm256_storeu_si256((__m256i *)(void *)(p + 8), x.high);
 }
 
+LKI_SIMD v16i v16i_load_words(const void *p)
+{
+    const __m256i *from = p;
+    return (v16i){ _mm256_loadu_si256(from), _mm256_loadu_si256(from + 1) };
+}
+
+LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
+{
+    uint16_t some[16] = { 0 };
+    if (n < 16) {
+        for (size_t i = 0; i < n; i++)
+            some[i] = p[i];
+        p = some;
+    }
+    return (v16i){ _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                   _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 8))) };
+}
+
+/* Words below 2^16. */
+LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
+{
+    uint16_t some[16];
+    __m256i  pairs = _mm256_packus_epi32(x.low, x.high); /* quarters: low, high, low, high */
+    _mm256_storeu_si256((__m256i *)(void *)(n < 16 ? some : p),
+                        _mm256_permute4x64_epi64(pairs, 0xd8));
+    for (size_t i = 0; n < 16 && i < n; i++)
+        p[i] = some[i];
+}
+
 LKI_SIMD v16i v16i_shl(v16i a, int n)
 {
     return (v16i){ _mm256_slli_epi32(a.low, n), _mm256_slli_epi32(a.high, n) };
@@ -267,6 +296,15 @@ LKI_SIMD void v8_interleave4(__m256 x0, __m256 x1, __m256 x2, __m256 x3, v16 *fi
     __m256 r = _mm256_shuffle_ps(b, d, 0x44), s = _mm256_shuffle_ps(b, d, 0xee);
     *first  = (v16){ _mm256_permute2f128_ps(p, q, 0x20), _mm256_permute2f128_ps(r, s, 0x20) };
     *second = (v16){ _mm256_permute2f128_ps(p, q, 0x31), _mm256_permute2f128_ps(r, s, 0x31) };
+}
+
+/* Two fma under a mode that flushes. */
+#define LKI_DOT2_MODE LKI_FLOAT_FLUSH
+LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
+{
+    v16i x = v16_bits(a), y = v16_bits(b), odd = v16i_set1((int32_t)0xffff0000);
+    sum = v16_fma(v16_from_bits(v16i_and(x, odd)), v16_from_bits(v16i_and(y, odd)), sum);
+    return v16_fma(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
 }
 
 /* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */

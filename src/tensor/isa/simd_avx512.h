@@ -142,6 +142,18 @@ LKI_SIMD void v16i_store(int32_t *p, v16i x)
 {
     _mm512_storeu_si512(p, x);
 }
+LKI_SIMD v16i v16i_load_words(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
+{
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v16_first(n), p));
+}
+LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
+{
+    _mm512_mask_cvtepi32_storeu_epi16(p, v16_first(n), x);
+}
 LKI_SIMD v16i v16i_add(v16i a, v16i b)
 {
     return _mm512_add_epi32(a, b);
@@ -234,6 +246,22 @@ LKI_SIMD double d16_sum(d16 x)
     __m128d c = _mm_add_pd(_mm256_castpd256_pd128(b), _mm256_extractf128_pd(b, 1));
     return _mm_cvtsd_f64(_mm_add_sd(c, _mm_unpackhi_pd(c, c)));
 }
+
+/* Without the instruction: two fma under a mode that flushes. */
+#if defined(__AVX512BF16__)
+LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+#else
+#define LKI_DOT2_MODE LKI_FLOAT_FLUSH
+LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
+{
+    v16i x = v16_bits(a), y = v16_bits(b), odd = v16i_set1((int32_t)0xffff0000);
+    sum = v16_fma(v16_from_bits(v16i_and(x, odd)), v16_from_bits(v16i_and(y, odd)), sum);
+    return v16_fma(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
+}
+#endif
 
 /* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */
 LKI_SIMD void v16_interleave4(v16 x[4])

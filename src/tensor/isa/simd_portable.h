@@ -116,6 +116,28 @@ LKI_SIMD v16i v16i_load(const int32_t *p)
 }
 
 LKI_SIMD void v16i_store(int32_t *p, v16i x) { memcpy(p, &x, sizeof x); }
+
+LKI_SIMD v16i v16i_load_words(const void *p)
+{
+    v16i x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
+{
+    v16i x = { 0 };
+    for (size_t i = 0; i < n; i++)
+        x[i] = p[i];
+    return x;
+}
+
+LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint16_t)x[i];
+}
+
 LKI_SIMD v16i v16i_add(v16i a, v16i b) { return (v16i)((v16u)a + (v16u)b); }
 LKI_SIMD v16i v16i_sub(v16i a, v16i b) { return (v16i)((v16u)a - (v16u)b); }
 LKI_SIMD v16i v16i_and(v16i a, v16i b) { return a & b; }
@@ -153,6 +175,7 @@ LKI_SIMD float v16_hmax(v16 x)
 }
 
 LKI_SIMD d16 d16_zero(void) { return (d16){ 0 }; }
+LKI_SIMD d16 d16_set1(double x) { return x - (d16){ 0 }; }
 LKI_SIMD d16 d16_from(v16 x) { return __builtin_convertvector(x, d16); }
 LKI_SIMD d16 d16_add(d16 a, d16 b) { return a + b; }
 
@@ -165,6 +188,32 @@ LKI_SIMD double d16_sum(d16 x)
         for (int i = 0; i < step; i++)
             x[i] += x[i + step];
     return x[0];
+}
+
+typedef int64_t d16i __attribute__((vector_size(128)));
+
+/* Values below `least` become zeros of their sign. */
+LKI_SIMD d16 d16_flush(d16 x, double least)
+{
+    d16i bits = (d16i)x, sign = bits & INT64_MIN;
+    d16i tiny = (d16)(bits & INT64_MAX) < d16_set1(least);
+    return (d16)((bits & ~tiny) | (sign & tiny));
+}
+
+/* sum + a b of floats, exact but for one rounding: a double holds the product, and has more than
+ * twice the digits.  2^-126 - 2^-151 is the least that rounds to a normal number. */
+LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
+{
+    d16 x = d16_flush(d16_from(a), 0x1p-126), y = d16_flush(d16_from(b), 0x1p-126);
+    d16 z = x * y + d16_flush(d16_from(sum), 0x1p-126);
+    return __builtin_convertvector(d16_flush(z, 0x1.ffffffp-127), v16);
+}
+
+LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)
+{
+    v16i x = v16_bits(a), y = v16_bits(b), odd = v16i_set1((int32_t)0xffff0000);
+    sum = v16_fma_flushed(v16_from_bits(x & odd), v16_from_bits(y & odd), sum);
+    return v16_fma_flushed(v16_from_bits(v16i_shl(x, 16)), v16_from_bits(v16i_shl(y, 16)), sum);
 }
 
 /* Word w of lane l moves to place 4 l + w of the 64 words: x[0] then holds places 0 .. 15. */

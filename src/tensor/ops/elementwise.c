@@ -34,6 +34,29 @@ void lki_fill(lk_exec *exec, size_t n, float value, float *y)
     run_spans(exec, &s, fill_task);
 }
 
+typedef struct {
+    const lki_elementwise_kernels *kernels;
+    size_t                         n;
+    lk_dtype                       from, to;
+    const char                    *x;
+    char                          *y;
+} conversion;
+
+static void convert_task(void *context, size_t index, uint32_t thread)
+{
+    (void)thread;
+    const conversion *c = context;
+    size_t            i = index * LKI_GRAIN;
+    c->kernels->convert(lki_min(LKI_GRAIN, c->n - i), c->from, c->x + i * lk_dtype_bytes(c->from),
+                        c->to, c->y + i * lk_dtype_bytes(c->to));
+}
+
+void lki_convert(lk_exec *exec, size_t n, lk_dtype from, const void *x, lk_dtype to, void *y)
+{
+    conversion c = { lki_exec_kernels(exec)->elementwise, n, from, to, x, y };
+    lki_exec_run(exec, (n + LKI_GRAIN - 1) / LKI_GRAIN, convert_task, &c);
+}
+
 static void add_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;

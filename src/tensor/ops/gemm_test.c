@@ -8,12 +8,14 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/reference.h"
 #include "tensor/testing.h"
 
 enum { ROOM = 200000 };
-static float a[ROOM], b[ROOM], start[ROOM], bias[ROOM], want[ROOM], got[ROOM], want_pre[ROOM],
-    got_pre[ROOM];
+static float    a[ROOM], b[ROOM], start[ROOM], bias[ROOM], residual[ROOM], want[ROOM], got[ROOM],
+    want_pre[ROOM], got_pre[ROOM];
+static uint16_t a16[ROOM], b16[ROOM], start16[ROOM];
 
 typedef struct {
     size_t m, n, k;
@@ -32,22 +34,24 @@ static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
     size_t rows = args.ldc != 0 ? args.ldc : args.n, used = args.m * rows;
     LK_ASSERT(used <= ROOM && (args.m + 3) * (args.k + 3) <= ROOM &&
               (args.n + 3) * (args.k + 3) <= ROOM);
-    memcpy(want, start, used * sizeof *want);
-    memcpy(want_pre, start, used * sizeof *want);
+    size_t      bytes = used * (args.result == LK_BF16 ? sizeof *start16 : sizeof *start);
+    const void *from  = args.result == LK_BF16 ? (const void *)start16 : (const void *)start;
+    memcpy(want, from, bytes);
+    memcpy(want_pre, from, bytes);
     args.c   = want;
     args.pre = want_pre;
     lki_reference_gemm(&args);
     for (size_t e = 0; e < count; e++) {
-        memcpy(got, start, used * sizeof *got);
-        memcpy(got_pre, start, used * sizeof *got);
+        memcpy(got, from, bytes);
+        memcpy(got_pre, from, bytes);
         args.c   = got;
         args.pre = got_pre;
         lki_gemm(execs[e], &args);
-        if (memcmp(got, want, used * sizeof *got) != 0 ||
-            memcmp(got_pre, want_pre, used * sizeof *got) != 0)
-            fail_msg("%s, %u threads: m %zu n %zu k %zu, a%s b%s differ from the scalar loop",
-                     lk_exec_isa(execs[e]), lk_exec_threads(execs[e]), args.m, args.n, args.k,
-                     args.transpose_a ? "'" : "", args.transpose_b ? "'" : "");
+        if (memcmp(got, want, bytes) != 0 || memcmp(got_pre, want_pre, bytes) != 0)
+            fail_msg("%s, %u threads: m %zu n %zu k %zu, a%s b%s, operands %d, result %d differ "
+                     "from the scalar loop", lk_exec_isa(execs[e]), lk_exec_threads(execs[e]),
+                     args.m, args.n, args.k, args.transpose_a ? "'" : "",
+                     args.transpose_b ? "'" : "", (int)args.operands, (int)args.result);
     }
 }
 
@@ -57,6 +61,12 @@ static void fill_all(void)
     lki_test_fill(b, ROOM, 2, 1.0f);
     lki_test_fill(start, ROOM, 3, 2.0f);
     lki_test_fill(bias, ROOM, 4, 1.0f);
+    lki_test_fill(residual, ROOM, 5, 1.0f);
+    for (size_t i = 0; i < ROOM; i++) {
+        a16[i]     = lki_bf16_narrow(a[i]);
+        b16[i]     = lki_bf16_narrow(b[i]);
+        start16[i] = lki_bf16_narrow(start[i]);
+    }
 }
 
 static void equals_the_scalar_loop(void **state)
@@ -102,8 +112,171 @@ static void equals_it_with_strides_and_epilogues(void **state)
                                        .ldb         = (way & 2 ? z.k : z.n) + 2,
                                        .ldc         = z.n + 5,
                                        .bias        = bias,
+                                       .residual    = way & 1 ? residual : NULL,
                                        .activation  = (lki_activation)act });
             }
+    lki_test_execs_free(execs, count);
+}
+
+/* Every shape, transpose and result, on 1, 2, 3, 5 and 8 threads. */
+static void equals_the_scalar_loop_in_bf16(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = { 1, 2, 3, 5, 8 };
+    fill_all();
+    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+        lk_exec *execs[LKI_EXECS_MAX];
+        size_t   count = lki_test_products(execs, threads[t]);
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+            for (unsigned way = 0; way < 16; way++)
+                check(execs, count,
+                      (lki_gemm_args){ .transpose_a = way & 1,
+                                       .transpose_b = way & 2,
+                                       .accumulate  = way & 4,
+                                       .operands    = LK_BF16,
+                                       .result      = way & 8 ? LK_BF16 : LK_F32,
+                                       .m           = sizes[s].m,
+                                       .n           = sizes[s].n,
+                                       .k           = sizes[s].k,
+                                       .a           = a16,
+                                       .b           = b16 });
+        lki_test_execs_free(execs, count);
+    }
+}
+
+/* Strides of every parity, operands at odd addresses, every epilogue, mixed types. */
+static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
+{
+    (void)state;
+    lk_exec          *execs[LKI_EXECS_MAX];
+    size_t            count  = lki_test_products(execs, 2);
+    static const size some[] = { { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 } };
+    fill_all();
+    for (size_t s = 0; s < sizeof some / sizeof some[0]; s++)
+        for (unsigned way = 0; way < 32; way++) {
+            size z = some[s];
+            check(execs, count,
+                  (lki_gemm_args){ .transpose_a = way & 1,
+                                   .transpose_b = way & 2,
+                                   .operands    = way & 4 ? LK_BF16 : LK_F32,
+                                   .result      = way & 4 && way & 16 ? LK_F32 : LK_BF16,
+                                   .m           = z.m,
+                                   .n           = z.n,
+                                   .k           = z.k,
+                                   .a           = way & 4 ? (const void *)(a16 + (way >> 3 & 1))
+                                                          : (const void *)a,
+                                   .b = way & 4 ? (const void *)(b16 + 1) : (const void *)b,
+                                   .lda         = (way & 1 ? z.m : z.k) + (way >> 3),
+                                   .ldb         = (way & 2 ? z.k : z.n) + 1,
+                                   .ldc         = z.n + 5,
+                                   .bias        = bias,
+                                   .activation  = (lki_activation)(way % 4),
+                                   .residual    = way & 8 ? (way & 4 && way & 16
+                                                                 ? (const void *)residual
+                                                                 : (const void *)start16)
+                                                          : NULL });
+        }
+    lki_test_execs_free(execs, count);
+}
+
+/* Values so small that sums and operands are subnormal at every turn. */
+static void flushes_what_is_subnormal_in_bf16(void **state)
+{
+    (void)state;
+    enum { M = 17, N = 35, K = 70 };
+    lk_exec *execs[LKI_EXECS_MAX];
+    size_t   count = lki_test_products(execs, 2), zeros = 0, kept = 0;
+    fill_all();
+    for (size_t i = 0; i < ROOM; i++) {
+        a16[i]   = lki_bf16_narrow(a[i] * 0x1p-63f);
+        b16[i]   = lki_bf16_narrow(b[i] * 0x1p-63f);
+        start[i] = start[i] * 0x1p-125f;
+    }
+    for (unsigned way = 0; way < 8; way++)
+        check(execs, count,
+              (lki_gemm_args){ .transpose_a = way & 1,
+                               .transpose_b = way & 2,
+                               .accumulate  = way & 4,
+                               .operands    = LK_BF16,
+                               .m           = M,
+                               .n           = N,
+                               .k           = K,
+                               .a           = a16,
+                               .b           = b16 });
+    for (size_t i = 0; i < M * N; i++) {
+        zeros += want[i] == 0.0f;
+        kept += want[i] != 0.0f && fabsf(want[i]) < 0x1p-120f;
+    }
+    assert_true(zeros > 0 && kept > 0); /* else the data would prove nothing */
+
+    /* 2^-126 less the most that leaves it a normal number, less the least that does not; and a
+     * subnormal operand times a large one. */
+    static const uint16_t edge[][2] = { { 0x1980, 0x9a00 },
+                                        { 0x1980, 0x9a10 },
+                                        { 0x0040, 0x7f00 } };
+    for (size_t i = 0; i < sizeof edge / sizeof edge[0]; i++)
+        for (int even = 0; even < 2; even++) {
+            start[0]      = 0x1p-126f;
+            a16[even]     = edge[i][0];
+            b16[even]     = edge[i][1];
+            a16[1 - even] = b16[1 - even] = 0;
+            check(execs, count, (lki_gemm_args){ .accumulate = true, .operands = LK_BF16, .m = 1,
+                                                 .n = 1, .k = 2, .a = a16, .b = b16 });
+            assert_true(want[0] == (i == 1 ? 0.0f : 0x1p-126f));
+        }
+    lki_test_execs_free(execs, count);
+}
+
+/* The data must be able to tell: the other order in a pair, or one rounding for both, shows. */
+static void other_orders_give_other_bits_in_bf16(void **state)
+{
+    (void)state;
+    enum { K = 64, N = 200 };
+    size_t swapped = 0, together = 0;
+    fill_all();
+    lki_gemm_args args = { .operands = LK_BF16, .transpose_b = true, .m = 1, .n = N, .k = K,
+                           .a = a16, .b = b16, .c = want };
+    lki_reference_gemm(&args);
+    for (size_t j = 0; j < N; j++) {
+        float low_first = 0.0f, once = 0.0f;
+        for (size_t p = 0; p < K; p += 2) {
+            float x0 = lki_bf16_widen(a16[p]), x1 = lki_bf16_widen(a16[p + 1]);
+            float y0 = lki_bf16_widen(b16[j * K + p]), y1 = lki_bf16_widen(b16[j * K + p + 1]);
+            low_first = fmaf(x1, y1, fmaf(x0, y0, low_first));
+            once = (float)((double)x0 * (double)y0 + (double)x1 * (double)y1 + (double)once);
+        }
+        swapped += low_first != want[j];
+        together += once != want[j];
+    }
+    assert_true(swapped > 0 && together > 0);
+}
+
+static void converts_between_types(void **state)
+{
+    (void)state;
+    lk_exec *execs[LKI_EXECS_MAX];
+    size_t   count = lki_test_execs(execs);
+    enum { N = 65536 + 37 };
+    static uint16_t half[N], back[N];
+    fill_all();
+    for (size_t i = 0; i < N; i++) { /* every pattern of 16 bits; floats of every size */
+        half[i] = (uint16_t)i;
+        want[i]    = lki_f32_from_bits((uint32_t)i << 16 | (uint32_t)(i * 40503 & 0xffff));
+    }
+    for (size_t e = 0; e < count; e++)
+        for (int brain = 0; brain < 2; brain++) {
+            lk_dtype type = brain ? LK_BF16 : LK_F16;
+            lki_convert(execs[e], N, type, half, LK_F32, got);
+            lki_convert(execs[e], N, LK_F32, want, type, back);
+            for (size_t i = 0; i < N; i++) {
+                float    wide  = brain ? lki_bf16_widen(half[i]) : lki_f16_widen(half[i]);
+                uint16_t small = brain ? lki_bf16_narrow(want[i]) : lki_f16_narrow(want[i]);
+                if (lki_f32_bits(got[i]) != lki_f32_bits(wide) || back[i] != small)
+                    fail_msg("%s: %#zx of %s: %a, wanted %a; %#x, wanted %#x",
+                             lk_exec_isa(execs[e]), i,
+                             lk_dtype_name(type), (double)got[i], (double)wide, back[i], small);
+            }
+        }
     lki_test_execs_free(execs, count);
 }
 
@@ -171,6 +344,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_the_scalar_loop),
         cmocka_unit_test(equals_it_with_strides_and_epilogues),
+        cmocka_unit_test(equals_the_scalar_loop_in_bf16),
+        cmocka_unit_test(equals_it_in_bf16_with_strides_and_epilogues),
+        cmocka_unit_test(flushes_what_is_subnormal_in_bf16),
+        cmocka_unit_test(other_orders_give_other_bits_in_bf16),
+        cmocka_unit_test(converts_between_types),
         cmocka_unit_test(rows_do_not_depend_on_their_batch),
         cmocka_unit_test(other_orders_give_other_bits),
         cmocka_unit_test(sums_columns),
