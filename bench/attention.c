@@ -1,0 +1,127 @@
+/* bench/attention.c -- one side of bench/attention: causal attention, timed on request.
+ *
+ * Usage: attention THREADS [ISA].  Says "ready ISA"; then, for each line "B T HEADS SIZE CALLS" of
+ * stdin, prints the medians of CALLS forward and CALLS backward passes in microseconds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+
+typedef struct {
+    lk_exec            *exec;
+    lki_attention_shape shape;
+    float              *qkv, *y, *lse, *dy, *dqkv;
+    void               *scratch;
+} bench;
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+static void forward(const bench *b)
+{
+    lki_attention(b->exec, &b->shape, b->qkv, b->y, b->lse, b->scratch);
+}
+
+static void backward(const bench *b)
+{
+    lki_attention_backward(b->exec, &b->shape, b->qkv, b->y, b->lse, b->dy, b->dqkv, false,
+                           b->scratch);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_us(const bench *b, void (*pass)(const bench *b), double *times, size_t calls)
+{
+    pass(b); /* once unmeasured */
+    for (size_t i = 0; i < calls; i++) {
+        double began = now_us();
+        pass(b);
+        times[i] = now_us() - began;
+    }
+    qsort(times, calls, sizeof *times, compare);
+    return times[calls / 2];
+}
+
+static void fill(float *x, size_t n)
+{
+    uint32_t word = 1;
+    for (size_t i = 0; i < n; i++) {
+        word = word * 1664525u + 1013904223u;
+        x[i] = (float)(word >> 8) * 0x1p-23f - 1.0f;
+    }
+}
+
+static lk_status measure(lk_exec *exec, lki_attention_shape shape, size_t calls)
+{
+    size_t  rows  = shape.b * shape.t;
+    bench   b     = { .exec = exec, .shape = shape };
+    double *times = NULL;
+    char   *scratch = NULL;
+
+    lk_status st = LKI_NEW(&b.qkv, rows * 3 * shape.c, "qkv");
+    if (st == LK_OK)
+        st = LKI_NEW(&b.dqkv, rows * 3 * shape.c, "dqkv");
+    if (st == LK_OK)
+        st = LKI_NEW(&b.y, rows * shape.c, "y");
+    if (st == LK_OK)
+        st = LKI_NEW(&b.dy, rows * shape.c, "dy");
+    if (st == LK_OK)
+        st = LKI_NEW(&b.lse, rows * shape.heads, "lse");
+    if (st == LK_OK)
+        st = LKI_NEW(&times, calls, "times");
+    if (st == LK_OK)
+        st = LKI_NEW(&scratch, lki_attention_scratch_bytes(exec, &shape), "scratch");
+    if (st == LK_OK) {
+        b.scratch = scratch;
+        fill(b.qkv, rows * 3 * shape.c);
+        fill(b.dy, rows * shape.c);
+        double ahead = median_us(&b, forward, times, calls);
+        printf("%.2f %.2f\n", ahead, median_us(&b, backward, times, calls));
+        fflush(stdout);
+    }
+    lki_free(b.qkv);
+    lki_free(b.dqkv);
+    lki_free(b.y);
+    lki_free(b.dy);
+    lki_free(b.lse);
+    lki_free(times);
+    lki_free(scratch);
+    return st;
+}
+
+int main(int count, char **words)
+{
+    lk_exec  *exec    = NULL;
+    uint32_t  threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
+    lk_status st      = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL);
+    char      line[128];
+
+    if (st == LK_OK) {
+        printf("ready %s\n", lk_exec_isa(exec));
+        fflush(stdout);
+    }
+    while (st == LK_OK && fgets(line, sizeof line, stdin) != NULL) {
+        char  *at = line;
+        size_t number[5];
+        for (size_t i = 0; i < 5; i++)
+            number[i] = strtoul(at, &at, 10);
+        lki_attention_shape shape = { .b = number[0], .t = number[1], .c = number[2] * number[3],
+                                      .heads = number[2] };
+        st = measure(exec, shape, number[4]);
+    }
+    if (st != LK_OK)
+        fprintf(stderr, "attention: %s\n", lk_error_last()->message);
+    lk_exec_free(exec);
+    return st == LK_OK ? 0 : 1;
+}
