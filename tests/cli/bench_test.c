@@ -1,34 +1,109 @@
-/* bench_test.c -- `lockstep bench`: its results are right, its JSON has the promised names. */
+/* bench_test.c -- `lockstep bench`: every operation's results are right, on one host and several,
+ * its JSON has the promised names and the promised bandwidths. */
 #include "cli/command.h"
 
 static const char *const names[] = {
-    "\"op\"",        "\"workers\"", "\"dtype\"",      "\"bytes\"",      "\"algorithm\"",
+    "\"op\"",        "\"workers\"",    "\"hosts\"",  "\"dtype\"",      "\"bytes\"",
+    "\"algorithm\"",
     "\"median_us\"", "\"p99_us\"",  "\"algbw_gb_s\"", "\"busbw_gb_s\"", "\"verified\": true"
 };
 
+static const struct {
+    const char *name;
+    double      factor; /* bus over algorithm bandwidth, of three workers */
+} ops[] = {
+    { "all_reduce", 4. / 3 },       { "all_reduce_many", 4. / 3 }, { "reduce", 1 },
+    { "reduce_scatter", 2. / 3 },   { "reduce_scatter_v", 2. / 3 }, { "tree_reduce", 2. / 3 },
+    { "all_gather", 2. / 3 },       { "all_gather_v", 2. / 3 },    { "arena_mirror", 2. / 3 },
+    { "gather", 2. / 3 },           { "scatter", 2. / 3 },         { "all_to_all", 2. / 3 },
+    { "all_to_all_v", 2. / 3 },     { "broadcast", 1 },            { "send_recv", 1 },
+    { "barrier", 0 },
+};
+
+static double value_of(const char *line, const char *name)
+{
+    const char *at = strstr(line, name);
+    assert_non_null(at);
+    return strtod(at + strlen(name) + 2, NULL);
+}
+
+/* Each line is whole, verified, and says the bandwidth of the bus that `factor` makes. */
+static size_t check_lines(char *out, double factor)
+{
+    size_t lines = 0;
+
+    for (char *line = strtok(out, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
+        for (size_t n = 0; n < sizeof names / sizeof names[0]; n++)
+            assert_non_null(strstr(line, names[n]));
+        double algbw = value_of(line, "\"algbw_gb_s\""), busbw = value_of(line, "\"busbw_gb_s\"");
+        assert_true(busbw >= 0.999 * factor * algbw && busbw <= 1.001 * factor * algbw);
+        assert_true((algbw > 0) == (factor > 0));
+        assert_true(value_of(line, "\"p99_us\"") >= value_of(line, "\"median_us\""));
+    }
+    return lines;
+}
+
 static void every_operation_is_verified(void **state)
 {
+    static command_result r;
+    char                  line[200];
+
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        for (int hosts = 1; hosts <= 2; hosts++) {
+            (void)snprintf(line, sizeof line, "bench %s --workers 3 --hosts %d --bytes 4,1K,100K "
+                           "--iterations 5 --json", ops[i].name, hosts);
+            run_command(&r, *state, line);
+            assert_string_equal(r.err, "");
+            assert_int_equal(r.status, 0);
+            assert_int_equal(check_lines(r.out, ops[i].factor), ops[i].factor == 0 ? 1 : 3);
+        }
+}
+
+/* Sums of 24 and more ranks are beyond what bf16 has between two powers of two. */
+static void every_type_and_place_is_verified(void **state)
+{
     static const char *const calls[] = {
-        "bench all_reduce --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench all_reduce --workers 2 --bytes 4,1K,9K --iterations 5 --json --foreign --dtype fp64",
-        "bench all_gather --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench reduce --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench reduce_scatter --workers 3 --bytes 4,1K,100K --iterations 5 --json --foreign",
-        "bench all_to_all --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench broadcast --workers 3 --bytes 4,1K,100K --iterations 5 --json",
-        "bench barrier --workers 3 --iterations 5 --json",
+        "all_reduce --dtype fp64 --foreign", "reduce_scatter --foreign", "all_reduce --dtype fp16",
+        "all_reduce --dtype i8",             "all_gather --dtype u8",    "all_reduce --dtype i16",
+        "reduce_scatter_v --dtype u64",      "reduce --dtype i32",       "broadcast --dtype u16",
+        "all_reduce --dtype bf16 --workers 27", "all_to_all_v --dtype i64 --foreign",
+        "all_reduce --dtype u32",
     };
+    static command_result r;
+    char                  line[200];
+
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        static command_result r;
-        size_t                lines = 0;
-        run_command(&r, *state, calls[i]);
-        assert_int_equal(r.status, 0);
+        (void)snprintf(line, sizeof line, "bench %s --bytes 8,3K --iterations 3 --json", calls[i]);
+        run_command(&r, *state, line);
         assert_string_equal(r.err, "");
-        for (char *line = strtok(r.out, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++)
-            for (size_t n = 0; n < sizeof names / sizeof names[0]; n++)
-                assert_non_null(strstr(line, names[n]));
-        assert_int_equal(lines, strstr(calls[i], "barrier") ? 1 : 3);
+        assert_int_equal(r.status, 0);
+        assert_non_null(strstr(r.out, "\"verified\": true"));
+        assert_null(strstr(r.out, "\"verified\": false"));
     }
+}
+
+static void algorithms_are_explained(void **state)
+{
+    static const char *const each[] = { "direct", "linear", "tree",  "double_tree",
+                                        "halving", "ring",  "levels" };
+    static command_result    r;
+    char                     name[32];
+
+    run_command(&r, *state, "bench all_reduce --workers 4 --hosts 2 --bytes 1K --iterations 3 "
+                            "--explain --json");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+        (void)snprintf(name, sizeof name, "\"%s\"", each[i]);
+        assert_non_null(strstr(r.out, name));
+    }
+    assert_non_null(strstr(r.out, "\"predicted_us\""));
+    const char *chosen = strstr(r.out, "\"chosen\": true");
+    assert_non_null(chosen);
+    assert_null(strstr(chosen + 1, "\"chosen\": true"));
+    run_command(&r, *state, "bench all_gather --hosts 2 --bytes 1K --algorithm ring --json");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\"algorithm\": \"ring\""));
 }
 
 static void nonsense_is_a_usage_error(void **state)
@@ -38,12 +113,31 @@ static void nonsense_is_a_usage_error(void **state)
                                          "bench all_reduce --workers 0",
                                          "bench all_reduce --explain",
                                          "bench all_reduce --algorithm ring",
-                                         "bench all_reduce --tune /tmp/constants" };
+                                         "bench all_reduce --tune /tmp/constants",
+                                         "bench all_reduce --hosts 3",
+                                         "bench all_reduce --hosts 2 --explain --algorithm ring",
+                                         "bench send_recv --workers 1",
+                                         "bench send_recv --hosts 2 --explain",
+                                         "bench tree_reduce --dtype bf16",
+                                         "bench arena_mirror --foreign" };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         static command_result r;
         run_command(&r, *state, calls[i]);
         assert_int_equal(r.status, 2);
     }
+}
+
+static void help_names_every_operation(void **state)
+{
+    static command_result r;
+
+    run_command(&r, *state, "bench --help");
+    assert_int_equal(r.status, 0);
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        assert_non_null(strstr(r.out, ops[i].name));
+    run_command(&r, *state, "bench fly");
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+        assert_non_null(strstr(r.err, ops[i].name));
 }
 
 /* Ctrl-C and `timeout` end it in the middle, quietly. */
@@ -62,6 +156,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_is_verified),
+        cmocka_unit_test(every_type_and_place_is_verified),
+        cmocka_unit_test(algorithms_are_explained),
+        cmocka_unit_test(help_names_every_operation),
         cmocka_unit_test(nonsense_is_a_usage_error),
         cmocka_unit_test(a_request_to_stop_ends_it),
     };

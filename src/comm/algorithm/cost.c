@@ -37,12 +37,15 @@ static const op_row rows[] = {
     { "barrier", LKI_OP_BARRIER, LKI_OP_BARRIER, false },
     { "broadcast", LKI_OP_BROADCAST, LKI_OP_BROADCAST, false },
     { "all_gather", LKI_OP_ALL_GATHER, LKI_OP_ALL_GATHER_V, true },
+    { "all_gather_v", LKI_OP_ALL_GATHER_V, LKI_OP_ALL_GATHER_V, true },
     { "gather", LKI_OP_GATHER, LKI_OP_GATHER, true },
     { "scatter", LKI_OP_SCATTER, LKI_OP_SCATTER, true },
     { "all_to_all", LKI_OP_ALL_TO_ALL, LKI_OP_ALL_TO_ALL_V, true },
+    { "all_to_all_v", LKI_OP_ALL_TO_ALL_V, LKI_OP_ALL_TO_ALL_V, true },
     { "reduce", LKI_OP_REDUCE, LKI_OP_REDUCE, false },
     { "all_reduce", LKI_OP_ALL_REDUCE, LKI_OP_ALL_REDUCE, false },
     { "reduce_scatter", LKI_OP_REDUCE_SCATTER, LKI_OP_REDUCE_SCATTER_V, true },
+    { "reduce_scatter_v", LKI_OP_REDUCE_SCATTER_V, LKI_OP_REDUCE_SCATTER_V, true },
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
