@@ -87,6 +87,9 @@ typedef struct {
     bool loss;           /* the last block: rows of loss instead of an output value */
     bool inplace;        /* y may share memory with x[0], which is then garbage after forward; and
                           * dx[0] with dy in backward */
+    bool residual;       /* x[1], if there is one, is added to the result: dx[1] is dy, and may
+                          * share its memory, which backward then leaves as it is; not with
+                          * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
 } lk_block_type;
 
@@ -198,7 +201,8 @@ LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);
 
 /* ---- Built-in block types ---------------------------------------------------------------- */
 
-/* linear: (..., in) -> (..., out).  weight (out, in), or (in, out) if `transposed`. */
+/* linear: (..., in) -> (..., out).  weight (out, in), or (in, out) if `transposed`.  A second input
+ * (..., out) is added to the result, after the activation. */
 typedef struct {
     uint64_t    out;
     bool        transposed, no_bias;

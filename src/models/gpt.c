@@ -27,11 +27,15 @@ static lk_value norm(gpt *g, lki_name name, lk_value x)
     return lki_build(&g->base, &lk_block_layernorm, name.text, NULL, 0, x);
 }
 
-static lk_value linear(gpt *g, lki_name name, uint64_t out, const char *activation, float deviation,
-                       lk_value x)
+static lk_linear_options linear_options(uint64_t out, const char *activation, float deviation)
 {
-    lk_linear_options options = { .out = out, .transposed = true, .activation = activation,
-                                  .init = LK_INIT_NORMAL, .scale = deviation };
+    return (lk_linear_options){ .out = out, .transposed = true, .activation = activation,
+                                .init = LK_INIT_NORMAL, .scale = deviation };
+}
+
+static lk_value linear(gpt *g, lki_name name, uint64_t out, const char *activation, lk_value x)
+{
+    lk_linear_options options = linear_options(out, activation, DEVIATION);
     return lki_build(&g->base, &lk_block_linear, name.text, &options, sizeof options, x);
 }
 
@@ -43,10 +47,15 @@ static lk_value dropout(gpt *g, lk_value x)
     return lki_build(&g->base, &lk_block_dropout, "", &options, sizeof options, x);
 }
 
-/* The branch comes first: nobody else reads it, so the sum can lie where it did. */
-static lk_value add_branch(gpt *g, lk_value branch, lk_value x)
+/* x + dropout(h w + b): the end of a residual branch.  Without dropout the product adds x itself;
+ * else the branch comes first: nobody else reads it, so the sum can lie where it did. */
+static lk_value end_branch(gpt *g, lki_name name, lk_value h, lk_value x)
 {
-    return lki_build2(&g->base, &lk_block_add, "", NULL, 0, dropout(g, branch), x);
+    lk_linear_options options = linear_options(g->width, NULL, g->residual_deviation);
+    if (g->dropout == 0.0F)
+        return lki_build2(&g->base, &lk_block_linear, name.text, &options, sizeof options, h, x);
+    h = lki_build(&g->base, &lk_block_linear, name.text, &options, sizeof options, h);
+    return lki_build2(&g->base, &lk_block_add, "", NULL, 0, dropout(g, h), x);
 }
 
 static lk_value layer(gpt *g, uint32_t i, lk_value x)
@@ -55,16 +64,14 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
     uint64_t             c         = g->width;
 
     lk_value h = norm(g, lki_name_of("h.%u.ln_1", i), x);
-    h          = linear(g, lki_name_of("h.%u.attn.c_attn", i), 3 * c, NULL, DEVIATION, h);
+    h          = linear(g, lki_name_of("h.%u.attn.c_attn", i), 3 * c, NULL, h);
     h = lki_build(&g->base, &lk_block_attention, lki_name_of("h.%u.attn", i).text, &attention,
                   sizeof attention, h);
-    h = linear(g, lki_name_of("h.%u.attn.c_proj", i), c, NULL, g->residual_deviation, h);
-    x = add_branch(g, h, x);
+    x = end_branch(g, lki_name_of("h.%u.attn.c_proj", i), h, x);
 
     h = norm(g, lki_name_of("h.%u.ln_2", i), x);
-    h = linear(g, lki_name_of("h.%u.mlp.c_fc", i), 4 * c, "gelu_tanh", DEVIATION, h);
-    h = linear(g, lki_name_of("h.%u.mlp.c_proj", i), c, NULL, g->residual_deviation, h);
-    return add_branch(g, h, x);
+    h = linear(g, lki_name_of("h.%u.mlp.c_fc", i), 4 * c, "gelu_tanh", h);
+    return end_branch(g, lki_name_of("h.%u.mlp.c_proj", i), h, x);
 }
 
 static lk_status check_options(const lk_model_options *options, const gpt *g)

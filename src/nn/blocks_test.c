@@ -196,6 +196,8 @@ static void test_linear(void **state)
                                     .no_bias = true };
         CHECK(lk_block_linear, plain, sequence, 1);
         CHECK(lk_block_linear, other, sequence, 1);
+        plain.out = sequence.dims[1];
+        CHECK(lk_block_linear, plain, sequence, 2);
     }
 }
 

@@ -33,13 +33,15 @@ static lk_value linear(lk_model *model, const char *name, uint64_t out, const ch
     return add1(model, &lk_block_linear, name, &options, sizeof options, x);
 }
 
-/* A decoder of one layer with a tied head.  The block types that can work in place are given, so
- * that a test can forbid it. */
-static lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add)
+/* A decoder of one layer with a tied head.  The block types that can work in place, and the one
+ * that ends a residual branch, are given, so that a test can forbid what they do. */
+static lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add,
+                         const lk_block_type *end)
 {
     lk_embedding_options embedding = { .vocabulary = VOCABULARY, .width = WIDTH };
     lk_attention_options attention = { .heads = 2, .dropout = 0.2F };
     lk_dropout_options   p         = { .p = 0.3F };
+    lk_linear_options    down = { .out = WIDTH, .transposed = true };
     lk_linear_options    head = { .out = VOCABULARY, .no_bias = true, .shared = "wte.weight" };
     lk_model            *model;
 
@@ -54,8 +56,7 @@ static lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add)
     x          = add2(model, add, "", NULL, 0, h, x);
     h          = add1(model, &lk_block_layernorm, "ln_2", NULL, 0, x);
     h          = linear(model, "mlp.c_fc", (uint64_t)4 * WIDTH, "gelu_tanh", h);
-    h          = linear(model, "mlp.c_proj", WIDTH, NULL, h);
-    x          = add2(model, add, "", NULL, 0, h, x);
+    x          = add2(model, end, "mlp.c_proj", &down, sizeof down, h, x);
     x          = add1(model, &lk_block_layernorm, "ln_f", NULL, 0, x);
     x          = add1(model, &lk_block_linear, "head", &head, sizeof head, x);
     add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
@@ -158,7 +159,7 @@ typedef lk_model *(*build)(void);
 
 static lk_model *plain_decoder(void)
 {
-    return decoder(&lk_block_dropout, &lk_block_add);
+    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear);
 }
 
 static void assert_same_results(const unsigned char *a, size_t a_bytes, const unsigned char *b,
@@ -192,10 +193,10 @@ static void test_bits_do_not_depend_on_threads_isa_or_contexts(void **state)
 static void test_in_place_changes_nothing(void **state)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
-    lk_block_type        dropout = lk_block_dropout, add = lk_block_add;
+    lk_block_type        dropout = lk_block_dropout, add = lk_block_add, end = lk_block_linear;
     (void)state;
-    dropout.inplace = add.inplace = false;
-    size_t bytes = run(decoder(&dropout, &add), 1, NULL, 1, NULL, reference);
+    dropout.inplace = add.inplace = end.residual = false;
+    size_t bytes = run(decoder(&dropout, &add, &end), 1, NULL, 1, NULL, reference);
     assert_same_results(reference, bytes, out, run(plain_decoder(), 1, NULL, 1, NULL, out));
 }
 

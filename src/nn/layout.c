@@ -7,8 +7,8 @@
  * A value's gradient is alive from the backward pass of its last reader, which writes it, over
  * those of the other readers, which add to it, to that of its producer, which reads it.  (The
  * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
- * works in place turns its dy into its dx where it lies.  The gradient of the logits lies where
- * the logits were, if the loss block is their only reader.  Values with no parameters before
+ * works in place turns its dy into its dx where it lies, and the gradient of a residual sum is that
+ * of its second input.  The gradient of the logits lies where the logits were, if the loss block is their only reader.  Values with no parameters before
  * them, such as the model's input, have no gradient at all.
  *
  * Placement: slots from large to small, each at the lowest offset where it overlaps no placed
@@ -151,15 +151,19 @@ static void plan_loss_gradient(lki_layout *layout, const lk_model *model, uint32
         input->slot = new_slot(layout, input->value_bytes, b);
 }
 
-/* Whether block `b` may turn its dy into dx[0] where it lies. */
-static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry, uint32_t b)
+/* Whether block `b` may turn its dy into dx[i] where it lies: a block that works in place its
+ * first input's, one that adds its second input to the result that input's. */
+static bool may_reuse_dy(const lki_layout *layout, const lki_block_entry *entry, uint32_t b,
+                         uint32_t i)
 {
-    lk_value v = entry->inputs[0];
-    if (!entry->type->inplace || layout->places[b].slot == LKI_NO_SLOT ||
+    lk_value v     = entry->inputs[i];
+    bool     keeps = (i == 0 && entry->type->inplace) ||
+                     (i == 1 && entry->type->residual && !entry->type->inplace);
+    if (!keeps || layout->places[b].slot == LKI_NO_SLOT ||
         layout->places[v - 1].value_bytes != layout->places[b].value_bytes)
         return false;
-    for (uint32_t i = 1; i < entry->block.input_count; i++)
-        if (entry->inputs[i] == v)
+    for (uint32_t k = 0; k < entry->block.input_count; k++)
+        if (k != i && entry->inputs[k] == v)
             return false;
     return true;
 }
@@ -182,7 +186,7 @@ static void plan_gradients(lki_layout *layout, const lk_model *model)
             place->dx[i]  = true;
             place->add[i] = input->slot != LKI_NO_SLOT;
             if (input->slot == LKI_NO_SLOT)
-                input->slot = i == 0 && may_reuse_dy(layout, entry, b)
+                input->slot = may_reuse_dy(layout, entry, b, i)
                                   ? place->slot
                                   : new_slot(layout, input->value_bytes, b);
         }

@@ -44,9 +44,6 @@ typedef struct {
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
 
-/* db (n) += column sums of dy (m, n), rows in order. */
-void lki_bias_backward(lk_exec *exec, size_t m, size_t n, const float *dy, float *db);
-
 /* ---- Elementwise ------------------------------------------------------------------------- */
 
 void lki_fill(lk_exec *exec, size_t n, float value, float *y);
@@ -61,6 +58,12 @@ void lki_convert(lk_exec *exec, size_t n, lk_dtype from, const void *x, lk_dtype
 /* dx = dy times the activation's derivative at x (the value before it).  dx may be dy. */
 void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,
                            const float *dy, float *dx, bool add);
+
+/* Backward of y = activation(z + bias), z and y (m, n): db (n) += column sums of dz, rows in order,
+ * where dz = dy times the derivative at x, as lki_activate_backward() makes it; with LKI_ACT_NONE it
+ * is dy, and x and dz are not looked at. */
+void lki_bias_backward(lk_exec *exec, lki_activation act, size_t m, size_t n, const float *x,
+                       const float *dy, float *dz, float *db);
 
 /* Keeps each value with probability 1 - p and scales it by 1 / (1 - p).  x, y are (samples,
  * per_sample); sample s sits in slot first_slot + s of the global batch.  The same call on a

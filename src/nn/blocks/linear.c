@@ -1,11 +1,12 @@
-/* linear.c -- y = x w + b, and an activation in the product's epilogue.
+/* linear.c -- y = x w + b, with an activation and a sum in the product's epilogue.
  *
  * The weight is (out, in), as torch.nn.Linear stores it, or (in, out), as the Conv1D of GPT-2
  * does; or it is an earlier block's, which then gets one more gradient term (tied embeddings).
- * All leading dimensions of x are rows.
+ * All leading dimensions of x are rows.  A second input is added to the result where the product
+ * leaves it: y = activation(x w + b) + x1, the end of a residual branch.
  *
  * What backward keeps: nothing without an activation; y itself for ReLU, whose sign is that of
- * the value before it; the value before a GELU.
+ * the value before it; the value before a GELU, or a ReLU and a sum.
  */
 #include <string.h>
 
@@ -41,15 +42,17 @@ static lki_activation activation_of(const lk_block *block)
     return activation;
 }
 
-static bool keeps_pre(lki_activation activation)
+static bool keeps_pre(const lk_block *block)
 {
-    return activation == LKI_ACT_GELU_TANH || activation == LKI_ACT_GELU_ERF;
+    lki_activation activation = activation_of(block);
+    return activation == LKI_ACT_GELU_TANH || activation == LKI_ACT_GELU_ERF ||
+           (activation == LKI_ACT_RELU && block->input_count == 2);
 }
 
 static lk_status linear_plan(lk_plan *plan)
 {
     LK_TRY(lki_plan_options(plan, sizeof(lk_linear_options)));
-    LK_TRY(lki_plan_inputs(plan, 1, 1));
+    LK_TRY(lki_plan_inputs(plan, 1, 2));
     const lk_block          *block   = lk_plan_block(plan);
     const lk_linear_options *options = block->options;
     uint64_t                 in = lki_width(block->x[0]), out = options->out;
@@ -78,8 +81,11 @@ static lk_status linear_plan(lk_plan *plan)
     if (y.rank == 0)
         y.rank = 1;
     y.dims[y.rank - 1] = out;
+    if (block->input_count == 2 && !lki_same_shape(block->x[1], y))
+        return lk_plan_fail(plan, "it adds %s to %s; they must have one shape",
+                            lki_shape_describe(block->x[1]).text, lki_shape_describe(y).text);
     lk_plan_output(plan, y);
-    if (activation != LKI_ACT_RELU)
+    if (activation != LKI_ACT_RELU || keeps_pre(block))
         lk_plan_output_unread(plan);
     return LK_OK;
 }
@@ -87,18 +93,16 @@ static lk_status linear_plan(lk_plan *plan)
 static void linear_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
                            size_t *saved, size_t *scratch)
 {
-    lki_activation activation = activation_of(block);
-    size_t         bytes      = samples * lk_shape_count(block->y) * sizeof(float);
+    size_t bytes = samples * lk_shape_count(block->y) * sizeof(float);
     (void)exec;
-    *saved   = keeps_pre(activation) ? bytes : 0;
-    *scratch = activation != LKI_ACT_NONE ? bytes : 0;
+    *saved   = keeps_pre(block) ? bytes : 0;
+    *scratch = activation_of(block) != LKI_ACT_NONE ? bytes : 0;
 }
 
 static void linear_forward(const lk_block_call *call)
 {
-    const lk_block          *block      = call->block;
-    const lk_linear_options *options    = block->options;
-    lki_activation           activation = activation_of(block);
+    const lk_block          *block   = call->block;
+    const lk_linear_options *options = block->options;
     lki_gemm_args gemm = {
         .transpose_b = !options->transposed,
         .m = call->samples * lki_rows(block->x[0]),
@@ -108,22 +112,27 @@ static void linear_forward(const lk_block_call *call)
         .b = call->params[0],
         .c = call->y,
         .bias = options->no_bias ? NULL : call->params[1],
-        .activation = activation,
-        .pre = keeps_pre(activation) && call->training ? call->saved : NULL,
+        .activation = activation_of(block),
+        .pre = keeps_pre(block) && call->training ? call->saved : NULL,
+        .residual = block->input_count == 2 ? call->x[1] : NULL,
     };
     lki_gemm(call->exec, &gemm);
 }
 
-/* The gradient of the value before the activation. */
-static const float *before_activation(const lk_block_call *call)
+/* The gradient of the value before the activation; the bias's is made with it, in one pass. */
+static const float *before_activation(const lk_block_call *call, size_t rows, size_t out)
 {
-    lki_activation activation = activation_of(call->block);
-    if (activation == LKI_ACT_NONE)
-        return call->dy;
-    const float *at = keeps_pre(activation) ? call->saved : call->y;
-    lki_activate_backward(call->exec, activation, lki_elements(call, call->block->y), at, call->dy,
-                          call->scratch, false);
-    return call->scratch;
+    const lk_linear_options *options    = call->block->options;
+    lki_activation           activation = activation_of(call->block);
+    const float             *at         = keeps_pre(call->block) ? call->saved : call->y;
+
+    if (!options->no_bias)
+        lki_bias_backward(call->exec, activation, rows, out, at, call->dy, call->scratch,
+                          call->grads[1]);
+    else if (activation != LKI_ACT_NONE)
+        lki_activate_backward(call->exec, activation, rows * out, at, call->dy, call->scratch,
+                              false);
+    return activation == LKI_ACT_NONE ? call->dy : call->scratch;
 }
 
 static void linear_backward(const lk_block_call *call)
@@ -132,7 +141,7 @@ static void linear_backward(const lk_block_call *call)
     const lk_linear_options *options = block->options;
     size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
            out = options->out;
-    const float *x = call->x[0], *dz = before_activation(call); /* (rows, out) */
+    const float *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
 
     lki_gemm_args weight = { .transpose_a = true, .accumulate = true, .m = out, .n = in, .k = rows,
                              .a = dz, .b = x, .c = call->grads[0] };
@@ -143,8 +152,8 @@ static void linear_backward(const lk_block_call *call)
         weight.b = dz;
     }
     lki_gemm(call->exec, &weight);
-    if (!options->no_bias)
-        lki_bias_backward(call->exec, rows, out, dz, call->grads[1]);
+    if (block->input_count == 2)
+        lki_pass_gradient(call, 1, rows * out, call->dy);
     if (call->dx[0] == NULL)
         return;
     lki_gemm_args input = { .transpose_b = options->transposed,
@@ -164,4 +173,5 @@ const lk_block_type lk_block_linear = {
     .buffers  = linear_buffers,
     .forward  = linear_forward,
     .backward = linear_backward,
+    .residual = true,
 };

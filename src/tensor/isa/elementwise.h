@@ -4,6 +4,14 @@
 
 #include "tensor/ops.h"
 
+/* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are those of the first. */
+typedef struct {
+    lki_activation act;
+    size_t         m, columns, stride;
+    const float   *x, *dy;
+    float         *dz, *db;
+} lki_bias_columns;
+
 typedef struct {
     void (*fill)(size_t n, float value, float *y);
     void (*add)(size_t n, const float *a, const float *b, float *y);
@@ -11,6 +19,7 @@ typedef struct {
     void (*activate)(lki_activation act, size_t n, const float *x, float *y);
     void (*activate_backward)(lki_activation act, size_t n, const float *x, const float *dy,
                               float *dx, bool add);
+    void (*bias_backward)(const lki_bias_columns *columns);
 
     /* Elements first .. first + n - 1 of the sample in slot `slot`; first is a multiple of 64. */
     void (*dropout)(const lki_dropout_key *key, uint32_t slot, size_t first, size_t n,

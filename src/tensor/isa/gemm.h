@@ -66,9 +66,6 @@ typedef struct {
 
 typedef struct {
     void (*finish)(const lki_gemm_finish *finish);
-
-    /* db (n) += rows of dy (m, n), in order. */
-    void (*column_sums)(size_t m, size_t n, const float *dy, size_t ldy, float *db);
 } lki_gemm_ends;
 
 #endif

@@ -106,6 +106,41 @@ void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const fl
     run_spans(exec, &s, activate_backward_task);
 }
 
+typedef struct {
+    const lki_elementwise_kernels *kernels;
+    lki_bias_columns               all;
+    size_t                         each; /* columns a task takes */
+} bias_columns;
+
+static void bias_task(void *context, size_t index, uint32_t thread)
+{
+    const bias_columns *b     = context;
+    size_t              first = index * b->each;
+    lki_bias_columns    t     = b->all;
+    (void)thread;
+    t.columns = lki_min(b->each, t.columns - first);
+    t.dy += first;
+    t.db += first;
+    if (t.act != LKI_ACT_NONE) {
+        t.x += first;
+        t.dz += first;
+    }
+    b->kernels->bias_backward(&t);
+}
+
+void lki_bias_backward(lk_exec *exec, lki_activation act, size_t m, size_t n, const float *x,
+                       const float *dy, float *dz, float *db)
+{
+    size_t       tasks = 2 * (size_t)lk_exec_threads(exec);
+    bias_columns b     = {
+        .kernels = lki_exec_kernels(exec)->elementwise,
+        .all     = { .act = act, .m = m, .columns = n, .stride = n, .x = x, .dy = dy, .dz = dz,
+                     .db = db },
+        .each    = lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128)),
+    };
+    lki_exec_run(exec, (n + b.each - 1) / b.each, bias_task, &b);
+}
+
 static void dropout_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;

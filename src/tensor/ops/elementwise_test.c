@@ -90,6 +90,33 @@ static void activates_backward(void **state)
         }
 }
 
+/* The reference in two passes: dz whole, then its column sums. */
+static void one_bias_backward(lki_activation act, size_t m, size_t n)
+{
+    static float want_dz[ROOM], got_dz[ROOM];
+    memcpy(want, start, sizeof want);
+    memcpy(want_dz, act == LKI_ACT_NONE ? dy : start, sizeof want_dz);
+    for (size_t i = 0; i < m * n && act != LKI_ACT_NONE; i++)
+        want_dz[i] = dy[i] * lki_reference_activate_slope(act, x[i]);
+    lki_reference_bias_backward(m, n, want_dz, want);
+    for (size_t e = 0; e < exec_count; e++) {
+        memcpy(got, start, sizeof got);
+        memcpy(got_dz, act == LKI_ACT_NONE ? dy : start, sizeof got_dz);
+        lki_bias_backward(execs[e], act, m, n, x, dy, got_dz, got);
+        assert_memory_equal(got, want, sizeof got);
+        assert_memory_equal(got_dz, want_dz, sizeof got_dz);
+    }
+}
+
+static void sums_biases(void **state)
+{
+    static const size_t widths[] = { 1, 16, 63, 128, 200, 1025 };
+    (void)state;
+    for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            one_bias_backward((lki_activation)act, 33, widths[w]);
+}
+
 static void slopes_are_derivatives(void **state)
 {
     (void)state;
@@ -281,6 +308,7 @@ int main(void)
         cmocka_unit_test(adds_and_fills),
         cmocka_unit_test(activates),
         cmocka_unit_test(activates_backward),
+        cmocka_unit_test(sums_biases),
         cmocka_unit_test(slopes_are_derivatives),
         cmocka_unit_test(drops_by_slot_and_element),
         cmocka_unit_test(keeps_the_asked_share),

@@ -326,25 +326,3 @@ void lk_gemm(lk_exec *exec, bool transpose_a, bool transpose_b, size_t m, size_t
                            .c           = c };
     lki_gemm(exec, &args);
 }
-
-typedef struct {
-    const lki_gemm_ends *kernels;
-    size_t               m, n, each;
-    const float         *dy;
-    float               *db;
-} bias_sums;
-
-static void bias_task(void *context, size_t index, uint32_t thread)
-{
-    (void)thread;
-    const bias_sums *s = context;
-    size_t           j = index * s->each;
-    s->kernels->column_sums(s->m, lki_min(s->each, s->n - j), s->dy + j, s->n, s->db + j);
-}
-
-void lki_bias_backward(lk_exec *exec, size_t m, size_t n, const float *dy, float *db)
-{
-    size_t    each = lki_max(64, lki_round_up(divide_up(n, 2 * lk_exec_threads(exec)), 16));
-    bias_sums sums = { lki_exec_kernels(exec)->gemm_ends, m, n, each, dy, db };
-    lki_exec_run(exec, divide_up(n, each), bias_task, &sums);
-}

@@ -320,25 +320,6 @@ static void other_orders_give_other_bits(void **state)
     assert_true(unfused > 0 && cut > 0);
 }
 
-static void sums_columns(void **state)
-{
-    (void)state;
-    lk_exec *execs[LKI_EXECS_MAX];
-    size_t   count = lki_test_execs(execs);
-    fill_all();
-    static const size_t widths[] = { 1, 16, 63, 200, 1025 };
-    for (size_t w = 0; w < 5; w++) {
-        memcpy(want, start, sizeof want);
-        lki_reference_bias_backward(33, widths[w], a, want);
-        for (size_t e = 0; e < count; e++) {
-            memcpy(got, start, sizeof got);
-            lki_bias_backward(execs[e], 33, widths[w], a, got);
-            assert_memory_equal(got, want, sizeof got);
-        }
-    }
-    lki_test_execs_free(execs, count);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,7 +332,6 @@ int main(void)
         cmocka_unit_test(converts_between_types),
         cmocka_unit_test(rows_do_not_depend_on_their_batch),
         cmocka_unit_test(other_orders_give_other_bits),
-        cmocka_unit_test(sums_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ enum {
     CHUNKS           = 8,
     SLAB             = 128, /* columns: 8 chunks x 2 sums x 128 floats are 8 KiB of stack */
     ROWS_PER_TASK    = 32,
-    COLUMNS_PER_TASK = 32,
+    COLUMNS_PER_TASK = 64,
 };
 
 static const float epsilon = 1e-5f;
