@@ -57,7 +57,8 @@ static lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add,
     h          = add1(model, &lk_block_layernorm, "ln_2", NULL, 0, x);
     h          = linear(model, "mlp.c_fc", (uint64_t)4 * WIDTH, "gelu_tanh", h);
     x          = add2(model, end, "mlp.c_proj", &down, sizeof down, h, x);
-    x          = add1(model, &lk_block_layernorm, "ln_f", NULL, 0, x);
+    h          = add1(model, &lk_block_layernorm, "ln_f", NULL, 0, x);
+    x          = add2(model, end, "square", &down, sizeof down, h, x);
     x          = add1(model, &lk_block_linear, "head", &head, sizeof head, x);
     add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
     return model;

@@ -8,8 +8,9 @@
  * those of the other readers, which add to it, to that of its producer, which reads it.  (The
  * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
  * works in place turns its dy into its dx where it lies, and the gradient of a residual sum is that
- * of its second input.  The gradient of the logits lies where the logits were, if the loss block is their only reader.  Values with no parameters before
- * them, such as the model's input, have no gradient at all.
+ * of its second input.  The gradient of the logits lies where the logits were, if the loss block
+ * is their only reader.  Values with no parameters before them, such as the model's input, have no
+ * gradient at all.
  *
  * Placement: slots from large to small, each at the lowest offset where it overlaps no placed
  * slot that is alive at the same time (greedy by size; Pisarchyk and Lee 2020).

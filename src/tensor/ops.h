@@ -60,8 +60,8 @@ void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const fl
                            const float *dy, float *dx, bool add);
 
 /* Backward of y = activation(z + bias), z and y (m, n): db (n) += column sums of dz, rows in order,
- * where dz = dy times the derivative at x, as lki_activate_backward() makes it; with LKI_ACT_NONE it
- * is dy, and x and dz are not looked at. */
+ * where dz = dy times the derivative at x, as lki_activate_backward() makes it; with LKI_ACT_NONE
+ * it is dy, and x and dz are not looked at. */
 void lki_bias_backward(lk_exec *exec, lki_activation act, size_t m, size_t n, const float *x,
                        const float *dy, float *dz, float *db);
 
