@@ -71,6 +71,13 @@ typedef struct {
     uint8_t       *hit;
 } lk_block_call;
 
+/* Floating-point operations of a sample that the definition of a block cannot do without, counted
+ * as multiplications and additions of products; what is linear in the number of elements is left
+ * out, and so is everything that multiplies padding. */
+typedef struct {
+    double forward, weights, input; /* backward: of the parameters' gradients, and of x[0]'s */
+} lk_block_flops;
+
 typedef struct {
     const char *name;
 
@@ -83,6 +90,9 @@ typedef struct {
 
     void (*forward)(const lk_block_call *call);
     void (*backward)(const lk_block_call *call);
+
+    /* (optional) What a sample needs, for lk_engine_flops(). */
+    lk_block_flops (*flops)(const lk_block *block);
 
     bool loss;           /* the last block: rows of loss instead of an output value */
     bool inplace;        /* y may share memory with x[0], which is then garbage after forward; and
@@ -195,6 +205,10 @@ LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *p
                               uint32_t count);
 LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
                                uint32_t count);
+
+/* What a training step needs for one sample in block `block`: nothing for gradients that nobody
+ * wants, such as that of the model's input. */
+LK_API double lk_engine_flops(const lk_engine *engine, uint32_t block);
 
 /* The value before the loss (logits) of a context after forward with training == false. */
 LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);

@@ -10,6 +10,57 @@
 extern "C" {
 #endif
 
+/* ---- Where the time of a step goes ------------------------------------------------------- */
+
+/* X(NAME, text): the parts of a step.  Each moment of the thread that runs the steps is in one. */
+#define LK_STEP_PARTS(X)                                                                         \
+    X(DATA, "waiting for data")                                                                  \
+    X(FORWARD, "forward")                                                                        \
+    X(BACKWARD, "backward")                                                                      \
+    X(BETWEEN, "between blocks")          /* walking them, starting reductions */                \
+    X(MERGE, "clearing and merging")      /* the gradients of virtual workers */                 \
+    X(REDUCE, "communication")            /* this rank's part of collectives */                  \
+    X(WAIT, "waiting for workers")        /* and, over several hosts, for the network */         \
+    X(NORM, "norm")                                                                              \
+    X(UPDATE, "optimizer")                /* with the hashes before and after */                 \
+    X(CONTROL, "control")                 /* tables, losses, requests to stop */                 \
+    X(LOG, "log and trace")                                                                      \
+    X(EVALUATE, "evaluation")                                                                    \
+    X(CHECKPOINT, "checkpoint")                                                                  \
+    X(UNACCOUNTED, "unaccounted")
+
+typedef enum {
+#define LK_STEP_ENUM(name, text) LK_STEP_##name,
+    LK_STEP_PARTS(LK_STEP_ENUM)
+#undef LK_STEP_ENUM
+        LK_STEP_PART_COUNT
+} lk_step_part;
+
+#define LK_STEP_TYPES_MAX 16
+
+/* Blocks of one type.  Seconds a step, means over the ranks; operations a step of all ranks. */
+typedef struct {
+    char     name[32];
+    uint32_t blocks;
+    double   forward, backward, flops;
+} lk_step_blocks;
+
+/* What the measured steps took. */
+typedef struct {
+    uint64_t       steps, samples, tokens; /* tokens: those with a target; 0 without any */
+    double         seconds;                /* rank 0's clock, all steps */
+    double         median, fastest, slowest; /* seconds of a step */
+    double         parts[LK_STEP_PART_COUNT]; /* seconds a step, means over the ranks */
+    uint32_t       type_count;
+    lk_step_blocks types[LK_STEP_TYPES_MAX];
+    double         flops;     /* a step needs them: products, without padding; see lk_block_flops */
+    double         peak;      /* operations a second that all threads reach together, in FP32 */
+    uint64_t       pss_bytes; /* of all ranks' processes, after the last step */
+    uint64_t       lost;      /* spans that found no room: above 0 the parts are short of them */
+} lk_step_report;
+
+/* ---- Training ---------------------------------------------------------------------------- */
+
 /* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
 typedef struct {
     const char      *model;         /* "gpt", "resnet", "mlp" */
@@ -45,6 +96,11 @@ typedef struct {
     const char *log;
     uint64_t    eval_every; /* 0 = at the end, if there is a validation part */
 
+    /* What is written down of its time; see docs/tracing.md. */
+    const char     *trace;   /* every rank leaves a part of it, for lk_trace_merge() */
+    lk_step_report *report;  /* rank 0's is filled in, of the steps after the first `warm_up` */
+    uint64_t        warm_up;
+
     uint32_t timeout_ms;
     bool     quiet; /* no progress on stderr */
 
@@ -69,6 +125,13 @@ typedef struct {
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
                                            lk_train_result *result);
+
+/* Makes one file of the parts that ranks 0 .. ranks - 1 of a run with config.trace == `path` have
+ * left beside it, and removes them: Chrome's trace format, which ui.perfetto.dev opens.  Parts of
+ * ranks that failed or were killed count as far as they go; without any nothing is done.
+ * `launcher`: only parts of that process's children, in PATH.host-K for a host K after the first;
+ * 0 = all, in PATH. */
+LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t ranks, uint32_t launcher);
 
 /* ---- Sampling ---------------------------------------------------------------------------- */
 

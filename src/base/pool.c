@@ -22,6 +22,8 @@ struct lki_pool {
     uint32_t         threads;
     uint32_t         started; /* helpers that run: threads - 1, less after a failed start */
     pthread_t       *handles;
+    lki_trace       *trace; /* of the helpers' parts, or NULL */
+    uint32_t         first_track;
     lki_task         task;
     void            *context;
     size_t           count;
@@ -76,7 +78,10 @@ static void *helper(void *argument)
         seen = wait_change(&pool->generation, seen);
         if (atomic_load(&pool->stop))
             return NULL;
+        lki_track *track  = lki_trace_track(pool->trace, pool->first_track + thread - 1);
+        uint64_t  begun = lki_trace_begin(track);
         work(pool, thread);
+        lki_trace_end(track, LKI_SPAN_WORK, 0, begun);
         if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1)
             futex_wake(&pool->busy);
     }
@@ -121,6 +126,12 @@ void lki_pool_free(lki_pool *pool)
 uint32_t lki_pool_threads(const lki_pool *pool)
 {
     return pool == NULL ? 1 : pool->threads;
+}
+
+void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first)
+{
+    pool->trace      = trace; /* seen by helpers with the next job */
+    pool->first_track = first;
 }
 
 void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)

@@ -6,7 +6,7 @@
 #ifndef LKI_POOL_H
 #define LKI_POOL_H
 
-#include "base/status.h"
+#include "base/trace.h"
 
 typedef struct lki_pool lki_pool;
 
@@ -15,6 +15,10 @@ LK_NODISCARD lk_status lki_pool_open(lki_pool **out, uint32_t threads);
 void lki_pool_free(lki_pool *pool);
 
 uint32_t lki_pool_threads(const lki_pool *pool); /* NULL counts as 1 */
+
+/* From the next job on, the helpers' parts of jobs (LKI_SPAN_WORK) are added to `trace`: those of
+ * thread i to track `first` + i - 1.  NULL: no more. */
+void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first);
 
 /* Runs task(context, i, thread) for every i < count, and returns when all are done.  `thread`
  * (0 .. threads-1) picks scratch memory, nothing else.  The caller takes part; a NULL pool or a

@@ -246,6 +246,8 @@ static const lki_option table[] = {
     LKI_STRING("init", "FILE", AT(config.init), NULL,
                "start from the weights of a safetensors file"),
     LKI_STRING("log", "FILE", AT(config.log), NULL, "one JSON object a step"),
+    LKI_STRING("trace", "FILE", AT(config.trace), NULL,
+               "where the time of every worker goes, for ui.perfetto.dev (see docs/tracing.md)"),
     LKI_STRING("flight", "DIR", AT(flight), NULL,
                "keep a record of what each worker did last, for inspect --flight DIR"),
     LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
@@ -254,7 +256,6 @@ static const lki_option table[] = {
 
     LKI_NODE_OPTIONS(AT(nodes)),
     LKI_LATER("restart", "restarting workers " HERE_LATER "; run again with --resume=auto"),
-    LKI_LATER("trace", "tracing " HERE_LATER "; --log has the parts of each step"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -346,6 +347,18 @@ static void print_end(const train_options *options, lk_status status)
         fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
 }
 
+/* One trace of what the ranks have left, however their run has ended.  Of several machines each
+ * has a file of its own. */
+static int merge_trace(const train_options *options, int exit)
+{
+    const char *path = options->config.trace;
+    uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
+    if (path == NULL || lk_trace_merge(path, options->config.workers, mine) == LK_OK)
+        return exit;
+    fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
+    return exit != 0 ? exit : LKI_EXIT_FAILURE;
+}
+
 static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
@@ -373,7 +386,9 @@ static int run_worker(train_options *options)
         (void)report(status);
     (void)fflush(stdout);
     lk_comm_free(comm);
-    return exit_code(status);
+    /* Who was started by another launcher has nobody to do it when all have ended. */
+    bool merges = !silent && rank == 0 && (status == LK_OK || status == LK_ESTOPPED);
+    return merges ? merge_trace(options, exit_code(status)) : exit_code(status);
 }
 
 static int run_threads(train_options *options)
@@ -420,8 +435,9 @@ static int start(train_options *options, char **argv)
     if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == MODE_THREADS)
         return lki_usage_error(&lki_command_train, "%s needs --worker-mode processes",
                                how.nodes > 1 ? "--nnodes" : "--hosts");
-    return options->worker_mode == MODE_THREADS ? run_threads(options)
-                                                : lki_start_workers(argv, how);
+    int exit = options->worker_mode == MODE_THREADS ? run_threads(options)
+                                                    : lki_start_workers(argv, how);
+    return merge_trace(options, exit);
 }
 
 static int train_main(int argc, char **argv)

@@ -15,6 +15,7 @@
 #include "comm/flight.h"
 #include "comm/span/span.h"
 #include "comm/span/task.h"
+#include "comm/trace.h"
 
 enum { TIMEOUT_MS = 30000, SPINS = 50 };
 
@@ -297,6 +298,11 @@ lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int la
 }
 
 /* ---- While it runs ----------------------------------------------------------------------- */
+
+void lki_comm_trace(lk_comm *comm, lki_track *track)
+{
+    comm->self->track = track;
+}
 
 uint32_t lk_comm_rank(const lk_comm *comm)
 {

@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/trace.h"
 #include "comm/control.h"
 #include "comm/algorithm/cost.h"
 #include "device/reduce.h"
@@ -205,6 +206,7 @@ typedef struct {
     uint32_t    pending;    /* of them, those not complete */
 
     struct lki_flight *flight; /* what it writes down: comm/flight.h; NULL = nothing */
+    lki_track         *track;  /* and what it spends its time on: comm/trace.h; likewise */
 } lki_self;
 
 struct lk_arena {

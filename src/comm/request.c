@@ -74,6 +74,16 @@ static void complete_collective(lk_request *request)
     lki_request_complete(request);
 }
 
+/* This rank's part of one round. */
+static lk_status act(lk_request *request)
+{
+    lki_track *track  = request->comm->self->track;
+    uint64_t  begun  = lki_trace_begin(track);
+    lk_status status = request->how->act(request);
+    lki_trace_end(track, LKI_SPAN_REDUCE, 0, begun);
+    return status;
+}
+
 static lk_status move_collective(lk_request *r, bool *moved)
 {
     if (!r->met) {
@@ -84,7 +94,7 @@ static lk_status move_collective(lk_request *r, bool *moved)
     if (!lki_request_first(r))
         return LK_OK;
     *moved = true;
-    LK_TRY(r->how->act(r));
+    LK_TRY(act(r));
     if (++r->round == r->rounds)
         complete_collective(r);
     else
@@ -135,6 +145,15 @@ static lk_request *next_to_move(lk_request *request)
     return first == NULL ? request : first;
 }
 
+static lk_status await_span(lk_request *request, int64_t ms, int64_t *late)
+{
+    lki_track *track  = request->comm->self->track;
+    uint64_t  begun  = lki_trace_begin(track);
+    lk_status status = lki_span_await(request, ms, late);
+    lki_trace_end(track, LKI_SPAN_WAIT, 0, begun);
+    return status;
+}
+
 /* One goal nearer to completion, waiting up to `ms`. */
 static lk_status nearer(lk_request *first, int64_t ms, int64_t *late)
 {
@@ -142,7 +161,7 @@ static lk_status nearer(lk_request *first, int64_t ms, int64_t *late)
     bool      moved = false;
 
     if (first->comm->span != NULL)
-        return lki_span_await(first, ms, late);
+        return await_span(first, ms, late);
     LK_TRY(lki_await_for(first->comm, first->goal, ms, late)); /* may complete it on the way */
     if (*late != 0 || first->complete)
         return LK_OK;
@@ -197,7 +216,7 @@ static lk_status run_at_once(lk_request *request)
     LK_TRY(lki_op_compare(comm, &request->op));
     request->how->plan(request);
     for (;;) {
-        LK_TRY(request->how->act(request));
+        LK_TRY(act(request));
         if (++request->round == request->rounds)
             break;
         LK_TRY(lki_await(comm, lki_op_round(comm, &request->op, request->round)));

@@ -190,9 +190,8 @@ static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t 
     }
 }
 
-lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
+static lk_status await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
 {
-    *late = 0;
     for (uint32_t i = 0; i <= comm->spins; i++) {
         while (goal.first < goal.end && lki_counter(comm, goal.first, goal.offset) >= goal.target)
             goal.first++; /* counters never go back */
@@ -201,6 +200,17 @@ lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
         relax();
     }
     return await_slowly(comm, goal, ms, late);
+}
+
+lk_status lki_await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
+{
+    *late = 0;
+    if (lki_arrived(comm, goal)) /* nothing to wait for, and nothing to write down */
+        return LK_OK;
+    uint64_t  begun  = lki_trace_begin(comm->self->track);
+    lk_status status = await_for(comm, goal, ms, late);
+    lki_trace_end(comm->self->track, LKI_SPAN_WAIT, 0, begun);
+    return status;
 }
 
 lk_status lki_await(lk_comm *comm, lki_goal goal)

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/loader.h"
 
 enum { AHEAD_DEFAULT = 4, AHEAD_MAX = 4096 };
 
@@ -37,18 +38,20 @@ struct lk_loader {
     pthread_cond_t  more, room;
     uint64_t        filled, freed, taken;
     bool            finished, stop;
+    lki_track       *track; /* of the thread's work, or NULL */
 };
 
 /* ---- The thread ---------------------------------------------------------------------------- */
 
 /* Waits for a free place.  False when the loader is being freed. */
-static bool wait_for_room(lk_loader *loader, uint64_t *place)
+static bool wait_for_room(lk_loader *loader, uint64_t *place, lki_track **track)
 {
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop && loader->filled - loader->freed == loader->slots)
         pthread_cond_wait(&loader->room, &loader->lock);
     bool go = !loader->stop;
     *place  = loader->filled % loader->slots;
+    *track   = loader->track;
     pthread_mutex_unlock(&loader->lock);
     return go;
 }
@@ -89,10 +92,13 @@ static bool fill_step(lk_loader *loader, uint64_t step)
     uint32_t end = loader->options.first + loader->options.count;
     for (uint32_t v = loader->options.first; v < end; v++)
         for (uint32_t micro = 0; micro < loader->micro_count; micro++) {
-            uint64_t place;
-            if (!wait_for_room(loader, &place))
+            uint64_t  place;
+            lki_track *track;
+            if (!wait_for_room(loader, &place, &track))
                 return false;
+            uint64_t begun = lki_trace_begin(track);
             fill(loader, place, step, v, micro);
+            lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
             hand_over(loader);
         }
     return true;
@@ -211,6 +217,13 @@ void lk_loader_free(lk_loader *loader)
     lki_free(loader->x);
     lki_free(loader->ring);
     lki_free(loader);
+}
+
+void lki_loader_trace(lk_loader *loader, lki_track *track)
+{
+    pthread_mutex_lock(&loader->lock);
+    loader->track = track;
+    pthread_mutex_unlock(&loader->lock);
 }
 
 lk_status lk_loader_next(lk_loader *loader, lk_batch *out)

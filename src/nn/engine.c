@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "tensor/exec.h"
 #include "tensor/ops.h"
 
 /* ---- Life cycle -------------------------------------------------------------------------- */
@@ -127,6 +128,23 @@ const float *lk_engine_output(const lk_engine *engine, uint32_t context)
     LK_ASSERT(context < engine->contexts);
     return value_of(engine, context,
                     engine->model->blocks[engine->model->block_count - 1].inputs[0]);
+}
+
+double lk_engine_flops(const lk_engine *engine, uint32_t block)
+{
+    LK_ASSERT(block < engine->model->block_count);
+    const lki_block_entry *entry = &engine->model->blocks[block];
+    const lki_place       *place = &engine->layout.places[block];
+
+    if (entry->type->flops == NULL)
+        return 0;
+    lk_block_flops needs = entry->type->flops(&entry->block);
+    double         sum   = needs.forward;
+    if (place->wanted && entry->block.param_count > 0)
+        sum += needs.weights;
+    if (place->wanted && place->dx[0])
+        sum += needs.input;
+    return sum;
 }
 
 /* ---- One call ---------------------------------------------------------------------------- */
@@ -259,32 +277,58 @@ static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_
         LK_ASSERT(passes[c].samples <= engine->micro_batch);
 }
 
+static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass *passes,
+                          uint32_t count, uint32_t b)
+{
+    lki_track *track  = lki_exec_track(engine->exec);
+    uint64_t  begun = lki_trace_begin(track);
+
+    for (uint32_t c = 0; c < count; c++)
+        if (passes[c].samples > 0)
+            forward_call(engine, walk, &passes[c], c, b);
+    lki_trace_end(track, LKI_SPAN_BLOCK_FORWARD, b, begun);
+}
+
 void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
 {
     const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
+    lki_track       *track  = lki_exec_track(engine->exec);
+    uint64_t        begun = lki_trace_begin(track);
 
     check_passes(engine, passes, count);
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell(hooks->before_forward, hooks, b);
-        for (uint32_t c = 0; c < count; c++)
-            if (passes[c].samples > 0)
-                forward_call(engine, walk, &passes[c], c, b);
+        forward_block(engine, walk, passes, count, b);
         tell(hooks->after_forward, hooks, b);
+    }
+    lki_trace_end(track, LKI_SPAN_FORWARD, 0, begun);
+}
+
+static void backward_block(const lk_engine *engine, const lk_walk *walk, const lk_pass *passes,
+                           const lk_hooks *hooks, uint32_t count, uint32_t b)
+{
+    lki_track *track = lki_exec_track(engine->exec);
+
+    for (uint32_t c = 0; c < count; c++) {
+        uint64_t begun = lki_trace_begin(track);
+        if (passes[c].samples > 0)
+            backward_call(engine, walk, &passes[c], c, b);
+        lki_trace_end(track, LKI_SPAN_BLOCK_BACKWARD, b, begun);
+        tell_ready(engine, hooks, c, b);
     }
 }
 
 void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
 {
     const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
+    lki_track       *track  = lki_exec_track(engine->exec);
+    uint64_t        begun = lki_trace_begin(track);
 
     check_passes(engine, passes, count);
     for (uint32_t b = (uint32_t)engine->model->block_count; b-- > 0;) {
         tell(hooks->before_backward, hooks, b);
-        for (uint32_t c = 0; c < count; c++) {
-            if (passes[c].samples > 0)
-                backward_call(engine, walk, &passes[c], c, b);
-            tell_ready(engine, hooks, c, b);
-        }
+        backward_block(engine, walk, passes, hooks, count, b);
         tell(hooks->after_backward, hooks, b);
     }
+    lki_trace_end(track, LKI_SPAN_BACKWARD, 0, begun);
 }

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
+#include "tensor/exec.h"
 
 enum {
     IN_FLIGHT_MAX = 32,    /* requests that a rank keeps open */
@@ -190,8 +191,11 @@ static void merge_chunk(void *context, size_t i)
 
 static void merge(const lk_parallel *parallel, float *left, const float *right, size_t count)
 {
-    stretch s = { left, right, count };
+    stretch   s     = { left, right, count };
+    lki_track *track  = lki_exec_track(parallel->exec);
+    uint64_t  begun = lki_trace_begin(track);
     lk_parallel_for(parallel->exec, (count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
+    lki_trace_end(track, LKI_SPAN_MERGE, 0, begun);
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
+#include "tensor/exec.h"
 #include "tensor/ops.h"
 
 enum { SPANS_PER_TASK = 8 };
@@ -38,11 +39,15 @@ static void visit_some(void *context, size_t task)
         step->visit(step, step->parallel->mine[i]);
 }
 
-static void visit_mine(step_context *step, void (*visit)(step_context *step, size_t span))
+static void visit_mine(step_context *step, lki_span_kind kind,
+                       void (*visit)(step_context *step, size_t span))
 {
-    size_t tasks = (step->parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK;
-    step->visit  = visit;
+    size_t    tasks = (step->parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK;
+    lki_track *track  = lki_exec_track(step->parallel->exec);
+    uint64_t  begun = lki_trace_begin(track);
+    step->visit     = visit;
     lk_parallel_for(step->parallel->exec, tasks, visit_some, step);
+    lki_trace_end(track, kind, 0, begun);
 }
 
 /* ---- Sums -------------------------------------------------------------------------------- */
@@ -239,7 +244,7 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
 
-    visit_mine(&step, sum_span);
+    visit_mine(&step, LKI_SPAN_NORM, sum_span);
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
@@ -250,7 +255,7 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
                                .lr    = lr,
                                .scale = (float)inverse,
                                .clip  = lk_clip_factor(result->grad_norm, parallel->clip_norm) };
-    visit_mine(&step, update_span);
+    visit_mine(&step, LKI_SPAN_UPDATE, update_span);
     if (step.corrupt != SIZE_MAX)
         return corrupt_error(parallel, step.corrupt);
     for (uint32_t o = parallel->local; o < parallel->owners && parallel->state_width > 0;

@@ -5,8 +5,10 @@
  */
 #include "tensor/exec.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 
 struct lk_exec {
@@ -16,6 +18,7 @@ struct lk_exec {
     uint32_t    threads;
     float      *shared;
     float      *private_; /* LKI_EXEC_PRIVATE floats a thread */
+    lki_track  *track;    /* of the thread that uses it, or NULL */
 };
 
 typedef struct {
@@ -164,6 +167,43 @@ float *lki_exec_private(lk_exec *exec, uint32_t thread)
 {
     LK_ASSERT(thread < exec->threads);
     return exec->private_ + (size_t)thread * LKI_EXEC_PRIVATE;
+}
+
+void lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers)
+{
+    exec->track = lki_trace_track(trace, 0);
+    lki_pool_trace(exec->pool, trace, helpers);
+}
+
+lki_track *lki_exec_track(const lk_exec *exec)
+{
+    return exec == NULL ? NULL : exec->track;
+}
+
+typedef struct {
+    const lki_kernels *kernels;
+    double             until;
+    _Atomic uint64_t   operations;
+} peak_loop;
+
+static void peak_task(void *context, size_t index, uint32_t thread)
+{
+    peak_loop *loop = context;
+    uint64_t   mine = 0;
+    float      sink = 0;
+    (void)thread;
+    while (lki_seconds() < loop->until)
+        mine += loop->kernels->elementwise->multiply_adds((float)index * 0x1p-20f, &sink);
+    LK_ASSERT(sink >= 0); /* and so it is computed */
+    atomic_fetch_add(&loop->operations, mine);
+}
+
+double lki_exec_peak(lk_exec *exec, double seconds)
+{
+    double    begun = lki_seconds();
+    peak_loop loop  = { .kernels = &exec->kernels, .until = begun + seconds };
+    lki_pool_run(exec->pool, exec->threads, peak_task, &loop);
+    return (double)loop.operations / (lki_seconds() - begun);
 }
 
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context)

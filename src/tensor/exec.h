@@ -15,6 +15,15 @@ const lki_kernels *lki_exec_kernels(const lk_exec *exec);
 float *lki_exec_shared(lk_exec *exec);
 float *lki_exec_private(lk_exec *exec, uint32_t thread);
 
+/* From here on what the thread that uses `exec` does is added to track 0 of `trace`, and what its
+ * helpers do to the tracks from `helpers` on.  NULL: nothing. */
+void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);
+lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
+
+/* Floating-point operations a second of all threads together: independent fma in registers, for
+ * about `seconds`.  What any kernel could reach at most. */
+double lki_exec_peak(lk_exec *exec, double seconds);
+
 /* As lk_parallel_for(), with the thread's number. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);
 

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
+#include "tensor/exec.h"
 #include "train/session.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -177,12 +178,14 @@ static lk_status session_open(lki_session *s)
     LK_TRY(lki_start_values(s));
     LK_TRY(lki_journal_begin(s->journal, s->start));
     LK_TRY(introduce(s));
-    return open_loader(s);
+    LK_TRY(open_loader(s));
+    return lki_observe_open(s);
 }
 
-static void session_close(lki_session *s)
+static lk_status session_close(lki_session *s)
 {
     lk_loader_free(s->loader);
+    lk_status status = lki_observe_close(s);
     lk_parallel_free(s->parallel);
     lk_engine_free(s->engine);
     lk_exec_free(s->exec);
@@ -194,6 +197,7 @@ static void session_close(lki_session *s)
     lki_free(s->state_data);
     lki_free(s->grads);
     lki_free(s->state_sums);
+    return status;
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -234,6 +238,8 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
                        .state    = s->state_data,
                        .hooks    = &hooks };
 
+    lki_track *track = lki_exec_track(s->exec);
+    uint64_t   begun = lki_trace_begin(track);
     for (uint32_t t = 0; t < s->term_count; t++)
         s->grads[t] = lk_parallel_grad(s->parallel, t);
     for (uint32_t i = 0; i < s->state_count; i++)
@@ -246,6 +252,7 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
     chain->targets    = batch->y;
     chain->grads      = s->grads;
     chain->state_sums = s->state_sums;
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     lk_engine_forward(s->engine, &walk, chain, 1);
     lk_engine_backward(s->engine, &walk, chain, 1);
     bool last = batch->micro_index + 1 == s->micro_count;
@@ -253,33 +260,78 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
                        last ? chain->count : 0, last ? chain->hits : 0);
 }
 
+/* The next turn and its micro-batch; false when there is none, or *status tells why not. */
+static bool next_turn(lki_session *s, uint64_t step, lk_batch *batch, double *waited,
+                      lk_status *status)
+{
+    lki_track       *track = lki_exec_track(s->exec);
+    uint64_t         begun = lki_trace_begin(track);
+    lk_parallel_turn turn;
+    bool             more = lk_parallel_next(s->parallel, &turn);
+
+    lk_comm_note(s->comm, step + 1, more ? "forward and backward" : "reducing gradients");
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    lki_observe_turn(s);
+    if (!more)
+        return false;
+    double asked = lki_seconds();
+    begun        = lki_trace_begin(track);
+    *status      = lk_loader_next(s->loader, batch);
+    lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
+    *waited += lki_seconds() - asked;
+    if (*status != LK_OK)
+        return false;
+    LK_ASSERT(batch->step == step && batch->virtual_worker == turn.virtual_worker &&
+              batch->micro_index == turn.micro_index);
+    return true;
+}
+
+/* All turns of the step; times go to the record. */
+static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *record)
+{
+    lk_batch  batch;
+    lk_pass   chain;
+    lk_status status = LK_OK;
+
+    while (next_turn(s, step, &batch, &record->data_seconds, &status)) {
+        double loaded = lki_seconds();
+        run_turn(s, &batch, &chain);
+        record->compute_seconds += lki_seconds() - loaded;
+    }
+    return status;
+}
+
+static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_result *result)
+{
+    lki_track *track  = lki_exec_track(s->exec);
+    uint64_t   begun  = lki_trace_begin(track);
+    lk_status  status = lk_parallel_finish(s->parallel, record->lr, result);
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    return status;
+}
+
+static lk_status begin_step(lki_session *s, uint64_t step)
+{
+    lki_track *track  = lki_exec_track(s->exec);
+    uint64_t   begun  = lki_trace_begin(track);
+    lk_status  status = lk_parallel_begin(s->parallel, step);
+    fetch_values(s);
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    return status;
+}
+
 static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record)
 {
     const lk_dataset_info *data = lk_dataset_describe(s->dataset);
-    lk_parallel_turn       turn;
     lk_step_result         result;
-    lk_batch               batch;
-    lk_pass                chain;
     double                 begun = lki_seconds();
 
     *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
-    LK_TRY(lk_parallel_begin(s->parallel, step));
-    fetch_values(s);
-    while (lk_parallel_next(s->parallel, &turn)) {
-        lk_comm_note(s->comm, step + 1, "forward and backward"); /* as the log counts */
-        double asked = lki_seconds();
-        LK_TRY(lk_loader_next(s->loader, &batch));
-        LK_ASSERT(batch.step == step && batch.virtual_worker == turn.virtual_worker &&
-                  batch.micro_index == turn.micro_index);
-        double loaded = lki_seconds();
-        run_turn(s, &batch, &chain);
-        record->data_seconds += loaded - asked;
-        record->compute_seconds += lki_seconds() - loaded;
-    }
-    lk_comm_note(s->comm, step + 1, "reducing gradients");
+    LK_TRY(begin_step(s, step));
+    LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
-    LK_TRY(lk_parallel_finish(s->parallel, record->lr, &result));
+    LK_TRY(finish_step(s, record, &result));
     double       end  = lki_seconds();
     lk_step_span span = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last,
                                    step);
@@ -307,9 +359,11 @@ static lk_status stop_asked(lki_session *s, bool *stop)
 
 static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result)
 {
+    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     lk_comm_note(s->comm, step, "evaluating");
     fetch_values(s);
     LK_TRY(lki_evaluate(s, &result->validation_loss, &result->validation_accuracy));
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
     return lki_journal_evaluation(s->journal, step, result->validation_loss,
                                   result->validation_accuracy);
 }
@@ -328,19 +382,40 @@ static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
     return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
 }
 
+static lk_status save(lki_session *s, uint64_t step)
+{
+    uint64_t  begun  = lki_trace_begin(lki_exec_track(s->exec));
+    lk_status status = lki_save(s, step);
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_CHECKPOINT, 0, begun);
+    return status;
+}
+
+/* Asks whether to stop, and whether the data are still what they were. */
+static lk_status look_round(lki_session *s, uint64_t done, bool *stop, bool *saving)
+{
+    const lk_train_config *c     = s->config;
+    lki_track             *track = lki_exec_track(s->exec);
+    uint64_t               begun = lki_trace_begin(track);
+
+    LK_TRY(stop_asked(s, stop));
+    *saving = done == c->steps || *stop ||
+              (c->checkpoint != NULL && due(c->checkpoint_every, done));
+    LK_TRY(check_data(s, done, *saving));
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    return LK_OK;
+}
+
 static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_result *result)
 {
     const lk_train_config *c          = s->config;
-    bool                   last       = done == c->steps;
     bool                   validation = lk_dataset_describe(s->dataset)->validation_count > 0;
+    bool                   saving;
 
-    LK_TRY(stop_asked(s, stop));
-    bool saving = last || *stop || (c->checkpoint != NULL && due(c->checkpoint_every, done));
-    LK_TRY(check_data(s, done, saving));
-    if (validation && (last || due(c->eval_every, done)))
+    LK_TRY(look_round(s, done, stop, &saving));
+    if (validation && (done == c->steps || due(c->eval_every, done)))
         LK_TRY(evaluate(s, done, result));
     if (c->checkpoint != NULL && saving)
-        LK_TRY(lki_save(s, done));
+        LK_TRY(save(s, done));
     return LK_OK;
 }
 
@@ -388,29 +463,48 @@ static lk_status verify_same_end(const lki_session *s, const lk_train_result *re
 static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
 {
     result->steps = done;
+    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_HASH, 0, begun);
+    lki_observe_drain(s);
     LK_TRY(verify_same_end(s, result));
     LK_TRY(lki_journal_end(s->journal, result));
     lki_journal_say(s->journal, "run %s", result->run);
     return lk_barrier(s->comm); /* nobody leaves while others still read the model */
 }
 
+/* A step and all that follows it before the next: what a trace calls a step. */
+static lk_status whole_step(lki_session *s, uint64_t step, bool *stop, lk_train_result *result)
+{
+    lki_track      *track = lki_exec_track(s->exec);
+    uint64_t        begun = lki_trace_begin(track);
+    lki_step_record record;
+
+    lki_observe_drain(s); /* what the step before has left */
+    LK_TRY(run_step(s, step, &record));
+    result->loss = record.loss;
+    lki_observe_step(s, &record);
+    lk_comm_note(s->comm, step + 1, "leaving the step");
+    uint64_t said = lki_trace_begin(track);
+    LK_TRY(lki_journal_step(s->journal, &record));
+    lki_trace_end(track, LKI_SPAN_LOG, 0, said);
+    LK_TRY(after_step(s, step + 1, stop, result));
+    lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)(step + 1), begun);
+    return LK_OK;
+}
+
 static lk_status loop(lki_session *s, lk_train_result *result)
 {
-    const lk_train_config *c = s->config;
-    lki_step_record        record;
+    const lk_train_config *c    = s->config;
     bool                   stop = false;
     uint64_t               done = s->start;
 
     while (done < c->steps && !stop) {
-        LK_TRY(run_step(s, done, &record));
+        LK_TRY(whole_step(s, done, &stop, result));
         done++;
-        result->loss = record.loss;
-        lk_comm_note(s->comm, done, "leaving the step");
-        LK_TRY(lki_journal_step(s->journal, &record));
-        LK_TRY(after_step(s, done, &stop, result));
     }
+    LK_TRY(lki_observe_report(s));
     if (done == c->steps)
         LK_TRY(check_end(s, result));
     LK_TRY(finish(s, done, result));
@@ -467,7 +561,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
     lk_error why = *lk_error_last();
     if (status != LK_OK && status != LK_ESTOPPED)
         lk_comm_abort(comm); /* records this rank's error and wakes the others */
-    session_close(&s);
+    lk_status closed = session_close(&s);
     surroundings_leave(&around);
-    return status == LK_OK ? LK_OK : lki_fail_again(&why);
+    return status == LK_OK ? closed : lki_fail_again(&why);
 }

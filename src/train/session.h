@@ -18,6 +18,7 @@
 enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 
 typedef struct lki_report_file lki_journal;
+typedef struct lki_observer    lki_observer;
 
 typedef struct {
     const lk_train_config *config;
@@ -30,7 +31,8 @@ typedef struct {
     lk_engine   *engine;
     lk_parallel *parallel;
     lk_loader   *loader;
-    lki_journal *journal; /* log and progress: rank 0 only, else NULL */
+    lki_journal  *journal;  /* log and progress: rank 0 only, else NULL */
+    lki_observer *observer; /* what a trace or a report needs, else NULL */
 
     const lk_param *params;
     uint32_t        param_count, state_count, term_count, micro_count;
@@ -108,13 +110,30 @@ void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to
 /* Collective: mean loss and accuracy over the validation part, each sample once. */
 LK_NODISCARD lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy);
 
+/* ---- Where the time goes (observe.c): nothing without --trace or a report ---------------- */
+
+typedef struct lki_step_record lki_step_record;
+
+LK_NODISCARD lk_status lki_observe_open(lki_session *session);
+
+/* Between two turns, and two steps: hands what is in the trace over. */
+void lki_observe_turn(const lki_session *session);
+void lki_observe_drain(const lki_session *session);
+void lki_observe_step(const lki_session *session, const lki_step_record *record);
+
+/* Collective, after the last step: fills in config->report. */
+LK_NODISCARD lk_status lki_observe_report(const lki_session *session);
+
+/* The loader is gone, the rest not yet.  LK_EIO: the trace could not be written. */
+LK_NODISCARD lk_status lki_observe_close(lki_session *session);
+
 /* ---- Log and progress (journal.c) -------------------------------------------------------- */
 
-typedef struct {
+struct lki_step_record {
     uint64_t step, epoch, samples, tokens;
     double   loss, lr, grad_norm;
     double   seconds, data_seconds, compute_seconds, finish_seconds;
-} lki_step_record;
+};
 
 /* Everything below takes a NULL journal (other ranks) and does nothing. */
 LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);

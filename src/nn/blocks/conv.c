@@ -102,12 +102,31 @@ static void conv_backward(const lk_block_call *call)
                                 call->add[0], call->scratch);
 }
 
+/* Pairs of an output place and a place of the kernel that meet inside the image, along one side. */
+static double taps_inside(uint64_t in, uint64_t out, const lki_conv_shape *s)
+{
+    uint64_t taps = 0;
+    for (uint64_t o = 0; o < out; o++)
+        for (uint64_t k = 0; k < s->kh; k++)
+            taps += o * s->stride + k >= s->pad && o * s->stride + k < s->pad + in;
+    return (double)taps;
+}
+
+static lk_block_flops conv_flops(const lk_block *block)
+{
+    lki_conv_shape s        = conv_of(block, 1);
+    double         products = taps_inside(s.h, s.oh, &s) * taps_inside(s.w, s.ow, &s);
+    double         each     = 2 * products * (double)(s.cin * s.cout);
+    return (lk_block_flops){ .forward = each, .weights = each, .input = each };
+}
+
 const lk_block_type lk_block_conv = {
     .name     = "conv",
     .plan     = conv_plan,
     .buffers  = conv_buffers,
     .forward  = conv_forward,
     .backward = conv_backward,
+    .flops    = conv_flops,
 };
 
 /* ---- Max pooling ------------------------------------------------------------------------- */

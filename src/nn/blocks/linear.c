@@ -167,6 +167,14 @@ static void linear_backward(const lk_block_call *call)
     lki_gemm(call->exec, &input);
 }
 
+static lk_block_flops linear_flops(const lk_block *block)
+{
+    const lk_linear_options *options = block->options;
+    double each = 2 * (double)lki_rows(block->x[0]) * (double)lki_width(block->x[0]) *
+                  (double)options->out;
+    return (lk_block_flops){ .forward = each, .weights = each, .input = each };
+}
+
 const lk_block_type lk_block_linear = {
     .name     = "linear",
     .plan     = linear_plan,
@@ -174,4 +182,5 @@ const lk_block_type lk_block_linear = {
     .forward  = linear_forward,
     .backward = linear_backward,
     .residual = true,
+    .flops    = linear_flops,
 };

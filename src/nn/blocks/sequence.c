@@ -115,10 +115,19 @@ static void attention_backward(const lk_block_call *call)
                                call->dx[0], call->add[0], call->scratch);
 }
 
+/* Two products over pairs of places of which one is not after the other; in backward four.  (That
+ * backward computes the scores anew is our choice, not the definition's.) */
+static lk_block_flops attention_flops(const lk_block *block)
+{
+    double t = (double)block->y.dims[0], product = t * (t + 1) * (double)block->y.dims[1];
+    return (lk_block_flops){ .forward = 2 * product, .input = 4 * product };
+}
+
 const lk_block_type lk_block_attention = {
     .name     = "attention",
     .plan     = attention_plan,
     .buffers  = attention_buffers,
     .forward  = attention_forward,
     .backward = attention_backward,
+    .flops    = attention_flops,
 };

@@ -1,0 +1,100 @@
+/* base/trace.h -- what threads spend their time on, written down as they go.
+ *
+ * A trace belongs to one rank and has a track for each of its threads.  A thread that has spent a
+ * span of time adds it to its track when it ends:
+ *
+ *      uint64_t begun = lki_trace_begin(track);
+ *      ...
+ *      lki_trace_end(track, LKI_SPAN_REDUCE, 0, begun);
+ *
+ * Spans of a track nest, and the inner ones stand before the outer one.  A track is a ring whose
+ * memory is there from the start: nothing is allocated, locked or waited for, and a full ring
+ * drops what comes and counts it.  One thread adds to a track; one (any) drains all.
+ *
+ * Without a trace the track is NULL: that is one branch, and the clock is not read.
+ */
+#ifndef LKI_TRACE_H
+#define LKI_TRACE_H
+
+#include <time.h>
+
+#include "base/status.h"
+
+/* X(NAME, text): what a span was for.  `detail` says more where there is more to say. */
+#define LKI_SPAN_TABLE(X)                                                                        \
+    X(STEP, "step")                     /* detail: its number, from 1 */                         \
+    X(DATA, "waiting for data")                                                                  \
+    X(FORWARD, "forward")               /* all blocks of a micro-batch */                        \
+    X(BACKWARD, "backward")                                                                      \
+    X(BLOCK_FORWARD, "forward of a block") /* detail: the block */                               \
+    X(BLOCK_BACKWARD, "backward of a block")                                                     \
+    X(MERGE, "clearing and merging gradients")                                                   \
+    X(REDUCE, "reducing")               /* this rank's part of a collective */                   \
+    X(WAIT, "waiting for workers")                                                               \
+    X(NORM, "norm")                                                                              \
+    X(UPDATE, "update")                 /* optimizer, and the hashes before and after */         \
+    X(CONTROL, "control")               /* what is said, asked and checked between steps */      \
+    X(LOG, "log")                                                                                \
+    X(EVALUATE, "evaluation")                                                                    \
+    X(CHECKPOINT, "checkpoint")                                                                  \
+    X(HASH, "hashing")                                                                           \
+    X(LOAD, "loading a micro-batch")                                                             \
+    X(WORK, "work")                     /* a helper's part of a parallel region */
+
+typedef enum {
+#define LKI_SPAN_ENUM(name, text) LKI_SPAN_##name,
+    LKI_SPAN_TABLE(LKI_SPAN_ENUM)
+#undef LKI_SPAN_ENUM
+        LKI_SPAN_KINDS
+} lki_span_kind;
+
+typedef struct {
+    uint64_t begun, ended; /* nanoseconds of the monotonic clock */
+    uint32_t kind, detail;
+} lki_trace_span;
+
+typedef struct lki_trace lki_trace;
+typedef struct lki_track  lki_track;
+
+const char *lki_trace_text(lki_span_kind kind);
+
+/* `tracks` rings of at least `spans` each. */
+LK_NODISCARD lk_status lki_trace_open(lki_trace **out, uint32_t tracks, size_t spans);
+void lki_trace_free(lki_trace *trace);
+
+/* NULL if the trace is, or has no such track. */
+lki_track *lki_trace_track(lki_trace *trace, uint32_t track);
+uint32_t  lki_trace_tracks(const lki_trace *trace);
+
+/* Whether a track of the trace is more than half full: time to drain. */
+bool lki_trace_presses(const lki_trace *trace);
+
+/* Hands over what stands in the rings, track by track, in order, and empties them. */
+typedef void (*lki_trace_sink)(void *context, uint32_t track, const lki_trace_span *spans,
+                               size_t count);
+void lki_trace_drain(lki_trace *trace, lki_trace_sink sink, void *context);
+
+uint64_t lki_trace_lost(const lki_trace *trace); /* spans dropped so far */
+
+void lki_track_add(lki_track *track, lki_trace_span span); /* for lki_trace_end() */
+
+static inline uint64_t lki_trace_now(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t lki_trace_begin(const lki_track *track)
+{
+    return track == NULL ? 0 : lki_trace_now();
+}
+
+static inline void lki_trace_end(lki_track *track, lki_span_kind kind, uint32_t detail,
+                                 uint64_t begun)
+{
+    if (track != NULL)
+        lki_track_add(track, (lki_trace_span){ begun, lki_trace_now(), kind, detail });
+}
+
+#endif
