@@ -34,7 +34,7 @@ function(lk_mpi_module name package wrapper argument)
   add_library(lockstep-mpi-${name} MODULE src/comm/transport/mpi/module.c)
   set_target_properties(lockstep-mpi-${name} PROPERTIES PREFIX ""
     LIBRARY_OUTPUT_DIRECTORY ${LK_MODULE_FOLDER})
-  target_include_directories(lockstep-mpi-${name} PRIVATE src)
+  target_include_directories(lockstep-mpi-${name} PRIVATE src include)
   target_include_directories(lockstep-mpi-${name} SYSTEM PRIVATE ${folders})
   target_link_libraries(lockstep-mpi-${name} PRIVATE lk_warnings ${flags})
   install(TARGETS lockstep-mpi-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)

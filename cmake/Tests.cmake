@@ -46,7 +46,8 @@ target_link_libraries(mpi_ranks PRIVATE lockstep lk_warnings lk_dependencies)
 foreach(name openmpi mpich)
   if(NOT LK_SANITIZE MATCHES thread)
     add_test(NAME mpi.${name}
-      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run ${name} $<TARGET_FILE:mpi_ranks> ${LK_MODULE_FOLDER})
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run ${name} $<TARGET_FILE:mpi_ranks> ${LK_MODULE_FOLDER}
+        $<TARGET_FILE:lockstep_command>)
     set_tests_properties(mpi.${name} PROPERTIES LABELS mpi SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ON)
   endif()
 endforeach()

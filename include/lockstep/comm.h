@@ -41,7 +41,8 @@ typedef struct {
                              * (lockstep/flight.h); NULL = none */
     const char *algorithms; /* over several hosts: "all_reduce:halving,all_gather:ring"; the same on
                              * all ranks; NULL = the cheapest, by constants that lk_comm_tune()
-                             * measures */
+                             * measures.  "all_reduce:native" is MPI's own, not exact, and only for
+                             * lk_comm_open_mpi() (there on one host, too) */
     const char *tuning;     /* a file of such constants, which rank 0 reads; NULL = those of a
                              * network of 10 Gbit/s */
 } lk_comm_options;
@@ -212,12 +213,12 @@ typedef struct {
     const char *name;    /* "direct", "ring" ... */
     bool        exact;   /* the bits of the canonical tree; else only taken when asked for */
     bool        chosen;
-    double      seconds; /* that it takes, by the constants */
+    double      seconds; /* that it takes, by the constants; 0 = not known */
 } lk_algorithm;
 
 /* The algorithms of an operation ("all_reduce") on `bytes` bytes of FP32 a rank (of all parts
  * together where data is in parts).  *count is how many there are, 0 where all ranks are on one
- * host; the first `capacity` of them are in `out`. */
+ * host without MPI; the first `capacity` of them are in `out`. */
 LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *operation,
                                               size_t bytes, lk_algorithm *out, uint32_t capacity,
                                               uint32_t *count);

@@ -106,6 +106,8 @@ LK_API bool lk_stop_requested(const lk_comm *comm);
  * started this process or is loaded in it.  Collective over MPI_COMM_WORLD, of which it takes a
  * duplicate.  MPI carries messages between hosts; the collectives are the library's own, with the
  * same bits as everywhere.  Ranks that follow each other on one machine share memory, as one host.
+ * MPI's own collectives, whose sums depend on the number of ranks, are taken where
+ * options.algorithms asks for them by the name "native" (docs/mpi.md).
  *
  * MPI is initialised here unless the program has done so, and then finalised when the last
  * communicator is freed; so that waits for all ranks (5 s at most after a failure), and can be done

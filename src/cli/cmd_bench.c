@@ -37,7 +37,7 @@ typedef struct {
     const char *dtype, *flight;
     uint64_t    sizes[SIZES_MAX];
     uint32_t    size_count;
-    bool        json, foreign, explain;
+    bool        json, foreign, explain, mpi;
     const char *algorithm, *tune;
     lki_nodes   nodes;
 } bench_options;
@@ -125,7 +125,8 @@ static const lki_option table[] = {
     { .group = "algorithms, where workers are on several hosts", .name = "algorithm",
       .type = LKI_OPTION_STRING, .value = "NAME", .offset = AT(algorithm),
       .preset = "the cheapest", .help = "direct, linear, tree, double_tree, halving, ring, levels, "
-                                        "where OP has it" },
+                                        "where OP has it; native: MPI's own, under mpirun" },
+    LKI_FLAG("mpi", AT(mpi), "under mpirun: messages of MPI between hosts, instead of TCP"),
     LKI_FLAG("explain", AT(explain), "time every algorithm that OP has, beside what it was "
                                      "predicted to take"),
     { .name = "tune", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tune),
@@ -241,30 +242,30 @@ static double p99_of(const timing *t)
 }
 
 /* What a JSON object and a line of the table begin with. */
-static void print_json(const timing *t, uint64_t bytes, const char *algorithm)
+static void print_json(const timing *t, uint64_t bytes, const lk_algorithm *a)
 {
     const bench *b = &t->bench;
     double       alg = bench_factor(b) > 0 ? (double)bytes / median_of(t) / 1e9 : 0;
 
     printf("{\"op\": \"%s\", \"workers\": %u, \"hosts\": %u, \"dtype\": \"%s\", "
-           "\"bytes\": %llu, \"algorithm\": \"%s\", \"median_us\": %.3f, \"p99_us\": %.3f, "
-           "\"algbw_gb_s\": %.6g, \"busbw_gb_s\": %.6g",
+           "\"bytes\": %llu, \"algorithm\": \"%s\", \"exact\": %s, \"median_us\": %.3f, "
+           "\"p99_us\": %.3f, \"algbw_gb_s\": %.6g, \"busbw_gb_s\": %.6g",
            b->kind->name, b->ranks, lk_comm_hosts(b->comm), t->options->dtype,
-           (unsigned long long)bytes, algorithm, 1e6 * median_of(t), 1e6 * p99_of(t), alg,
-           alg * bench_factor(b));
+           (unsigned long long)bytes, a->name, a->exact ? "true" : "false", 1e6 * median_of(t),
+           1e6 * p99_of(t), alg, alg * bench_factor(b));
 }
 
-static void print_size(const timing *t, uint64_t bytes, const char *algorithm, bool right)
+static void print_size(const timing *t, uint64_t bytes, const lk_algorithm *a, bool right)
 {
     double alg = bench_factor(&t->bench) > 0 ? (double)bytes / median_of(t) / 1e9 : 0;
 
     if (t->options->json) {
-        print_json(t, bytes, algorithm);
+        print_json(t, bytes, a);
         printf(", \"verified\": %s}\n", right ? "true" : "false");
     } else {
-        printf("%12llu  %-13s %12.2f %12.2f %10.2f %10.2f  %s\n", (unsigned long long)bytes,
-               algorithm, 1e6 * median_of(t), 1e6 * p99_of(t), alg, alg * bench_factor(&t->bench),
-               right ? "yes" : "NO");
+        printf("%12llu  %-13s %12.2f %12.2f %10.2f %10.2f  %s%s\n", (unsigned long long)bytes,
+               a->name, 1e6 * median_of(t), 1e6 * p99_of(t), alg, alg * bench_factor(&t->bench),
+               right ? "yes" : "NO", a->exact ? "" : "    not exact");
     }
     (void)fflush(stdout);
 }
@@ -272,10 +273,9 @@ static void print_size(const timing *t, uint64_t bytes, const char *algorithm, b
 static void print_prediction(const timing *t, uint64_t bytes, const lk_algorithm *a, bool right)
 {
     if (t->options->json) {
-        print_json(t, bytes, a->name);
-        printf(", \"predicted_us\": %.3f, \"exact\": %s, \"chosen\": %s, \"verified\": %s}\n",
-               1e6 * a->seconds, a->exact ? "true" : "false", a->chosen ? "true" : "false",
-               right ? "true" : "false");
+        print_json(t, bytes, a);
+        printf(", \"predicted_us\": %.3f, \"chosen\": %s, \"verified\": %s}\n",
+               1e6 * a->seconds, a->chosen ? "true" : "false", right ? "true" : "false");
     } else {
         printf("%12llu  %-13s %5s %12.2f %12.2f  %s%s\n", (unsigned long long)bytes, a->name,
                a->exact ? "yes" : "no", 1e6 * a->seconds, 1e6 * median_of(t),
@@ -328,30 +328,33 @@ static lk_status explain_size(timing *t, uint64_t bytes, bool *all_right)
 }
 
 /* How it is done: by an algorithm, or straight. */
-static const char *algorithm_of(const timing *t, uint64_t bytes)
+static lk_algorithm algorithm_of(const timing *t, uint64_t bytes)
 {
-    lk_algorithm list[ALGORITHMS];
-    uint32_t     count;
+    const lk_algorithm straight = { .name = "direct", .exact = true };
+    lk_algorithm       list[ALGORITHMS];
+    uint32_t           count;
 
-    if (lk_comm_hosts(t->bench.comm) > 1 &&
+    if (!t->bench.kind->fixed &&
         lk_comm_explain(t->bench.comm, t->bench.kind->name, bytes, list, ALGORITHMS, &count)
             == LK_OK)
         for (uint32_t i = 0; i < count; i++)
             if (list[i].chosen)
-                return list[i].name;
-    return "direct";
+                return list[i];
+    return straight;
 }
 
 static lk_status bench_size(timing *t, uint64_t bytes, bool *all_right)
 {
-    bool      right = true;
-    lk_status status;
+    lk_algorithm by;
+    bool         right = true;
+    lk_status    status;
 
     if (t->options->explain)
         return explain_size(t, bytes, all_right);
     status = measure(t, bytes, &right);
+    by     = algorithm_of(t, bytes);
     if (status == LK_OK && t->bench.rank == 0)
-        print_size(t, bytes, algorithm_of(t, bytes), right);
+        print_size(t, bytes, &by, right);
     *all_right &= right;
     return status;
 }
@@ -386,7 +389,7 @@ static lk_status prepare_algorithms(const timing *t)
 
     if (o->algorithm == NULL && o->tune == NULL && !o->explain)
         return LK_OK;
-    if (lk_comm_hosts(b->comm) == 1) {
+    if (lk_comm_hosts(b->comm) == 1 && (!o->mpi || o->tune != NULL)) {
         if (b->rank == 0)
             fprintf(stderr, "lockstep bench: --algorithm, --tune and --explain are for workers on "
                             "several hosts; on one, sizes and places choose\n");
@@ -402,12 +405,19 @@ static lk_status prepare_algorithms(const timing *t)
     return status;
 }
 
+static lk_status join(lk_comm **out, const bench_options *options)
+{
+    const lk_comm_options how = { .timeout_ms = options->timeout_ms, .flight = options->flight };
+
+    return options->mpi ? lk_comm_open_mpi(out, &how) : lki_join_workers(out);
+}
+
 static int run_worker(const bench_options *options, const bench_kind *kind)
 {
     timing    t      = { .options = options, .bench = { .kind = kind } };
     bench    *b      = &t.bench;
     bool      right  = true;
-    lk_status status = lki_join_workers(&b->comm);
+    lk_status status = join(&b->comm, options);
     if (status != LK_OK) {
         fprintf(stderr, "lockstep bench: %s\n", lk_error_last()->message);
         return LKI_EXIT_FAILURE;
@@ -448,7 +458,7 @@ static int refuse_name(const char *name)
 /* Negative: go on. */
 static int check(const bench_options *o, const bench_kind *kind)
 {
-    bool hosts = o->nodes.hosts > 1 || o->nodes.count > 1 || lk_launched();
+    bool hosts = o->nodes.hosts > 1 || o->nodes.count > 1 || lk_launched() || o->mpi;
 
     if (!hosts && (o->algorithm != NULL || o->tune != NULL || o->explain))
         return lki_usage_error(&lki_command_bench,
@@ -465,7 +475,7 @@ static int check(const bench_options *o, const bench_kind *kind)
     if ((kind->tree || kind->mirrors) && o->foreign)
         return lki_usage_error(&lki_command_bench, "%s is about arenas: --foreign cannot be",
                                kind->name);
-    if (kind->pairs && o->workers < 2 && o->nodes.count < 2 && !lk_launched())
+    if (kind->pairs && o->workers < 2 && o->nodes.count < 2 && !lk_launched() && !o->mpi)
         return lki_usage_error(&lki_command_bench, "%s needs two workers", kind->name);
     return -1;
 }
@@ -480,6 +490,8 @@ static int bench_main(int argc, char **argv)
     const bench_kind *kind = bench_kind_find(options.op_name);
     if (kind == NULL)
         return refuse_name(options.op_name);
+    options.mpi = options.mpi || (options.algorithm != NULL &&
+                                  strcmp(options.algorithm, "native") == 0);
     done = check(&options, kind);
     if (done >= 0)
         return done;
@@ -489,7 +501,7 @@ static int bench_main(int argc, char **argv)
     } else if (options.size_count == 0) {
         (void)read_sizes("4:16M", &options, &unused);
     }
-    if (lk_launched())
+    if (lk_launched() || options.mpi)
         return run_worker(&options, kind);
     lk_launch_options how = { .workers    = options.workers,
                               .timeout_ms = options.timeout_ms,
@@ -526,10 +538,14 @@ const lki_command lki_command_bench = {
         "\n"
         "On one host workers share memory.  --hosts 2 emulates two on this one, with TCP and TLS\n"
         "between them; --explain then times every algorithm that there is, beside what the model\n"
-        "of costs predicts, and says which is chosen.",
+        "of costs predicts, and says which is chosen.\n"
+        "\n"
+        "Under mpirun, --mpi has MPI carry what goes between hosts, and --algorithm native times\n"
+        "MPI's own collective instead of ours: its sums depend on the number of workers.",
     .examples = "  lockstep bench all_reduce --workers 2 --bytes 4:64M\n"
                 "  lockstep bench all_gather --workers 4 --bytes 1K,1M --dtype bf16 --json\n"
-                "  lockstep bench all_reduce --workers 4 --hosts 2 --explain",
+                "  lockstep bench all_reduce --workers 4 --hosts 2 --explain\n"
+                "  mpirun -n 4 lockstep bench all_reduce --mpi --explain",
     .options  = table,
     .main     = bench_main,
 };

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/memory.h"
+#include "comm/engine.h"
 #include "comm/flight.h"
 #include "comm/span/span.h"
 
@@ -236,6 +237,7 @@ static bool is_alone(const lk_request *request)
 
 lk_status lki_request_run(lk_request *request)
 {
+    lki_native_claim(request);
     lk_status st   = publish(request);
     bool      span = request->comm->span != NULL;
 
@@ -263,6 +265,7 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
         *copy = *request;
         if (copy->comm->alias != NULL)
             copy->op.print = *copy->comm->alias;
+        lki_native_claim(copy);
         st = publish(copy);
     }
     if (st == LK_OK) {

@@ -18,7 +18,7 @@
 #include "comm/wire/parcel.h"
 #include "comm/slot.h"
 
-typedef enum { LKI_LANE_NONE, LKI_LANE_STAGES, LKI_LANE_MAIL } lki_lane;
+typedef enum { LKI_LANE_NONE, LKI_LANE_STAGES, LKI_LANE_NATIVE, LKI_LANE_MAIL } lki_lane;
 
 typedef struct {
     void (*publish)(lk_request *request);  /* NULL: there is nothing to tell */
@@ -64,6 +64,7 @@ struct lk_request {
     struct lki_task     *task;   /* over hosts: owned */
     struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
     struct lki_relay    *relay;  /* over hosts of several ranks: owned */
+    struct lki_native   *native;  /* over hosts, by MPI's own collective: owned */
     unsigned char       *staging; /* owned: parts as one vector */
 };
 

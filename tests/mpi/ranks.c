@@ -8,6 +8,9 @@
  *     ranks early           rank 1 leaves, the others go on without it
  *     ranks hosts COUNT     they are on so many hosts, and those of a host share memory
  *     ranks closed          rank 0 lets nobody open its memory, unless they may open everything
+ *     ranks native BYTES    MPI's own collectives, in calls of so many bytes (0: as ever)
+ *     ranks differ          ranks mean different things by a native operation
+ *     ranks absent          rank 1 does not come to one
  *     ranks guest LIBRARY   the program initialises MPI (in LIBRARY) itself, and goes on afterwards
  */
 #include <dlfcn.h>
@@ -163,6 +166,211 @@ static bool are_on(lk_comm *comm, uint32_t hosts)
     return true;
 }
 
+/* ---- Native ------------------------------------------------------------------------------ */
+
+enum { NATIVE_MOST = 30011, NATIVE_OPS = 6, BURST = 12 };
+
+static const char *const native_ops[NATIVE_OPS] = {
+    "all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
+};
+
+typedef struct {
+    int            op;
+    lk_dtype       dtype;
+    lk_reduce_op   reduction;
+    size_t         count; /* of a part */
+    bool           in_place, started;
+    uint32_t       root;
+    unsigned char *send, *recv;
+} native_job;
+
+/* Where this rank's part of a vector of all parts is. */
+static unsigned char *own_part(lk_comm *comm, const native_job *j, unsigned char *all)
+{
+    return all + lk_comm_rank(comm) * j->count * lk_dtype_bytes(j->dtype);
+}
+
+/* Where the result of a job in place comes to lie. */
+static unsigned char *results(lk_comm *comm, const native_job *j)
+{
+    if (j->op == 5)
+        return j->recv;
+    if (!j->in_place)
+        return j->recv;
+    return j->op == 2 ? own_part(comm, j, j->send) : j->op == 3 ? j->recv : j->send;
+}
+
+static lk_status run_native(lk_comm *comm, const native_job *j)
+{
+    size_t         bytes   = j->count * lk_dtype_bytes(j->dtype);
+    lk_request    *request = NULL;
+    lk_status      st;
+    unsigned char *send = j->in_place && j->op == 3 ? own_part(comm, j, j->recv) : j->send;
+    unsigned char *recv = results(comm, j);
+
+    switch (j->op) {
+    case 0: RUN(j, lk_all_reduce, comm, send, recv, j->count, j->dtype, j->reduction); break;
+    case 1:
+        RUN(j, lk_reduce, comm, send, recv, j->count, j->dtype, j->reduction, j->root);
+        break;
+    case 2: RUN(j, lk_reduce_scatter, comm, send, recv, j->count, j->dtype, j->reduction); break;
+    case 3: RUN(j, lk_all_gather, comm, send, recv, bytes); break;
+    case 4: RUN(j, lk_all_to_all, comm, send, recv, bytes); break;
+    default: RUN(j, lk_broadcast, comm, recv, bytes, j->root); break;
+    }
+    return st;
+}
+
+/* 1 or 2, whose sums and products are the same in every order. */
+static void write_number(lk_dtype dtype, size_t i, bool two, unsigned char *to)
+{
+    size_t   width = lk_dtype_bytes(dtype);
+    uint16_t half  = two ? 0x4000 : dtype == LK_F16 ? 0x3c00 : 0x3f80;
+    uint64_t whole = two ? 2 : 1;
+    float    f32   = (float)whole;
+    double   f64   = (double)whole;
+
+    memcpy(to + i * width, dtype == LK_F32                       ? (void *)&f32
+                           : dtype == LK_F64                     ? (void *)&f64
+                           : dtype == LK_F16 || dtype == LK_BF16 ? (void *)&half
+                                                                 : (void *)&whole, width);
+}
+
+static void write_numbers(lk_comm *comm, const native_job *j, unsigned char *to)
+{
+    for (size_t i = 0; i < j->count * lk_comm_size(comm); i++)
+        write_number(j->dtype, i, (i + i / 7 + lk_comm_rank(comm)) % 2 == 1, to);
+}
+
+/* The same by ours, then by MPI: every byte of what comes is the same. */
+static bool agrees(lk_comm *comm, native_job j)
+{
+    size_t         all = j.count * lk_comm_size(comm) * lk_dtype_bytes(j.dtype);
+    unsigned char *memory = calloc(4, all + 64);
+    char           name[64];
+
+    CHECK(memory != NULL);
+    for (int k = 0; k < 2; k++) {
+        j.send = memory + (size_t)k * 2 * (all + 64);
+        j.recv = j.send + all + 64;
+        write_numbers(comm, &j, j.send);
+        if (j.op == 3 || j.op == 5)
+            write_numbers(comm, &j, j.recv);
+        (void)snprintf(name, sizeof name, "%s:native", native_ops[j.op]);
+        CHECK(lk_comm_set_algorithms(comm, k == 0 ? NULL : name) == LK_OK);
+        CHECK(run_native(comm, &j) == LK_OK);
+    }
+    if (memcmp(memory, memory + 2 * (all + 64), 2 * (all + 64)) != 0) {
+        fprintf(stderr, "%s of %zu %s, reduction %d, in place %d\n", native_ops[j.op], j.count,
+                lk_dtype_name(j.dtype), (int)j.reduction.kind, j.in_place);
+        return false;
+    }
+    free(memory);
+    return true;
+}
+
+/* Where it is chosen it is called what it is. */
+static bool is_labelled(lk_comm *comm, bool asked)
+{
+    lk_algorithm list[32];
+    uint32_t     count, seen = 0;
+
+    CHECK(lk_comm_set_algorithms(comm, asked ? "all_reduce:native" : NULL) == LK_OK);
+    CHECK(lk_comm_explain(comm, "all_reduce", 4096, list, 32, &count) == LK_OK);
+    for (uint32_t i = 0; i < count; i++) {
+        bool native = strcmp(list[i].name, "native") == 0;
+        CHECK(list[i].chosen == (native ? asked : list[i].chosen && !asked));
+        CHECK(!native || !list[i].exact);
+        seen += native;
+    }
+    CHECK(seen == 1);
+    return true;
+}
+
+/* Many are open at once, and are waited for in another order on every rank. */
+static bool bursts(lk_comm *comm)
+{
+    lk_request *requests[BURST];
+    uint32_t    rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+    float       data[BURST][100];
+
+    CHECK(lk_comm_set_algorithms(comm, "all_reduce:native") == LK_OK);
+    for (int k = 0; k < BURST; k++) {
+        for (int i = 0; i < 100; i++)
+            data[k][i] = (float)(k + 1);
+        CHECK(lk_all_reduce_start(&requests[k], comm, data[k], data[k], 100, LK_F32, LK_SUM)
+              == LK_OK);
+    }
+    for (uint32_t k = 0; k < BURST; k++) {
+        uint32_t which = (k * (2 * rank + 5) + rank) % BURST; /* some twice, some not at all */
+        CHECK(lk_request_wait(requests[which]) == LK_OK);
+    }
+    for (int k = 0; k < BURST; k++) {
+        CHECK(lk_request_wait(requests[k]) == LK_OK);
+        lk_request_free(requests[k]);
+        CHECK(data[k][0] == (float)size * (float)(k + 1) && data[k][99] == data[k][0]);
+    }
+    return true;
+}
+
+static bool is_native(lk_comm *comm, uint32_t call_bytes)
+{
+    static const size_t sizes[] = { 0, 1, 129, NATIVE_MOST };
+    uint32_t            turn    = 0;
+
+    CHECK(is_labelled(comm, false) && is_labelled(comm, true));
+    comm->self->tuning.segment_bytes = call_bytes;
+    for (int op = 0; op < NATIVE_OPS; op++)
+        for (int dtype = 0; dtype < (op < 3 ? PLAIN_DTYPES : 1); dtype++)
+            for (int reduction = 0; reduction < (op < 3 ? 6 : 1); reduction++) {
+                native_job j = { .op        = op,
+                                 .dtype     = plain_dtypes[dtype],
+                                 .reduction = reductions[reduction],
+                                 .count     = sizes[turn % 4],
+                                 .in_place  = turn / 4 % 2 == 1,
+                                 .started   = turn / 3 % 2 == 1,
+                                 .root      = turn % lk_comm_size(comm) };
+                turn++;
+                if (j.reduction.kind == LK_REDUCE_AVG && !plain_is_float(j.dtype))
+                    continue;
+                CHECK(agrees(comm, j));
+                j.count    = NATIVE_MOST;
+                j.in_place = !j.in_place;
+                CHECK(agrees(comm, j));
+            }
+    return bursts(comm);
+}
+
+static bool differs(lk_comm *comm)
+{
+    float x[20] = { 0 };
+
+    CHECK(lk_comm_set_algorithms(comm, "all_reduce:native") == LK_OK);
+    lk_status st = lk_all_reduce(comm, x, x, 10 + (lk_comm_rank(comm) == 1), LK_F32, LK_SUM);
+    CHECK(st == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "all_reduce #") != NULL);
+    CHECK(strstr(lk_error_last()->message, "10 elements") != NULL);
+    CHECK(strstr(lk_error_last()->message, "11 elements") != NULL);
+    return true;
+}
+
+static bool is_missed(lk_comm *comm)
+{
+    float x = 1;
+
+    CHECK(lk_comm_set_algorithms(comm, "all_reduce:native") == LK_OK);
+    CHECK(lk_barrier(comm) == LK_OK);
+    lk_comm_set_timeout(comm, 500);
+    if (lk_comm_rank(comm) == 1) {
+        (void)sleep(2);
+        return true;
+    }
+    lk_status st = lk_all_reduce(comm, &x, &x, 1, LK_F32, LK_SUM);
+    CHECK(st == LK_ETIMEOUT || st == LK_EPEER);
+    printf("rank 1 was missed\n");
+    return true;
+}
+
 /* ---- A program with an MPI of its own ---------------------------------------------------- */
 
 typedef struct {
@@ -252,6 +460,12 @@ static bool satisfied(const char *what, const char *more)
                                                        splits(comm, NULL)));
     if (strcmp(what, "hosts") == 0)
         return leaves(comm, are_on(comm, first));
+    if (strcmp(what, "native") == 0)
+        return leaves(comm, is_native(comm, first));
+    if (strcmp(what, "differ") == 0)
+        return leaves(comm, differs(comm));
+    if (strcmp(what, "absent") == 0)
+        return leaves(comm, is_missed(comm));
     if (strcmp(what, "bits") == 0)
         return leaves(comm, has_the_bits_of_threads(comm));
     if (strcmp(what, "abort") == 0)

@@ -250,6 +250,21 @@ static void wrong_names_are_refused(void **state)
     }
 }
 
+/* What is MPI's is refused where there is none, at once and later. */
+static void natives_need_mpi(void **state)
+{
+    lk_comm_options options = { .algorithms = "all_reduce:native" };
+    lk_comm        *comm;
+
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, &options), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, "lk_comm_open_mpi"));
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_comm_set_algorithms(comm, "broadcast:native"), LK_EUNSUPPORTED);
+    assert_int_equal(lk_comm_set_algorithms(comm, "barrier:native"), LK_EINVAL);
+    lk_comm_free(comm);
+}
+
 static bool asks_for_another(lk_comm *comm, void *context)
 {
     float a = 1;
@@ -331,6 +346,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_names_are_refused),
         cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(natives_need_mpi),
         cmocka_unit_test(ranks_must_ask_for_the_same),
         cmocka_unit_test(constants_are_measured),
         cmocka_unit_test(a_ring_differs),

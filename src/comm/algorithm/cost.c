@@ -59,7 +59,7 @@ static bool is(const char *name, const char *text, size_t length)
 static bool can(const lki_method *method, lki_op_kind kind)
 {
     const lki_problem some = { .kind = kind, .size = 4, .each = 2, .dtype = LK_F32, .width = 4,
-                               .bytes = 4, .window = 4 };
+                               .bytes = 4, .window = 4, .native = true };
     return method->can(&some);
 }
 
@@ -87,6 +87,9 @@ static lk_status force(lki_tuning *t, const char *text, size_t length)
         return lk_fail(LK_EINVAL, "algorithms: %s has no \"%.*s\", but %s", rows[row].name,
                        (int)lki_min(after, 100), colon + 1, names);
     }
+    if (lki_methods[method] == &lki_method_native && !t->native)
+        return lk_fail(LK_EUNSUPPORTED, "algorithms: %s:native is a collective of MPI, which only "
+                       "communicators of lk_comm_open_mpi() have", rows[row].name);
     t->forced[rows[row].kind] = t->forced[rows[row].uneven] = lki_methods[method];
     return LK_OK;
 }
@@ -155,7 +158,8 @@ const lki_method *lki_tuning_choose(const lki_tuning *tuning, const lki_problem 
     best = NULL;
     for (size_t i = 0; lki_methods[i] != NULL; i++) {
         const lki_method *method = lki_methods[i];
-        if (!method->can(problem) || (!method->exact && lki_tuning_sums(problem->kind)))
+        if (!method->can(problem) || method->asked ||
+            (!method->exact && lki_tuning_sums(problem->kind)))
             continue;
         double seconds = lki_tuning_seconds(tuning, method, problem);
         if (best == NULL || seconds < least) {

@@ -21,6 +21,7 @@ typedef struct {
     const struct lki_method *forced[LKI_TUNING_OPS]; /* by lki_op_kind; NULL = the cheapest */
     size_t                   segment_bytes;          /* 0 = the default */
     bool                     of_a_file;              /* the model is, on rank 0 */
+    bool                     native;                 /* there is an MPI to ask */
 } lki_tuning;
 
 /* Reads what the options say.  LK_EINVAL for algorithms that do not exist, or not for this; a file

@@ -32,6 +32,7 @@ typedef struct lki_problem {
     const size_t *recv_parts; /* all_to_all_v: offsets of what comes; `parts` of what goes */
     bool          in_place;   /* send and recv are one buffer, and both are divided */
     size_t        at, window; /* the segment: of the vector, or of each part */
+    bool          native;     /* MPI can do it itself */
     const struct lki_forest *forest; /* of a tree_reduce (span/forest.h); `at` numbers its pieces */
     const struct lki_span   *span;   /* of a mirror: which ranks share memory */
 } lki_problem;
@@ -152,17 +153,22 @@ typedef struct lki_method {
     const char *name;
     bool        exact; /* reductions have the bits of the canonical tree for every size */
     bool        uncut; /* one segment, whatever the size */
+    bool        asked; /* never taken but by name */
     bool (*can)(const lki_problem *p);
     lki_work (*work)(const lki_problem *p);
-    void (*build)(const lki_problem *p, lki_schedule *s); /* one segment; NULL: see span/relay.h */
+    void (*build)(const lki_problem *p, lki_schedule *s); /* one segment; NULL: no messages of ours,
+                                                              * see span/relay.h, engine.h */
 } lki_method;
 
 extern const lki_method lki_method_direct, lki_method_ring, lki_method_tree, lki_method_double_tree,
     lki_method_halving, lki_method_linear, lki_method_levels, lki_method_dissemination,
-    lki_method_mail, lki_method_mirror;
+    lki_method_mail, lki_method_mirror, lki_method_native;
 
 /* All of them; NULL ends the list. */
 extern const lki_method *const lki_methods[];
+
+/* 1 + its place among them; 0 for NULL. */
+uint32_t lki_method_number(const lki_method *method);
 
 /* Bytes of an accumulator. */
 static inline size_t lki_problem_partial(const lki_problem *p, size_t bytes)

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "comm/engine.h"
 #include "comm/span/span.h"
 #include "device/combine.h"
 
@@ -128,8 +129,23 @@ static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *o
                           .width  = sizeof(float),
                           .bytes  = lki_round_up(divided ? bytes / comm->size : bytes,
                                                  sizeof(float)),
-                          .window = SIZE_MAX };
+                          .window = SIZE_MAX,
+                          .native = lki_engine_serves(comm->self->engine, comm) };
     return LK_OK;
+}
+
+/* Where all ranks share memory sizes and places choose, unless MPI is asked. */
+static void explain_here(const lk_comm *comm, const lki_problem *problem, lk_algorithm *out,
+                         uint32_t capacity, uint32_t *count)
+{
+    const lki_method *forced = comm->self->tuning.forced[problem->kind];
+    bool              native = forced == &lki_method_native, sums = lki_tuning_sums(problem->kind);
+
+    *count = lki_method_native.can(problem) ? 2 : 0;
+    if (*count > 0 && capacity > 0)
+        out[0] = (lk_algorithm){ lki_method_direct.name, true, !native, 0 };
+    if (*count > 0 && capacity > 1)
+        out[1] = (lk_algorithm){ lki_method_native.name, !sums, native, 0 };
 }
 
 lk_status lk_comm_explain(const lk_comm *comm, const char *operation, size_t bytes,
@@ -139,8 +155,10 @@ lk_status lk_comm_explain(const lk_comm *comm, const char *operation, size_t byt
 
     *count = 0;
     LK_TRY(problem_of(&problem, comm, operation, bytes));
-    if (comm->span == NULL)
+    if (comm->span == NULL) {
+        explain_here(comm, &problem, out, capacity, count);
         return LK_OK;
+    }
     const lki_tuning *tuning = &comm->self->tuning;
     const lki_method *chosen = lki_tuning_choose(tuning, &problem);
     bool              sums   = lki_tuning_sums(problem.kind);

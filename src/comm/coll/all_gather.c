@@ -94,7 +94,8 @@ lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv, size_t byte
     lk_request r;
 
     LK_TRY(check(comm, send, recv, bytes));
-    if (bytes <= LKI_BODY_BYTES && comm->span == NULL)
+    if (bytes <= LKI_BODY_BYTES && comm->span == NULL &&
+        comm->self->tuning.forced[LKI_OP_ALL_GATHER] == NULL)
         return at_once(comm, send, recv, bytes);
     prepare(&r, comm, send, recv, bytes);
     return lki_request_run(&r);

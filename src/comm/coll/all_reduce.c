@@ -365,7 +365,8 @@ lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t coun
     LK_TRY(check(&bytes, send, recv, count, dtype, op));
     if (op.kind == LK_REDUCE_ADASUM)
         return lki_adasum_reduce(comm, send, recv, count, dtype, LKI_ALL_RANKS);
-    if (bytes <= LKI_BODY_BYTES && comm->span == NULL)
+    if (bytes <= LKI_BODY_BYTES && comm->span == NULL &&
+        comm->self->tuning.forced[LKI_OP_ALL_REDUCE] == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare(&r, comm, send, recv, count, dtype, op);
     return lki_request_run(&r);

@@ -261,7 +261,8 @@ lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv, size_t 
     size_t     total;
 
     LK_TRY(check_even(&total, comm, send, recv, count, dtype, op));
-    if (total <= LKI_BODY_BYTES && comm->span == NULL)
+    if (total <= LKI_BODY_BYTES && comm->span == NULL &&
+        comm->self->tuning.forced[LKI_OP_REDUCE_SCATTER] == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare_even(&r, comm, send, recv, count, dtype, op);
     return lki_request_run(&r);

@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/coll/reduction.h"
+#include "comm/engine.h"
 #include "comm/span/forest.h"
 #include "comm/span/task.h"
 
@@ -108,6 +109,7 @@ static lki_problem problem_of(const lk_request *r)
         .parts      = r->offsets,
         .recv_parts = kind == LKI_OP_ALL_TO_ALL_V ? r->offsets + comm->size + 1 : NULL,
         .in_place   = r->in_place,
+        .native     = lki_native_can(r),
         .span       = comm->span,
     };
 }
@@ -120,12 +122,7 @@ static bool is_mail(const lk_request *r)
 /* 1 + the algorithm that was asked for by name: ranks must agree on it. */
 static uint32_t forced_name(const lk_request *r)
 {
-    const lki_method *forced = r->comm->self->tuning.forced[kind_of(r)];
-    uint32_t          i      = 0;
-
-    while (forced != NULL && lki_methods[i] != forced)
-        i++;
-    return forced == NULL ? 0 : i + 1;
+    return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 
 /* Messages between two ranks are numbered for themselves, and both sides call them alike. */
@@ -197,6 +194,8 @@ static lk_status make_task(lk_request *r)
     plan.segment_bytes = r->comm->self->tuning.segment_bytes;
     if (plan.method == &lki_method_levels)
         return lki_relay_new(&r->relay, r);
+    if (plan.method == &lki_method_native)
+        return lki_native_new(&r->native, r);
     plan.op     = name_of(r);
     plan.send   = r->send;
     plan.recv   = r->recv;
@@ -209,8 +208,10 @@ static void clear(lk_request *r)
     lki_task_free(r->task);
     lki_forest_free(r->forest);
     lki_relay_free(r->relay);
+    lki_native_free(r->native);
     lki_free(r->staging);
     r->task    = NULL;
+    r->native  = NULL;
     r->forest  = NULL;
     r->relay   = NULL;
     r->staging = NULL;
@@ -255,9 +256,10 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
         return LK_OK;
     span->running += !r->met;
     r->met = true;
-    lk_status st = r->forest != NULL  ? lki_forest_move(r->forest, &op, moved, &done)
-                   : r->relay != NULL ? lki_relay_move(r->relay, moved, &done)
-                                      : lki_task_move(r->task, moved, &done);
+    lk_status st = r->forest != NULL   ? lki_forest_move(r->forest, &op, moved, &done)
+                   : r->relay != NULL  ? lki_relay_move(r->relay, moved, &done)
+                   : r->native != NULL ? lki_native_move(r->native, moved, &done)
+                                       : lki_task_move(r->task, moved, &done);
     if (st != LK_OK)
         return fail_here(r->comm);
     if (!done)
@@ -284,7 +286,7 @@ void lki_span_drop(lk_request *r, bool others)
     char text[LKI_OPERATION_BYTES];
 
     lki_print_text(text, sizeof text, r->op.print, r->op.seq, r->comm->group);
-    if (others || lki_task_granted(task_of(r)))
+    if (others || lki_task_granted(task_of(r)) || lki_native_open(r->native))
         (void)(lki_fail_group(r->comm, r->comm->self->rank, LK_EPEER,
                               "rank %u freed its request of %s before it was complete",
                               r->comm->self->rank, text) == LK_OK);
@@ -335,12 +337,14 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
     while (!r->complete) {
         int64_t before = lki_wire_now_ms(wire), left = ms - (before - began);
         int64_t slice  = local_work(comm->self) ? SHORT_SLICE_MS : SLICE_MS;
-        slice          = left < 0 ? 0 : left < slice ? left : slice;
+        slice          = left < 0 || r->native != NULL ? 0 : left < slice ? left : slice;
         bool    spins = polls++ < comm->spins;
         bool    yields = !spins && slice == SHORT_SLICE_MS && yielded++ < YIELDS;
         if (yields)
             (void)sched_yield(); /* what it waits for may be a rank of this host */
         LK_TRY(look(r, spins || yields ? 0 : slice, &idle));
+        if (idle && r->native != NULL)
+            lki_native_rest(before - began);
         yielded = idle ? yielded : 0;
         int64_t now = lki_wire_now_ms(wire);
         began += now - before > LATE_MS ? now - before : 0; /* stopped, and continued */
@@ -388,7 +392,9 @@ lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
     lki_print_text(mine, sizeof mine, r->op.print, r->op.seq, comm->group);
     return lki_fail_group(comm, count > 0 ? ranks[0] : comm->self->rank, LK_ETIMEOUT,
                           "rank %u in %.60s: waited %lld ms for %s", comm->self->rank, mine,
-                          (long long)waited_ms, count > 0 ? missing : "operations before it");
+                          (long long)waited_ms, count > 0           ? missing
+                                                : r->native != NULL ? "MPI's own collective"
+                                                                    : "operations before it");
 }
 
 /* ---- Making one -------------------------------------------------------------------------- */

@@ -11,18 +11,9 @@
 
 enum { LINGER_MS = 5000, NAP_NS = 1000000 };
 
-struct lki_engine {
-    const lki_mpi_module *module;
-    lki_mpi_world        *world;
-    bool                  closes;
-};
-
-lk_status lki_engine_new(lki_engine **out, const lki_mpi_module *module, lki_mpi_world *world,
-                         bool closes)
+bool lki_engine_serves(const lki_engine *engine, const lk_comm *comm)
 {
-    LK_TRY(LKI_NEW(out, 1, "what is known of MPI"));
-    **out = (lki_engine){ .module = module, .world = world, .closes = closes };
-    return LK_OK;
+    return engine != NULL && engine->comm == comm;
 }
 
 void lki_engine_free(lki_engine *engine)

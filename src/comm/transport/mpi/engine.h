@@ -5,8 +5,13 @@
 #include "comm/engine.h"
 #include "comm/transport/mpi/module.h"
 
-/* `closes`: no link does, so whoever leaves last lets go of the world. */
-LK_NODISCARD lk_status lki_engine_new(lki_engine **out, const lki_mpi_module *module,
-                                      lki_mpi_world *world, bool closes);
+struct lki_engine {
+    const lki_mpi_module *module;
+    lki_mpi_world        *world;
+    bool                  closes; /* no link does, so whoever leaves last lets go of the world */
+    const lk_comm        *comm;   /* that it serves */
+    uint64_t              next;   /* number of the next request */
+    uint64_t              turn[2]; /* which one may compare, which one may call */
+};
 
 #endif

@@ -8,10 +8,20 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+
+enum { SETTLE_MS = 2000 };
+
+struct lki_mpi_ticket {
+    lki_mpi_ticket *next;
+    MPI_Request     request;
+};
 
 struct lki_mpi_world {
-    MPI_Comm      comm;
-    bool          ours; /* we have initialised MPI */
+    MPI_Comm      comm;      /* of messages */
+    MPI_Comm      native[2]; /* of collectives: apart, and the others */
+    lki_mpi_ticket *tickets; /* that are open */
+    bool          ours;      /* we have initialised MPI */
     int           slots;
     MPI_Request  *requests; /* of every slot; MPI_REQUEST_NULL = free */
     int          *indices;
@@ -49,6 +59,18 @@ static const char *initialise(bool *ours)
     return NULL;
 }
 
+static const char *duplicate(lki_mpi_world *world)
+{
+    MPI_Comm *copies[3] = { &world->comm, &world->native[0], &world->native[1] };
+
+    for (int i = 0; i < 3; i++) {
+        if (MPI_Comm_dup(MPI_COMM_WORLD, copies[i]) != MPI_SUCCESS)
+            return "MPI_Comm_dup of MPI_COMM_WORLD has failed";
+        (void)MPI_Comm_set_errhandler(*copies[i], MPI_ERRORS_RETURN);
+    }
+    return NULL;
+}
+
 static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ranks)
 {
     lki_mpi_world *world = calloc(1, sizeof *world);
@@ -58,13 +80,12 @@ static const char *module_open(lki_mpi_world **out, uint32_t *rank, uint32_t *ra
     if (world == NULL)
         return "no memory";
     const char *error = initialise(&world->ours);
-    if (error == NULL && MPI_Comm_dup(MPI_COMM_WORLD, &world->comm) != MPI_SUCCESS)
-        error = "MPI_Comm_dup of MPI_COMM_WORLD has failed";
+    if (error == NULL)
+        error = duplicate(world);
     if (error != NULL) {
         free(world);
         return error;
     }
-    (void)MPI_Comm_set_errhandler(world->comm, MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(world->comm, &me);
     (void)MPI_Comm_size(world->comm, &size);
     *rank  = (uint32_t)me;
@@ -88,11 +109,42 @@ static const char *module_reserve(lki_mpi_world *world, uint32_t slots)
     return NULL;
 }
 
+static void forget(lki_mpi_world *world, lki_mpi_ticket *ticket)
+{
+    lki_mpi_ticket **at = &world->tickets;
+
+    while (*at != ticket)
+        at = &(*at)->next;
+    *at = ticket->next;
+    free(ticket);
+}
+
+/* Collectives that were given up after a failure may still come to their ends; whether all do. */
+static bool settle(lki_mpi_world *world)
+{
+    const struct timespec nap = { .tv_nsec = 1000000 };
+
+    for (int ms = 0; world->tickets != NULL && ms < SETTLE_MS; ms++) {
+        int flag = 0, code = MPI_Test(&world->tickets->request, &flag, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS)
+            return false;
+        if (flag != 0)
+            forget(world, world->tickets);
+        else
+            (void)nanosleep(&nap, NULL);
+    }
+    return world->tickets == NULL;
+}
+
 static void module_close(lki_mpi_world *world)
 {
     bool ours = world->ours;
 
+    if (!settle(world)) /* MPI would wait for ever, and may still use the callers' buffers */
+        return;
     (void)MPI_Comm_free(&world->comm);
+    (void)MPI_Comm_free(&world->native[0]);
+    (void)MPI_Comm_free(&world->native[1]);
     free(world->requests);
     free(world->indices);
     free(world->statuses);
@@ -156,6 +208,86 @@ static const char *module_poll(lki_mpi_world *world, const lki_mpi_done **done, 
     return NULL;
 }
 
+/* ---- Collectives ------------------------------------------------------------------------- */
+
+static MPI_Datatype type_of(lk_dtype dtype)
+{
+    switch ((int)dtype) {
+    case LK_F32: return MPI_FLOAT;
+    case LK_F64: return MPI_DOUBLE;
+    case LK_I8: return MPI_INT8_T;
+    case LK_U8: return MPI_UINT8_T;
+    case LK_I16: return MPI_INT16_T;
+    case LK_U16: return MPI_UINT16_T;
+    case LK_I32: return MPI_INT32_T;
+    case LK_U32: return MPI_UINT32_T;
+    case LK_I64: return MPI_INT64_T;
+    default: return MPI_UINT64_T;
+    }
+}
+
+static MPI_Op op_of(lk_reduce_kind kind)
+{
+    switch ((int)kind) {
+    case LK_REDUCE_PRODUCT: return MPI_PROD;
+    case LK_REDUCE_MIN: return MPI_MIN;
+    case LK_REDUCE_MAX: return MPI_MAX;
+    default: return MPI_SUM;
+    }
+}
+
+static int call_mpi(MPI_Comm comm, const lki_mpi_call *c, MPI_Request *out)
+{
+    const void  *send = c->send == NULL ? MPI_IN_PLACE : c->send;
+    MPI_Datatype type = type_of(c->dtype);
+    MPI_Op       op   = op_of(c->op);
+    int          n    = (int)c->count, root = (int)c->root;
+
+    switch (c->kind) {
+    case LKI_MPI_BROADCAST: return MPI_Ibcast(c->recv, n, type, root, comm, out);
+    case LKI_MPI_ALL_GATHER:
+        return MPI_Iallgather(send, n, type, c->recv, n, type, comm, out);
+    case LKI_MPI_ALL_TO_ALL:
+        return MPI_Ialltoall(send, n, type, c->recv, n, type, comm, out);
+    case LKI_MPI_REDUCE_SCATTER:
+        return MPI_Ireduce_scatter_block(send, c->recv, n, type, op, comm, out);
+    case LKI_MPI_REDUCE: return MPI_Ireduce(send, c->recv, n, type, op, root, comm, out);
+    case LKI_MPI_ALL_REDUCE: break;
+    }
+    return MPI_Iallreduce(send, c->recv, n, type, op, comm, out);
+}
+
+static const char *module_start(lki_mpi_world *world, const lki_mpi_call *call,
+                                lki_mpi_ticket **out)
+{
+    lki_mpi_ticket *ticket = malloc(sizeof *ticket);
+
+    *out = NULL;
+    if (ticket == NULL)
+        return "no memory for a request";
+    int code = call_mpi(world->native[call->apart ? 0 : 1], call, &ticket->request);
+    if (code != MPI_SUCCESS) {
+        free(ticket);
+        return fail(world, "a collective of MPI", code);
+    }
+    ticket->next   = world->tickets;
+    world->tickets = ticket;
+    *out           = ticket;
+    return NULL;
+}
+
+static const char *module_test(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done)
+{
+    int flag = 0, code = MPI_Test(&ticket->request, &flag, MPI_STATUS_IGNORE);
+
+    *done = code == MPI_SUCCESS && flag != 0;
+    if (code != MPI_SUCCESS)
+        return fail(world, "a collective of MPI", code);
+    if (*done)
+        forget(world, ticket);
+    return NULL;
+}
+
 extern const lki_mpi_module lk_mpi_module;
 
 __attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
@@ -166,5 +298,7 @@ __attribute__((visibility("default"))) const lki_mpi_module lk_mpi_module = {
     .send     = module_send,
     .receive  = module_receive,
     .poll     = module_poll,
+    .start    = module_start,
+    .test     = module_test,
     .close    = module_close,
 };

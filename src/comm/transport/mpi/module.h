@@ -2,8 +2,8 @@
  *
  * Open MPI and MPICH have different types behind the same names, so whatever includes <mpi.h> is
  * compiled once for each of them, into a module that is loaded when it is asked for.  A module is
- * thin: it numbers requests (slots) and moves bytes.  It stands on libc and MPI alone, so this
- * header must do without the rest of the library.
+ * thin: it numbers requests (slots) and moves bytes, and hands collectives on to MPI's own.  It
+ * stands on libc and MPI alone, so of the library this header has names of types and no function.
  *
  * Errors:  a call returns NULL, or what went wrong; the text stays until the next call.
  * Threads: one at a time.
@@ -15,7 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LKI_MPI_REVISION = 1 };
+#include "lockstep/base.h"
+
+enum { LKI_MPI_REVISION = 2 };
 
 /* The module's only symbol, of type `const lki_mpi_module`. */
 #define LKI_MPI_SYMBOL "lk_mpi_module"
@@ -28,6 +30,33 @@ typedef struct {
     size_t      bytes; /* received */
     const char *error; /* NULL: it went well */
 } lki_mpi_done;
+
+/* ---- Collectives of MPI's own ------------------------------------------------------------ */
+
+typedef enum {
+    LKI_MPI_BROADCAST,
+    LKI_MPI_ALL_GATHER, /* `count`: of each rank's part, as in the next two */
+    LKI_MPI_ALL_TO_ALL,
+    LKI_MPI_REDUCE_SCATTER,
+    LKI_MPI_ALL_REDUCE,
+    LKI_MPI_REDUCE,
+} lki_mpi_kind;
+
+/* Calls are made in the same order on all ranks: those that are `apart`, and the others. */
+typedef struct {
+    lki_mpi_kind   kind;
+    lk_dtype       dtype; /* not F16 or BF16 */
+    lk_reduce_kind op;    /* SUM, PRODUCT, MIN or MAX */
+    uint32_t       root;
+    bool           apart;
+    const void    *send; /* NULL: in place, as MPI_IN_PLACE */
+    void          *recv;
+    size_t         count; /* elements, at most INT_MAX */
+} lki_mpi_call;
+
+typedef struct lki_mpi_ticket lki_mpi_ticket;
+
+/* ---- The table --------------------------------------------------------------------------- */
 
 typedef struct {
     uint32_t revision; /* LKI_MPI_REVISION: the rest is as below */
@@ -50,6 +79,11 @@ typedef struct {
 
     /* Lists requests that have completed, without waiting. */
     const char *(*poll)(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count);
+
+    /* Starts a collective.  Buffers are MPI's until test() has said that it is done; then the
+     * ticket is gone.  close() waits a moment for those that are not, and may leave MPI as it is. */
+    const char *(*start)(lki_mpi_world *world, const lki_mpi_call *call, lki_mpi_ticket **out);
+    const char *(*test)(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done);
 
     /* No request is open.  Collective; finalises MPI if open() has initialised it. */
     void (*close)(lki_mpi_world *world);

@@ -1,7 +1,7 @@
 /* open.c -- from a module to a communicator.
  *
  * Ranks tell each other who and where they are by MPI_Allgather, in a few rounds, so that what
- * fails on one fails on all.  Neighbours that are in one place (a machine, a user and the namespaces
+ * fails on one fails on all.  Neighbours that are in one place (a machine, a user, the namespaces
  * that matter) are a host: the lowest of them makes the control memory, and the others open it by
  * /proc.  Where they are not allowed to, each is a host of its own: slower, with the same bits.
  */
@@ -35,7 +35,7 @@ typedef struct {
 typedef struct {
     const lki_mpi_module  *module;
     lki_mpi_world         *world;
-    const lk_comm_options *options;
+    lk_comm_options        options;
     uint32_t               rank, ranks;
     card                   mine, *cards; /* `cards`: of all ranks, from the last round */
     uint32_t              *host_of;
@@ -157,8 +157,8 @@ static lk_status make_control(opening *o)
                        LKI_RANKS_MAX);
     if (o->here.count == 1 || o->rank != o->here.first)
         return LK_OK;
-    if (o->options != NULL && o->options->flight != NULL)
-        LK_TRY(lki_flight_prepare(o->options->flight, o->here));
+    if (o->options.flight != NULL)
+        LK_TRY(lki_flight_prepare(o->options.flight, o->here));
     LK_TRY(lki_control_create(&o->control, o->here));
     o->mine.control = lki_control_fd(o->control);
     return LK_OK;
@@ -209,10 +209,11 @@ static lk_status prepare(opening *o)
 
     if (o->here.count < o->ranks)
         LK_TRY(lki_mpi_link_new(&o->link, o->module, o->world, o->rank, o->ranks));
-    LK_TRY(lki_engine_new(&o->engine, o->module, o->world, o->link == NULL));
+    LK_TRY(LKI_NEW(&o->engine, 1, "what is known of MPI"));
+    *o->engine = (lki_engine){ .module = o->module, .world = o->world, .closes = o->link == NULL };
     if (o->here.count == 1)
-        return lki_comm_open_roster(&o->local, o->here, o->options);
-    return lki_comm_open_shm(&o->local, fd, o->rank, -1, o->options);
+        return lki_comm_open_roster(&o->local, o->here, &o->options);
+    return lki_comm_open_shm(&o->local, fd, o->rank, -1, &o->options);
 }
 
 /* ---- Together ---------------------------------------------------------------------------- */
@@ -248,25 +249,31 @@ static void forget(opening *o)
 
 static lk_status begin(lk_comm **out, opening *o)
 {
-    uint32_t spins = o->local->spins;
+    uint32_t  spins = o->local->spins;
+    lki_self *self  = o->local->self;
 
-    o->local->self->engine = o->engine;
-    if (o->link == NULL) {
-        *out = o->local;
-        return LK_OK;
+    self->engine        = o->engine;
+    self->tuning.native = true;
+    *out                = o->local;
+    if (o->link != NULL) {
+        lki_mpi_link_start(o->link);
+        LK_TRY(lki_span_open(out, o->local, o->link, o->host_of));
+        (*out)->spins = spins;
     }
-    lki_mpi_link_start(o->link);
-    LK_TRY(lki_span_open(out, o->local, o->link, o->host_of));
-    (*out)->spins = spins;
+    o->engine->comm = *out;
     return LK_OK;
 }
 
 lk_status lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *options,
                        uint32_t hosts)
 {
-    opening o = { .options = options, .fd = -1 };
+    opening     o          = { .fd = -1 };
+    const char *algorithms = options == NULL ? NULL : options->algorithms;
 
-    *out = NULL;
+    if (options != NULL)
+        o.options = *options;
+    o.options.algorithms = NULL; /* some of them need what is made here */
+    *out                 = NULL;
     LK_TRY(load(&o.module, path));
     const char *error = o.module->open(&o.world, &o.rank, &o.ranks);
     if (error != NULL)
@@ -282,5 +289,12 @@ lk_status lki_mpi_open(lk_comm **out, const char *path, const lk_comm_options *o
         st = begin(out, &o);
     lki_free(o.host_of);
     lki_free(o.cards);
+    if (st == LK_OK)
+        st = lk_comm_set_algorithms(*out, algorithms);
+    if (st != LK_OK && *out != NULL) {
+        lk_comm_abort(*out);
+        lk_comm_free(*out);
+        *out = NULL;
+    }
     return st;
 }
