@@ -156,9 +156,8 @@ static float conv_one(const lki_conv_shape *s, const float *x, const float *w, s
         for (size_t kx = 0; kx < s->kw; kx++) {
             const float *at = pixel(x, sample, s->h, s->w, s->cin, oy * s->stride + ky - s->pad,
                                     ox * s->stride + kx - s->pad);
-            for (size_t ci = 0; ci < s->cin; ci++)
-                sum = fmaf(at == NULL ? 0.0f : at[ci],
-                           w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx], sum);
+            for (size_t ci = 0; at != NULL && ci < s->cin; ci++)
+                sum = fmaf(at[ci], w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx], sum);
         }
     }
     return sum;
@@ -187,9 +186,8 @@ static float conv_input_one(const lki_conv_shape *s, const float *dy, const floa
                                       : pixel(dy, sample, s->oh, s->ow, s->cout,
                                               (iy + s->pad - ky) / s->stride,
                                               (ix + s->pad - kx) / s->stride);
-            for (size_t co = 0; co < s->cout; co++)
-                sum = fmaf(at == NULL ? 0.0f : at[co],
-                           w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx], sum);
+            for (size_t co = 0; at != NULL && co < s->cout; co++)
+                sum = fmaf(at[co], w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx], sum);
         }
     }
     return sum;
@@ -216,7 +214,8 @@ void lki_reference_conv_backward_weights(const lki_conv_shape *s, const float *x
             const float *at = pixel(x, o / s->ow / s->oh, s->h, s->w, s->cin,
                                     o / s->ow % s->oh * s->stride + ky - s->pad,
                                     o % s->ow * s->stride + kx - s->pad);
-            dw[i] = fmaf(at == NULL ? 0.0f : at[ci], dy[o * s->cout + co], dw[i]);
+            if (at != NULL)
+                dw[i] = fmaf(at[ci], dy[o * s->cout + co], dw[i]);
         }
     }
 }

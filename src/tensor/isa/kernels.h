@@ -8,6 +8,7 @@
 #ifndef LKI_TENSOR_ISA_KERNELS_H
 #define LKI_TENSOR_ISA_KERNELS_H
 
+#include "tensor/isa/conv.h"
 #include "tensor/isa/elementwise.h"
 #include "tensor/isa/gemm.h"
 #include "tensor/isa/nn.h"
@@ -20,6 +21,7 @@ typedef struct {
     const lki_elementwise_kernels *elementwise;
     const lki_param_kernels       *param;
     const lki_nn_kernels          *nn;
+    const lki_conv_kernels        *conv;
 } lki_kernels;
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* tensor/isa/nn.h -- the kernels behind convolution, attention, norms and loss.
+/* tensor/isa/nn.h -- the kernels behind attention, norms and loss.
  *
  * One table an instruction set; the operators in ops/ cut the work and call through it.
  */
@@ -42,15 +42,6 @@ typedef struct {
     size_t       ldc;
 } lki_tile_outer;
 
-/* `columns` <= 16 output channels of weights (cout, cin, taps) from w on, and their sixteen columns
- * of a matrix with rows (tap, ci), `step` elements apart. */
-typedef struct {
-    size_t       columns, cin, taps, step;
-    const float *w;  /* to read */
-    float       *dw; /* to write */
-    float       *matrix;
-} lki_weight_panel;
-
 /* Some columns of a matrix whose rows are `stride` apart; the vectors have `columns` values. */
 typedef struct {
     size_t       rows, columns, stride;
@@ -74,9 +65,6 @@ typedef struct {
     void (*tile_outer)(const lki_tile_outer *tile);
     /* Row r of `a` becomes column r of the panels of 16 columns, padded with zeros. */
     void (*pack_transposed)(size_t rows, size_t length, const float *a, size_t lda, float *panels);
-
-    void (*pack_weights)(const lki_weight_panel *panel); /* zeros beyond columns */
-    void (*unpack_weights)(const lki_weight_panel *panel);
 
     void (*layernorm)(size_t rows, size_t c, const float *x, const float *gamma, const float *beta,
                       float *y, float *mean, float *rstd);

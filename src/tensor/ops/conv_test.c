@@ -1,13 +1,18 @@
 /* conv_test.c -- convolution: the reference's bits on every machine; gradients. */
 #include "tensor/ops/testing_nn.h"
 
-/* n, h, w, cin, cout, kh, kw, stride, pad; odd on purpose, and the kinds that networks use. */
+/* n, h, w, cin, cout, kh, kw, stride, pad; odd on purpose, and the kinds that networks use; then
+ * kernels larger than the image, strides larger than the kernel, and what does not fit into the
+ * buffers that a task has. */
 static const lki_conv_shape shapes[] = {
     { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0 },    { 2, 5, 6, 3, 16, 3, 3, 1, 1, 0, 0 },
     { 1, 9, 7, 16, 33, 3, 3, 1, 1, 0, 0 },  { 3, 8, 8, 20, 17, 3, 3, 2, 1, 0, 0 },
     { 2, 7, 9, 5, 40, 1, 1, 2, 0, 0, 0 },   { 2, 4, 4, 32, 16, 1, 1, 1, 0, 0, 0 },
     { 1, 13, 14, 3, 18, 7, 7, 2, 3, 0, 0 }, { 2, 6, 5, 2, 70, 2, 3, 3, 1, 0, 0 },
     { 1, 11, 12, 4, 5, 5, 5, 1, 0, 0, 0 },  { 3, 2, 2, 48, 64, 3, 3, 1, 1, 0, 0 },
+    { 2, 2, 3, 5, 6, 5, 5, 1, 2, 0, 0 },    { 1, 10, 9, 3, 4, 2, 2, 4, 1, 0, 0 },
+    { 9, 4, 4, 29, 80, 3, 3, 1, 1, 0, 0 },  { 2, 1, 700, 4, 18, 1, 3, 2, 0, 0, 0 },
+    { 3, 64, 64, 30, 34, 1, 1, 1, 0, 0, 0 }, { 1, 2, 2500, 14, 16, 3, 3, 1, 1, 0, 0 },
 };
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };

@@ -1,0 +1,64 @@
+/* tensor/isa/conv.h -- what convolution needs from an instruction set.
+ *
+ * Both products read images where they lie: a row of a window is contiguous in NHWC.  Every sum is
+ * one chain of fma in ascending order of its index, so the tiles' sizes change no bits and each
+ * instruction set picks its own.
+ */
+#ifndef LKI_TENSOR_ISA_CONV_H
+#define LKI_TENSOR_ISA_CONV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns).  A row of
+ * `a` is `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.
+ * b lies in panels of 16 columns, padded: b(segment, l, j) is
+ * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c start at their pointers. */
+typedef struct {
+    size_t              rows, columns;
+    const float *const *a;
+    size_t              a_offset, segments, length, a_pitch;
+    const float        *b;
+    size_t              panel, b_pitch;
+    float *const       *c;
+    bool                from_zero;
+} lki_conv_windows;
+
+/* c (rows, columns) continues its chain over k of a(k, row) b(k, column).  k walks `sets` of `runs`
+ * of `run` steps; the three distances say how far a and b move with each.  rows <= outer_rows,
+ * columns is a multiple of 16. */
+typedef struct {
+    size_t       rows, columns, sets, runs, run;
+    const float *a;
+    size_t       a_set, a_run, a_step;
+    const float *b;
+    size_t       b_set, b_run, b_step;
+    float       *c;
+    size_t       ldc;
+} lki_conv_outer;
+
+/* `columns` <= 16 output channels of weights (cout, cin, taps) from w on, and their sixteen columns
+ * of a matrix with rows (tap, ci), `step` elements apart. */
+typedef struct {
+    size_t       columns, cin, taps, step;
+    const float *w;  /* to read */
+    float       *dw; /* to write */
+    float       *matrix;
+} lki_weight_panel;
+
+enum { LKI_CONV_SLACK = 16 }; /* floats behind what pack_pixels() writes */
+
+typedef struct {
+    size_t outer_rows; /* the most rows of a lki_conv_outer */
+
+    void (*windows)(const lki_conv_windows *windows);
+    void (*outer)(const lki_conv_outer *outer);
+
+    /* `channels` <= 16 values of each pixel, `stride` apart, close together. */
+    void (*pack_pixels)(size_t pixels, size_t channels, const float *from, size_t stride,
+                        float *to);
+    void (*pack_weights)(const lki_weight_panel *panel); /* zeros beyond columns */
+    void (*unpack_weights)(const lki_weight_panel *panel);
+} lki_conv_kernels;
+
+#endif
