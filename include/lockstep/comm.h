@@ -14,7 +14,8 @@
  *            ranks that are missing, where they last were, and whether they are alive.  The
  *            death of a peer ends every wait at once with LK_EPEER.
  * Failure:   after LK_EPEER, LK_ETIMEOUT or LK_EMISMATCH the communicator is dead: every later
- *            call returns the same failure.  Only lk_comm_free() remains useful.
+ *            call returns the same failure.  What remains is lk_comm_free(), or, for those who go
+ *            on without the ranks that were lost, lk_comm_rebuild().
  * Threads:   one thread at a time for all communicators of a rank.
  * Ownership: buffers stay the caller's; an asynchronous call borrows them until it completes.
  * Buffers:   send and recv may be the same place where a call says what that means (in place);
@@ -61,6 +62,10 @@ LK_API void lk_comm_free(lk_comm *comm);
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
 LK_API uint32_t lk_comm_size(const lk_comm *comm);
 
+/* The number that a rank of this communicator has in the job: RANK, as lockstep run gives it, and
+ * as messages name it.  In a group made by split, or made anew, it may differ from `rank`. */
+LK_API uint32_t lk_comm_world_rank(const lk_comm *comm, uint32_t rank);
+
 /* Where the ranks are.  Hosts are numbered from 0 in the order of their lowest ranks; the ranks of
  * one host share memory (arenas), and are numbered from 0 there in the order of their ranks. */
 LK_API uint32_t lk_comm_hosts(const lk_comm *comm);
@@ -80,6 +85,27 @@ LK_API void lk_comm_set_timeout(lk_comm *comm, uint32_t timeout_ms);
 /* Tells every rank to stop waiting: their calls return LK_EPEER with this rank's last error.
  * NULL is allowed: whoever could not join has nobody to tell. */
 LK_API void lk_comm_abort(lk_comm *comm);
+
+/* ---- After a failure --------------------------------------------------------------------- */
+
+/* Collective over those who go on: a new first communicator of the ranks that are left, in their
+ * old order and with numbers from 0.  `failed` is the one that lk_join() or this call gave, and has
+ * failed.  It stays the caller's, with its arenas, so that what is in them can be taken over; free
+ * it then.  Its requests, and those of communicators made from it, are abandoned.
+ *
+ * The launcher decides who is left (`lockstep run --on-failure continue`, or on_failure of
+ * lk_launch()): it waits until every rank of `failed` has called this, has left, or has ended.
+ * Who has done none of that when the shortest timeout of those who called is over is killed.  A
+ * rank that dies meanwhile is not in the new group, or fails it as it would any other.
+ *
+ * options->timeout_ms limits the waits here and in the new communicator; NULL, or 0, is what
+ * `failed` has.  Operations count from 0 again, there are no arenas, and a flight record goes on.
+ *
+ * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (threads, another
+ * launcher, --on-failure stop) and where the job is on several hosts; LK_EPEER and LK_ETIMEOUT
+ * where the launcher or the others went away, or did not come, in the middle of it. */
+LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
+                                              const lk_comm_options *options);
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 

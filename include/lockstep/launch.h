@@ -21,6 +21,12 @@ extern "C" {
 
 enum { LK_JOB_KEY_BYTES = 32 };
 
+/* What becomes of a job when a worker fails that had joined, as all others had. */
+typedef enum {
+    LK_ON_FAILURE_STOP,     /* it ends */
+    LK_ON_FAILURE_CONTINUE, /* the others may go on: lk_comm_rebuild(); one host only */
+} lk_on_failure;
+
 typedef struct {
     uint32_t     workers;       /* on this host */
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
@@ -29,6 +35,12 @@ typedef struct {
     uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
     const char  *flight;        /* a directory for what every worker did last: see
                                  * lockstep/flight.h; made if it is not there; NULL = none */
+    lk_on_failure on_failure;
+
+    /* Is told what happened without ending the job, in one line: a worker that was lost, a group
+     * that goes on.  NULL = nobody. */
+    void (*note)(void *context, const char *text);
+    void  *note_context;
 
     /* More than 1: emulates so many hosts on this one, each with its share of the workers and a
      * launcher of its own, a copy of this process: it must have one thread. */
@@ -67,6 +79,8 @@ typedef struct {
  *               not joined get the signal itself), a second one ends it, unless it comes within
  *               a tenth of a second; SIGUSR1 and SIGUSR2 are passed on.  They must be blocked in
  *               other threads of the caller, if it has any.
+ * Losses:       with LK_ON_FAILURE_CONTINUE the result is that of the ranks of the last group:
+ *               what became of those who were lost before is told to `note`.
  * Life:         workers are killed when the calling thread dies, however it dies. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
 

@@ -3,7 +3,8 @@
 #include "cli/nodes.h"
 
 typedef struct {
-    uint32_t workers, timeout_ms, grace_ms;
+    uint32_t    workers, timeout_ms, grace_ms;
+    int         on_failure;
     bool        prefix;
     const char *flight;
     char      **argv;
@@ -11,6 +12,12 @@ typedef struct {
 } run_options;
 
 #define AT(field) offsetof(run_options, field)
+
+static const lki_choice endings[] = {
+    { "stop", LK_ON_FAILURE_STOP, NULL },
+    { "continue", LK_ON_FAILURE_CONTINUE, NULL },
+    { NULL, 0, NULL },
+};
 
 /* clang-format off */
 static const lki_option table[] = {
@@ -23,6 +30,9 @@ static const lki_option table[] = {
     { .name = "grace", .type = LKI_OPTION_SECONDS, .value = "S", .offset = AT(grace_ms),
       .range = &lki_range_positive, .preset = "1",
       .help = "how long the others may go on once one has failed, before they are killed" },
+    LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
+               "what becomes of the others when one that had joined fails: they are ended, or they "
+               "go on without it, if the program calls lk_comm_rebuild()"),
     LKI_FLAG("prefix", AT(prefix),
              "put [rank] before every line of output; --no-prefix lets it through as it is"),
     LKI_STRING("flight", "DIR", AT(flight), NULL,
@@ -33,6 +43,12 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 /* clang-format on */
+
+static void print_note(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "lockstep run: note: %s\n", text);
+}
 
 static int run_main(int argc, char **argv)
 {
@@ -48,10 +64,15 @@ static int run_main(int argc, char **argv)
         .timeout_ms    = options.timeout_ms,
         .grace_ms      = options.grace_ms,
         .flight        = options.flight,
+        .on_failure    = (lk_on_failure)options.on_failure,
+        .note          = print_note,
     };
     done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
     if (done >= 0)
         return done;
+    if (how.on_failure == LK_ON_FAILURE_CONTINUE && (how.nodes > 1 || how.hosts > 1))
+        return lki_usage_error(&lki_command_run, "--on-failure continue is for one host, not "
+                               "for %s", how.nodes > 1 ? "--nnodes" : "--hosts");
     lk_launch_result result;
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
@@ -78,6 +99,10 @@ const lki_command lki_command_run = {
         "which rank failed first and why; the exit status is that rank's, or 128 plus the number\n"
         "of the signal that killed it; 127 if there is no such program.  Ctrl-C and SIGTERM ask\n"
         "all copies to save and leave (status 75 if they did); a second one ends them.\n"
+        "\n"
+        "With --on-failure continue a copy that fails is lost, a note on stderr says which, and\n"
+        "the others are left alone: they get a group without it from lk_comm_rebuild(), or end.\n"
+        "The exit status is then that of the copies that were in the last group.\n"
         "\n"
         "On several hosts, run it on each of them with the same --nnodes, --rendezvous and\n"
         "--job-key.  What happens on one host, happens on all: each ends with the same line and\n"

@@ -135,12 +135,19 @@ static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
 
 static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t bytes, int fd)
 {
-    lki_arena_message message = { .bytes = bytes, .group = comm->key,
-                                  .index = comm->arena_count };
+    lki_packet         packet  = { .kind = LKI_PACKET_ARENA };
+    lki_arena_message *message = &packet.arena;
+
+    *message = (lki_arena_message){ .bytes = bytes, .group = comm->key,
+                                    .index = comm->arena_count };
     for (uint32_t rank = 0; rank < comm->size; rank++)
-        message.members[comm->world[rank] / 64] |= UINT64_C(1) << comm->world[rank] % 64;
-    snprintf(message.name, sizeof message.name, "%.51s", name);
-    return lki_descriptor_send(comm->self->socket, &message, fd);
+        message->members[comm->world[rank] / 64] |= UINT64_C(1) << comm->world[rank] % 64;
+    snprintf(message->name, sizeof message->name, "%.51s", name);
+    if (lki_packet_send(comm->self->socket, &packet, fd) == LK_OK)
+        return LK_OK;
+    lk_error why = *lk_error_last();
+    return lk_fail(why.status, "cannot send the descriptor of arena %s: %s", message->name,
+                   why.message);
 }
 
 /* Waits for the descriptor of this arena; what else ends a wait ends this one. */
@@ -150,18 +157,19 @@ static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
 
     *fd = -1;
     while (*fd < 0) {
-        struct pollfd     ready = { .fd = comm->self->socket, .events = POLLIN };
-        lki_arena_message message;
-        bool              open = true;
+        struct pollfd            ready   = { .fd = comm->self->socket, .events = POLLIN };
+        lki_packet               packet;
+        const lki_arena_message *message = &packet.arena;
+        bool                     open    = true;
         if (poll(&ready, 1, PATIENCE_MS) > 0)
-            LK_TRY(lki_descriptor_receive(comm->self->socket, &message, fd, &open));
-        if (*fd >= 0 && (message.bytes != bytes || message.group != comm->key
-                         || message.index != comm->arena_count)) {
+            LK_TRY(lki_packet_receive(comm->self->socket, &packet, fd, &open));
+        if (*fd >= 0 && (packet.kind != LKI_PACKET_ARENA || message->bytes != bytes
+                         || message->group != comm->key || message->index != comm->arena_count)) {
             (void)close(*fd);
             return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu "
                            "bytes), got that of %s (number %u, %llu bytes)", name,
-                           comm->arena_count, bytes, message.name, message.index,
-                           (unsigned long long)message.bytes);
+                           comm->arena_count, bytes, message->name, message->index,
+                           (unsigned long long)message->bytes);
         }
         if (!open)
             return lk_fail(LK_EPEER, "arena %s: the launcher is gone", name);

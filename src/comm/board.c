@@ -30,9 +30,9 @@ static size_t records_bytes(uint32_t size)
     return lki_round_up(sizeof(lki_board) + ((size_t)size + 1) * sizeof(lki_rank), 4096);
 }
 
-size_t lki_board_bytes(lki_roster roster)
+size_t lki_board_bytes(lki_roster roster, uint32_t members)
 {
-    return records_bytes(roster.world) + roster.count * lki_seat_bytes(roster.count);
+    return records_bytes(roster.world) + members * lki_seat_bytes(members);
 }
 
 void *lki_board_seats(lki_board *board)
@@ -40,10 +40,21 @@ void *lki_board_seats(lki_board *board)
     return (unsigned char *)board + records_bytes(board->size);
 }
 
-void lki_board_init(lki_board *board, lki_roster roster)
+lki_seat *lki_board_seat(lki_board *board, uint32_t rank)
 {
+    size_t place = board->ranks[rank].seat - 1;
+    LK_ASSERT(place < board->members);
+    return (lki_seat *)(void *)((unsigned char *)lki_board_seats(board)
+                                + place * lki_seat_bytes(board->members));
+}
+
+void lki_board_init(lki_board *board, lki_roster roster, const bool *out)
+{
+    for (uint32_t i = 0; i < roster.count; i++)
+        if (out == NULL || !out[i])
+            board->ranks[roster.first + i].seat = ++board->members;
     board->magic      = board_magic;
-    board->bytes      = lki_board_bytes(roster);
+    board->bytes      = lki_board_bytes(roster, board->members);
     board->size       = roster.world;
     board->first      = roster.first;
     board->seated     = roster.count;
@@ -56,7 +67,8 @@ bool lki_board_valid(const lki_board *board, size_t bytes)
         || board->rank_bytes != sizeof(lki_rank) + sizeof(lki_seat))
         return false;
     lki_roster roster = { board->size, board->first, board->seated };
-    return lki_roster_valid(roster) && bytes == lki_board_bytes(roster);
+    return lki_roster_valid(roster) && board->members - 1 < board->seated
+           && bytes == lki_board_bytes(roster, board->members);
 }
 
 /* ---- What the last operation of a rank was ----------------------------------------------- */

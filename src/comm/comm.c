@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "comm/engine.h"
 #include "comm/flight.h"
@@ -69,12 +70,13 @@ static uint32_t spins_of(const lki_self *self)
 
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return 0;
-    for (uint32_t i = 0; i < self->seated && (uint32_t)CPU_COUNT(&all) < self->seated; i++) {
-        int32_t pid = atomic_load(&board->ranks[board->first + i].pid);
-        if (pid > 0 && sched_getaffinity(pid, sizeof one, &one) == 0)
+    for (uint32_t i = 0; i < board->seated && (uint32_t)CPU_COUNT(&all) < board->members; i++) {
+        const lki_rank *record = &board->ranks[board->first + i];
+        int32_t         pid    = atomic_load(&record->pid);
+        if (record->seat != 0 && pid > 0 && sched_getaffinity(pid, sizeof one, &one) == 0)
             CPU_OR(&all, &all, &one);
     }
-    return self->seated <= (uint32_t)CPU_COUNT(&all) ? SPINS : 0;
+    return board->members <= (uint32_t)CPU_COUNT(&all) ? SPINS : 0;
 }
 
 /* Works on a half-made one. */
@@ -124,6 +126,20 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
     return LK_OK;
 }
 
+/* The ranks of the job that have seats here.  A group that was made anew is told from the ones
+ * before it, and by its size from the whole job (lki_print_text()). */
+static void describe(lk_comm *comm, const lki_board *board)
+{
+    uint64_t epoch = board->job.epoch;
+
+    for (uint32_t rank = board->first; rank < board->first + board->seated; rank++)
+        if (board->ranks[rank].seat != 0)
+            comm->world[board->ranks[rank].seat - 1] = rank;
+    comm->key = epoch == 0 ? 0 : lki_xxh3(&epoch, sizeof epoch);
+    if (board->members < board->seated)
+        comm->group = (uint64_t)comm->size << 32 | comm->world[0];
+}
+
 /* The first communicator of a rank; it owns `self` from then on. */
 static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
                            const lk_comm_options *options)
@@ -136,13 +152,13 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
     *self = (lki_self){ .group = group, .rank = rank, .seated = board->seated, .socket = -1 };
     lk_status st = lki_tuning_init(&self->tuning, options, rank);
     if (st == LK_OK)
-        st = lki_comm_new(out, self, rank - board->first, board->seated, lki_board_seats(board));
+        st = lki_comm_new(out, self, board->ranks[rank].seat - 1, board->members,
+                          lki_board_seats(board));
     if (st != LK_OK) {
         lki_free(self);
         return st;
     }
-    for (uint32_t i = 0; i < board->seated; i++)
-        (*out)->world[i] = board->first + i;
+    describe(*out, board);
     if (options != NULL && options->timeout_ms != 0)
         (*out)->timeout_ms = (*out)->opened_timeout_ms = options->timeout_ms;
     if (options != NULL && options->flight != NULL)
@@ -207,8 +223,8 @@ lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_o
 
     if (options != NULL && options->flight != NULL)
         LK_TRY(lki_flight_prepare(options->flight, roster));
-    LK_TRY(group_open(&group, -1, lki_board_bytes(roster), true));
-    lki_board_init(group->board, roster);
+    LK_TRY(group_open(&group, -1, lki_board_bytes(roster, roster.count), true));
+    lki_board_init(group->board, roster, NULL);
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
         st = first_new(&out[made], group, roster.first + made, options);
@@ -236,13 +252,6 @@ lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_optio
     return lki_comm_open_roster(out, lki_roster_alone(size), options);
 }
 
-static const lki_seat *first_seat(lki_board *board, uint32_t rank)
-{
-    const unsigned char *seats = lki_board_seats(board);
-    return (const lki_seat *)(const void *)(seats + (rank - board->first)
-                                                        * lki_seat_bytes(board->seated));
-}
-
 static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank)
 {
     lki_board *board = group->board;
@@ -252,7 +261,10 @@ static lk_status check_board(const lki_group *group, size_t bytes, uint32_t rank
     if (rank < board->first || rank - board->first >= board->seated)
         return lk_fail(LK_EINVAL, "rank %u on a host with ranks %u to %u", rank, board->first,
                        board->first + board->seated - 1);
-    if (atomic_load(&first_seat(group->board, rank)->joined) != 0)
+    if (board->ranks[rank].seat - 1 >= board->members)
+        return lk_fail(LK_EINVAL, "rank %u is not in this group, which is in epoch %llu", rank,
+                       (unsigned long long)board->job.epoch);
+    if (atomic_load(&lki_board_seat(board, rank)->joined) != 0)
         return lk_fail(LK_EINVAL, "rank %u has joined already: a process joins once", rank);
     return LK_OK;
 }
@@ -290,7 +302,8 @@ lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int la
     if (st != LK_OK) {
         comm->self->socket = -1; /* still the caller's */
         lk_comm_abort(comm);
-        lk_comm_free(comm);
+        leave(comm); /* a seat that is not marked as left: it may ask for another (rebuild.c) */
+        lki_comm_delete(comm);
         return st;
     }
     *out = comm;
@@ -312,6 +325,12 @@ uint32_t lk_comm_rank(const lk_comm *comm)
 uint32_t lk_comm_size(const lk_comm *comm)
 {
     return comm->size;
+}
+
+uint32_t lk_comm_world_rank(const lk_comm *comm, uint32_t rank)
+{
+    LK_ASSERT(rank < comm->size);
+    return comm->world[rank];
 }
 
 uint32_t lk_comm_hosts(const lk_comm *comm)

@@ -1,9 +1,9 @@
 /* control.c -- the launcher's side: create the control memory, keep and pass on descriptors,
  * tell the ranks about deaths and about the wish to stop.
  *
- * The message about an arena is one datagram of a SOCK_SEQPACKET socket: lki_arena_message with
- * one descriptor.  The launcher never waits for a worker: a worker that does not read its socket
- * is dead or will be missed at the next operation.
+ * When a group has failed it is not mended: those of its ranks who ask for it get a new control
+ * memory, that of the next epoch, in which only they have seats (comm/rebuild.c).  A control is
+ * that of the newest.
  */
 #include "comm/control.h"
 
@@ -19,110 +19,16 @@
 #include "base/memory.h"
 #include "comm/group.h"
 
-static const uint64_t message_magic = UINT64_C(0x6c6b2d6172656e61); /* "lk-arena" */
-static const uint64_t nudge_magic   = UINT64_C(0x6c6b2d6e75646765); /* "lk-nudge" */
-
 struct lki_control {
     lki_board *board;
+    size_t     bytes; /* of it */
     int        fd;
     lki_roster roster;
     int       *sockets; /* of the ranks of this host */
+    lki_ask   *asked;   /* what they have asked for: timeout_ms 0 = nothing */
     int       *arenas;
     size_t     arena_count, arena_capacity;
 };
-
-/* ---- Messages ---------------------------------------------------------------------------- */
-
-lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int fd)
-{
-    lki_arena_message copy  = *message;
-    struct iovec      bytes = { .iov_base = &copy, .iov_len = sizeof copy };
-    union {
-        char           space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct msghdr header = { .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.space,
-                             .msg_controllen = sizeof control.space };
-
-    copy.magic = message_magic;
-    memset(&control, 0, sizeof control);
-    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level     = SOL_SOCKET;
-    rights->cmsg_type      = SCM_RIGHTS;
-    rights->cmsg_len       = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-    ssize_t sent;
-    do
-        sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent != (ssize_t)sizeof copy)
-        return lk_fail(LK_EIO, "cannot send the descriptor of arena %.52s: %s", message->name,
-                       strerror(errno));
-    return LK_OK;
-}
-
-void lki_launcher_nudge(int socket)
-{
-    (void)!send(socket, &nudge_magic, sizeof nudge_magic, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* The one descriptor that came along, or -1.  The kernel closes what did not fit. */
-static int descriptor_in(struct msghdr *header)
-{
-    int fd = -1;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c))
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS
-            && c->cmsg_len == CMSG_LEN(sizeof fd))
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    return fd;
-}
-
-lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd, bool *open)
-{
-    struct iovec bytes = { .iov_base = message, .iov_len = sizeof *message };
-    union {
-        char           space[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct msghdr header = { .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.space,
-                             .msg_controllen = sizeof control.space };
-    ssize_t got;
-
-    *fd   = -1;
-    *open = true;
-    do
-        got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got < 0 && errno == EAGAIN)
-        return LK_OK;
-    if (got <= 0) { /* closed, or reset by the death of the other side */
-        *open = false;
-        return LK_OK;
-    }
-    *fd = descriptor_in(&header);
-    if (got == (ssize_t)sizeof *message && message->magic == message_magic && *fd >= 0
-        && memchr(message->name, '\0', sizeof message->name) != NULL)
-        return LK_OK;
-    if (got == (ssize_t)sizeof nudge_magic && message->magic == nudge_magic && *fd < 0)
-        return LK_OK;
-    if (*fd >= 0)
-        (void)close(*fd);
-    *fd = -1;
-    return lk_fail(LK_EFORMAT, "a message of %zd bytes on the launcher's socket is not about an "
-                   "arena; is another program writing to this descriptor?", got);
-}
-
-lk_status lki_descriptor_open(int *out, int32_t pid, int fd)
-{
-    char path[64];
-
-    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
-    *out = open(path, O_RDWR | O_CLOEXEC);
-    if (*out < 0)
-        return lk_fail(LK_EUNSUPPORTED, "cannot open memory of pid %d (%s): %s", (int)pid, path,
-                       strerror(errno));
-    return LK_OK;
-}
 
 static int *socket_of(const lki_control *control, uint32_t rank)
 {
@@ -132,26 +38,46 @@ static int *socket_of(const lki_control *control, uint32_t rank)
 
 /* ---- Life -------------------------------------------------------------------------------- */
 
-static lk_status board_create(lki_control *control)
+/* What stands in the control is replaced when all has gone well.  `out`: as lki_board_init(). */
+static lk_status board_create(lki_control *control, const bool *out, uint32_t members)
 {
-    size_t bytes = lki_board_bytes(control->roster);
+    size_t bytes = lki_board_bytes(control->roster, members);
+    int    fd    = memfd_create("lockstep-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    control->fd = memfd_create("lockstep-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (control->fd < 0)
+    if (fd < 0)
         return lk_fail(LK_EIO, "cannot create the control memory: %s", strerror(errno));
-    int error = posix_fallocate(control->fd, 0, (off_t)bytes);
-    if (error != 0)
+    int   error  = posix_fallocate(fd, 0, (off_t)bytes);
+    void *memory = MAP_FAILED;
+    if (error == 0) {
+        (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error  = memory == MAP_FAILED ? errno : 0;
+    }
+    if (error != 0) {
+        (void)close(fd);
         return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s%s",
-                       control->roster.world,
-                       bytes, strerror(error), lki_memory_hint(error));
-    (void)fcntl(control->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, control->fd, 0);
-    if (memory == MAP_FAILED)
-        return lk_fail(LK_ENOMEM, "control memory of %u ranks, %zu bytes: %s",
-                       control->roster.world, bytes, strerror(errno));
-    control->board = memory;
-    lki_board_init(control->board, control->roster);
+                       control->roster.world, bytes, strerror(error), lki_memory_hint(error));
+    }
+    lki_board_init(memory, control->roster, out);
+    *control = (lki_control){ .board   = memory,
+                              .bytes   = bytes,
+                              .fd      = fd,
+                              .roster  = control->roster,
+                              .sockets = control->sockets,
+                              .asked   = control->asked };
     return LK_OK;
+}
+
+/* All that belongs to one epoch. */
+static void board_close(lki_control *control)
+{
+    for (size_t i = 0; i < control->arena_count; i++)
+        (void)close(control->arenas[i]);
+    if (control->board != NULL)
+        (void)munmap(control->board, control->bytes);
+    if (control->fd >= 0)
+        (void)close(control->fd);
+    lki_free(control->arenas);
 }
 
 lk_status lki_control_create(lki_control **out, lki_roster roster)
@@ -171,7 +97,9 @@ lk_status lki_control_create(lki_control **out, lki_roster roster)
         goto fail;
     for (uint32_t i = 0; i < roster.count; i++)
         control->sockets[i] = -1;
-    st = board_create(control);
+    st = LKI_NEW(&control->asked, roster.count, "what workers ask for");
+    if (st == LK_OK)
+        st = board_create(control, NULL, roster.count);
     if (st != LK_OK)
         goto fail;
     *out = control;
@@ -186,16 +114,11 @@ void lki_control_free(lki_control *control)
 {
     if (control == NULL)
         return;
-    for (size_t i = 0; i < control->arena_count; i++)
-        (void)close(control->arenas[i]);
+    board_close(control);
     for (uint32_t i = 0; control->sockets != NULL && i < control->roster.count; i++)
         if (control->sockets[i] >= 0)
             (void)close(control->sockets[i]);
-    if (control->board != NULL)
-        (void)munmap(control->board, lki_board_bytes(control->roster));
-    if (control->fd >= 0)
-        (void)close(control->fd);
-    lki_free(control->arenas);
+    lki_free(control->asked);
     lki_free(control->sockets);
     lki_free(control);
 }
@@ -231,33 +154,162 @@ void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
     atomic_store(&control->board->ranks[rank].pid, pid);
 }
 
+/* ---- The group made anew ----------------------------------------------------------------- */
+
+static bool has_ended(const lki_control *control, uint32_t rank)
+{
+    lki_rank_state state = atomic_load(&control->board->ranks[rank].state);
+    return state == LKI_RANK_LEFT || state == LKI_RANK_DEAD;
+}
+
+/* Asks, and lives. */
+static bool asks(const lki_control *control, uint32_t rank)
+{
+    return control->asked[rank - control->roster.first].timeout_ms != 0
+           && !has_ended(control, rank);
+}
+
+bool lki_control_is_member(const lki_control *control, uint32_t rank)
+{
+    LK_ASSERT(rank < control->roster.world);
+    return control->board->ranks[rank].seat != 0;
+}
+
+uint32_t lki_control_asked(const lki_control *control, uint32_t *timeout_ms)
+{
+    uint32_t count = 0;
+
+    *timeout_ms = UINT32_MAX;
+    for (uint32_t i = 0; i < control->roster.count; i++) {
+        uint32_t ms = control->asked[i].timeout_ms;
+        if (!asks(control, control->roster.first + i))
+            continue;
+        *timeout_ms = ms < *timeout_ms ? ms : *timeout_ms;
+        count++;
+    }
+    return count;
+}
+
+bool lki_control_is_missing(const lki_control *control, uint32_t rank)
+{
+    return lki_control_is_member(control, rank) && !asks(control, rank)
+           && !has_ended(control, rank)
+           && atomic_load(&lki_board_seat(control->board, rank)->left) == 0;
+}
+
+bool lki_control_all_joined(const lki_control *control)
+{
+    lki_board *board  = control->board;
+    bool       joined = true;
+
+    for (uint32_t i = 0; i < board->seated && board->job.epoch == 0; i++)
+        joined = joined && atomic_load(&lki_board_seat(board, board->first + i)->joined) != 0;
+    return joined;
+}
+
+/* Of a rank that cannot be reached the end is reported by itself. */
+static void answer(const lki_control *control, uint32_t rank, lk_status status, const char *why)
+{
+    int        socket = *socket_of(control, rank);
+    lki_packet packet = { .kind = LKI_PACKET_ANSWER };
+
+    packet.answer.epoch  = control->board->job.epoch;
+    packet.answer.status = status;
+    (void)snprintf(packet.answer.why, sizeof packet.answer.why, "%s", why);
+    if (socket >= 0)
+        (void)(lki_packet_send(socket, &packet, status == LK_OK ? control->fd : -1) == LK_OK);
+}
+
+static void take_ask(lki_control *control, uint32_t rank, const lki_ask *ask)
+{
+    uint64_t epoch = control->board->job.epoch;
+    char     why[LKI_MESSAGE_BYTES];
+
+    if (ask->epoch == epoch && lki_control_is_member(control, rank)) {
+        control->asked[rank - control->roster.first] = *ask;
+        return;
+    }
+    (void)snprintf(why, sizeof why, "rank %u asks for the group after epoch %llu, which is over: "
+                   "it is in epoch %llu, %s rank %u", rank, (unsigned long long)ask->epoch,
+                   (unsigned long long)epoch,
+                   lki_control_is_member(control, rank) ? "with" : "without", rank);
+    answer(control, rank, LK_EINVAL, why);
+}
+
+static void answer_all(lki_control *control, lk_status status, const char *why)
+{
+    for (uint32_t i = 0; i < control->roster.count; i++) {
+        if (control->asked[i].timeout_ms != 0)
+            answer(control, control->roster.first + i, status, why);
+        control->asked[i] = (lki_ask){ 0 };
+    }
+}
+
+void lki_control_refuse(lki_control *control, lk_status status, const char *why)
+{
+    LK_ASSERT(status != LK_OK);
+    answer_all(control, status, why);
+}
+
+/* What stays known of a rank from one epoch to the next. */
+static void carry_over(lki_rank *to, const lki_rank *from)
+{
+    bool member = to->seat != 0;
+
+    atomic_store(&to->state, member ? (uint32_t)LKI_RANK_RUNNING : atomic_load(&from->state));
+    atomic_store(&to->pid, atomic_load(&from->pid));
+    atomic_store(&to->exit_code, atomic_load(&from->exit_code));
+    atomic_store(&to->signal, atomic_load(&from->signal));
+    atomic_store(&to->step, atomic_load(&from->step));
+    atomic_store(&to->noted, atomic_load(&from->noted));
+    for (size_t i = 0; i < LKI_PHASE_BYTES / 8; i++)
+        atomic_store(&to->phase[i], atomic_load(&from->phase[i]));
+    memcpy(to->host, from->host, sizeof to->host);
+    to->node = from->node;
+}
+
+lk_status lki_control_rebuild(lki_control *control)
+{
+    bool        out[LKI_RANKS_MAX];
+    uint32_t    members = 0;
+    lki_control old     = *control;
+
+    for (uint32_t i = 0; i < old.roster.count; i++) {
+        out[i] = !asks(control, old.roster.first + i);
+        members += !out[i];
+    }
+    lk_status st = members > 0 ? board_create(control, out, members)
+                               : lk_fail(LK_EINVAL, "no rank asks for the group");
+    if (st != LK_OK) {
+        answer_all(control, st, lk_error_last()->message);
+        return st;
+    }
+    control->board->job = old.board->job;
+    control->board->job.epoch++;
+    atomic_store(&control->board->stop, atomic_load(&old.board->stop));
+    atomic_store(&control->board->heeded, atomic_load(&old.board->heeded));
+    for (uint32_t rank = 0; rank < old.roster.world; rank++)
+        carry_over(&control->board->ranks[rank], &old.board->ranks[rank]);
+    board_close(&old);
+    answer_all(control, LK_OK, "");
+    return LK_OK;
+}
+
 /* ---- While it runs ----------------------------------------------------------------------- */
 
 /* A rank that cannot be reached is not an error here: its end is reported by itself. */
-static void pass_on(const lki_control *control, uint32_t from, const lki_arena_message *message,
-                    int fd)
+static void pass_on(const lki_control *control, uint32_t from, lki_packet *packet, int fd)
 {
     lki_roster here = control->roster;
 
     for (uint32_t rank = here.first; rank < here.first + here.count; rank++)
         if (rank != from && *socket_of(control, rank) >= 0
-            && (message->members[rank / 64] >> rank % 64 & 1) != 0)
-            (void)(lki_descriptor_send(*socket_of(control, rank), message, fd) == LK_OK);
+            && (packet->arena.members[rank / 64] >> rank % 64 & 1) != 0)
+            (void)(lki_packet_send(*socket_of(control, rank), packet, fd) == LK_OK);
 }
 
-lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
+static lk_status take_arena(lki_control *control, uint32_t from, lki_packet *packet, int fd)
 {
-    lki_arena_message message;
-    int               fd, *socket = socket_of(control, rank);
-
-    LK_ASSERT(*socket >= 0);
-    LK_TRY(lki_descriptor_receive(*socket, &message, &fd, open));
-    if (!*open) {
-        (void)close(*socket);
-        *socket = -1;
-    }
-    if (fd < 0)
-        return LK_OK;
     void     *arenas = control->arenas;
     lk_status st     = lki_reserve(&arenas, &control->arena_capacity, control->arena_count,
                                    sizeof *control->arenas, "descriptors of arenas");
@@ -267,7 +319,27 @@ lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
     }
     control->arenas                         = arenas;
     control->arenas[control->arena_count++] = fd;
-    pass_on(control, rank, &message, fd);
+    pass_on(control, from, packet, fd);
+    return LK_OK;
+}
+
+lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
+{
+    lki_packet packet;
+    int        fd, *socket = socket_of(control, rank);
+
+    LK_ASSERT(*socket >= 0);
+    LK_TRY(lki_packet_receive(*socket, &packet, &fd, open));
+    if (!*open) {
+        (void)close(*socket);
+        *socket = -1;
+    }
+    if (packet.kind == LKI_PACKET_ASK)
+        take_ask(control, rank, &packet.ask);
+    if (packet.kind == LKI_PACKET_ARENA)
+        return take_arena(control, rank, &packet, fd);
+    if (fd >= 0) /* an answer, which is ours to give */
+        (void)close(fd);
     return LK_OK;
 }
 
@@ -291,8 +363,8 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
     LK_ASSERT(rank < control->roster.world);
     atomic_store(&record->exit_code, exit_code);
     atomic_store(&record->signal, signal);
-    if (signal == 0 && exit_code == 0) {
-        atomic_store(&record->state, LKI_RANK_LEFT);
+    if ((signal == 0 && exit_code == 0) || record->seat == 0) {
+        atomic_store(&record->state, signal == 0 && exit_code == 0 ? LKI_RANK_LEFT : LKI_RANK_DEAD);
         lki_wake_all(board);
         return false;
     }

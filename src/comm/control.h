@@ -92,7 +92,7 @@ LK_NODISCARD lk_status lki_control_serve(lki_control *control, uint32_t rank, bo
 
 /* The process of this rank has ended.  Unless it left with status 0, every rank's wait ends with
  * LK_EPEER and a text that says how this one died and where it was.  Returns whether this was a
- * failure. */
+ * failure: not where the rank has no seat any more. */
 bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int signal);
 
 /* The same where nobody can say how it ended: the process is gone. */
@@ -106,6 +106,27 @@ bool lki_control_stop_heeded(const lki_control *control);
 
 /* "rank 5 (pid 4711)", or "rank 5 (host b, pid 4711)" where hosts have names. */
 void lki_control_who(const lki_control *control, uint32_t rank, char out[LKI_WHO_BYTES]);
+
+/* ---- A group that goes on without those it has lost (comm/rebuild.c) ---------------------- */
+
+/* How many ranks ask for the group to be made anew, and the least time that one of them has. */
+uint32_t lki_control_asked(const lki_control *control, uint32_t *timeout_ms);
+
+/* Whether they wait for this rank: it has a seat, and has neither asked, nor left, nor ended. */
+bool lki_control_is_missing(const lki_control *control, uint32_t rank);
+
+/* Whether this rank has a seat in the group as it is now. */
+bool lki_control_is_member(const lki_control *control, uint32_t rank);
+
+/* Whether all ranks of this host have joined the first group. */
+bool lki_control_all_joined(const lki_control *control);
+
+/* Makes the control memory of the next epoch, with seats for those who have asked and live, and
+ * gives it to them.  For everybody else the group is over.  They are told why if it fails. */
+LK_NODISCARD lk_status lki_control_rebuild(lki_control *control);
+
+/* Says no to all who have asked. */
+void lki_control_refuse(lki_control *control, lk_status status, const char *why);
 
 /* ---- For the launcher of one host of several --------------------------------------------- */
 

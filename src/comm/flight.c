@@ -290,3 +290,15 @@ void lki_flight_failed(lki_flight *flight, lk_status status, const char *message
     memcpy(made.text, message, strnlen(message, sizeof made.text - 1));
     store_sealed(&flight->header->failure, &made, sizeof made, lki_flight_seal(&made, sizeof made));
 }
+
+void lki_flight_went_on(lki_flight *flight)
+{
+    lki_flight_failure none  = { 0 };
+    uint32_t           count = flight->header->entry_count;
+
+    for (uint64_t n = flight->written; n > 0 && n + count > flight->written; n--)
+        if (entry_of(flight, n)->kind == LKI_FLIGHT_OPERATION)
+            lki_flight_end(flight, n, LKI_FATE_ABANDONED);
+    flight->failed = false;
+    store_sealed(&flight->header->failure, &none, sizeof none, 0);
+}

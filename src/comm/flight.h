@@ -160,8 +160,10 @@ void lki_flight_end(lki_flight *flight, uint64_t number, lki_fate fate);
 
 void lki_flight_write_note(lki_flight *flight, uint64_t step, const char *phase);
 
-/* The first failure stays. */
+/* The first failure stays, until the rank goes on in a group that was made anew: then what is open
+ * is abandoned. */
 void lki_flight_failed(lki_flight *flight, lk_status status, const char *message);
+void lki_flight_went_on(lki_flight *flight);
 
 /* When the process was started, in the kernel's ticks, and the letter of its state; 0: no such. */
 uint64_t lki_process_started(int32_t pid, char *state);

@@ -145,12 +145,14 @@ typedef struct {
     char             address[LKI_ADDRESS_BYTES];
     char             host[LKI_HOST_BYTES];
     uint32_t         node; /* the number of that host */
+    uint32_t         seat; /* 1 + its place among those of this host that are in the group; or 0 */
 } lki_rank;
 
 typedef struct {
     uint64_t magic, bytes;
     uint32_t size, rank_bytes; /* of the job; of a record and a seat */
-    uint32_t first, seated;    /* the ranks that are on this host */
+    uint32_t first, seated;    /* the ranks that are on this host ... */
+    uint32_t members;          /* ... and how many of them have seats: see comm/rebuild.c */
 
     lki_job_facts job; /* in a job on several hosts; before any worker starts */
 
@@ -167,11 +169,16 @@ typedef struct {
 size_t lki_seat_bytes(uint32_t size);
 size_t lki_piece_bytes(uint32_t size);
 
-/* Bytes of the control memory: board, records, seats. */
-size_t lki_board_bytes(lki_roster roster);
-void   lki_board_init(lki_board *board, lki_roster roster); /* of zeroed memory */
+/* Bytes of the control memory: board, records, seats of `members` of this host's ranks. */
+size_t lki_board_bytes(lki_roster roster, uint32_t members);
+
+/* Of zeroed memory.  `out` is NULL, or tells which ranks of this host have no seat. */
+void   lki_board_init(lki_board *board, lki_roster roster, const bool *out);
 bool   lki_board_valid(const lki_board *board, size_t bytes);
 void  *lki_board_seats(lki_board *board);
+
+/* Of a rank of this host that has one. */
+lki_seat *lki_board_seat(lki_board *board, uint32_t rank);
 
 /* ---- What a rank keeps for itself -------------------------------------------------------- */
 
@@ -194,10 +201,10 @@ typedef struct {
 typedef struct {
     lki_group  *group;
     uint32_t    rank;       /* in the job: the record */
-    uint32_t    seated;     /* ranks of the job on this host */
+    uint32_t    seated;     /* ranks of the job on this host, in the group or not */
     int         socket;     /* to the launcher; -1 without one */
     bool        told;       /* the launcher knows that the group has failed */
-    int        *pidfds;     /* of the ranks of this host; NULL among threads */
+    int        *pidfds;     /* of the ranks of this host, -1 = none; NULL among threads */
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     struct lki_rooms *rooms; /* scratch for what comes from them */
     struct lki_engine *engine; /* MPI, where that has started the job; NULL */
@@ -426,27 +433,56 @@ lki_place lki_place_of(const lk_comm *comm, const void *data, size_t bytes);
 void     *lki_place_data(const lk_comm *comm, lki_place place);
 void      lki_arenas_close(lk_comm *comm);
 
-/* ---- Descriptors over a socket (control.c) ----------------------------------------------- */
+/* ---- Between a worker and its launcher (packet.c) ---------------------------------------- */
 
-/* What rank 0 of a group says about an arena; its descriptor rides along. */
+typedef enum {
+    LKI_PACKET_NONE,   /* nothing has come */
+    LKI_PACKET_NUDGE,  /* there is news in the control memory */
+    LKI_PACKET_ARENA,  /* with the descriptor of an arena */
+    LKI_PACKET_ASK,    /* this rank wants the group made anew (comm/rebuild.c) ... */
+    LKI_PACKET_ANSWER, /* ... and here it is, with a new control memory; or why not */
+} lki_packet_kind;
+
+/* What rank 0 of a group says about an arena. */
 typedef struct {
-    uint64_t magic, bytes;
+    uint64_t bytes;
     uint64_t group;                       /* the communicator's key */
     uint64_t members[LKI_RANKS_MAX / 64]; /* a bit for each rank that it is passed on to */
     uint32_t index;
     char     name[52];
 } lki_arena_message;
 
+typedef struct {
+    uint64_t epoch; /* that is over */
+    uint32_t timeout_ms;
+} lki_ask;
+
+typedef struct {
+    uint64_t  epoch; /* that begins; or that is over, with a failure */
+    lk_status status;
+    char      why[LKI_MESSAGE_BYTES];
+} lki_answer;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t version, kind; /* lki_packet_kind */
+    union {
+        lki_arena_message arena;
+        lki_ask           ask;
+        lki_answer        answer;
+    };
+} lki_packet;
+
+/* Never blocks.  A `fd` that is not -1 rides along. */
+LK_NODISCARD lk_status lki_packet_send(int socket, lki_packet *packet, int fd);
+
+/* Takes one packet.  *fd is -1 where none came along; *open is false when the other side has
+ * closed. */
+LK_NODISCARD lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open);
+
 /* Tells the launcher of a job on several hosts that there is news in the control memory.  Lost
  * where it does not read: then it is about to end this process anyway. */
 void lki_launcher_nudge(int socket);
-
-LK_NODISCARD lk_status lki_descriptor_send(int socket, const lki_arena_message *message, int fd);
-
-/* Takes one message.  *fd is -1 where it was a nudge or nothing; then *open is false when the
- * other side has closed. */
-LK_NODISCARD lk_status lki_descriptor_receive(int socket, lki_arena_message *message, int *fd,
-                                              bool *open);
 
 /* Opens a descriptor that another process of this user has open, by /proc; LK_EUNSUPPORTED where
  * that is not allowed. */

@@ -21,15 +21,16 @@ lk_status lki_peers_open(lk_comm *comm)
 {
     lki_self *self = comm->self;
 
-    LK_TRY(LKI_NEW(&self->pidfds, comm->size, "descriptors of the peers"));
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        self->pidfds[rank] = -1;
+    LK_TRY(LKI_NEW(&self->pidfds, self->seated, "descriptors of the peers"));
+    for (uint32_t i = 0; i < self->seated; i++)
+        self->pidfds[i] = -1;
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
             continue;
-        int32_t pid        = atomic_load(&lki_rank_of(comm, rank)->pid);
-        self->pidfds[rank] = (int)syscall(SYS_pidfd_open, pid, 0);
-        if (self->pidfds[rank] >= 0)
+        int32_t pid   = atomic_load(&lki_rank_of(comm, rank)->pid);
+        int    *pidfd = &self->pidfds[comm->world[rank] - comm->board->first];
+        *pidfd        = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (*pidfd >= 0)
             continue;
         if (errno == ESRCH && atomic_load(&lki_rank_of(comm, rank)->state) == LKI_RANK_LEFT)
             continue; /* it joined, had nothing to do, and went in order before we looked */

@@ -62,6 +62,9 @@ typedef struct {
     bool                     unheeded;     /* nobody had */
     double                   terminate_at; /* seconds; 0 = not planned */
     double                   kill_at;      /* the same */
+    double                   rebuild_left; /* seconds until who does not come is killed; 0 = */
+    double                   rebuild_seen; /* nobody asks; and when that was last looked at */
+    bool                     rebuild_killed; /* who does not come has been */
 } lki_job;
 
 /* lk_launch() for one host (launch.c), and for several that are emulated (hosts.c). */
@@ -107,6 +110,29 @@ void lki_job_listen(lki_job *job);
 /* Says how the workers of this host ended: the first failure by cause.  Returns its weight beside
  * those of other nodes. */
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result);
+
+/* "rank 1 (pid 9491) was killed by SIGKILL at step 12 in backward", of a worker that has ended. */
+void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes);
+
+/* Tells the caller what happened, where he wants to know. */
+void lki_job_note(const lki_job *job, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Whether the others may go on without a worker that has failed. */
+bool lki_job_survives(const lki_job *job);
+
+/* After every turn: gives those who ask for it the group without those who are lost, when it is
+ * time to (rebuild.c). */
+void lki_rebuild_turn(lki_job *job);
+
+/* Whether that needs another look soon. */
+static inline bool lki_rebuild_pending(const lki_job *job)
+{
+    return job->rebuild_left > 0;
+}
+
+/* Who is stopped while others wait for it is killed. */
+void lki_job_kill_stopped(lki_job *job);
 
 /* Whether a worker that has ended did what a request to stop had asked for. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker);

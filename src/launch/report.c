@@ -11,7 +11,8 @@
  *   left         with status 75 after a request to stop
  *   done         with status 0
  *
- * The best of the highest class is reported; among equals the first to end.
+ * The best of the highest class is reported; among equals the first to end.  Where the job went on
+ * after a failure, only those count who were in the last group.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -102,16 +103,23 @@ static void describe(const lki_job *job, uint32_t i, ending how, char *line, siz
         say(line, bytes, ": %s", view.message);
 }
 
-/* The worker whose end tells most about the job's. */
+void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes)
+{
+    line[0] = '\0';
+    describe(job, i, ending_of(job, i), line, bytes);
+}
+
+/* The worker whose end tells most about the job's.  Who is not in the last group does not. */
 static uint32_t most_telling(const lki_job *job, ending *how)
 {
-    uint32_t best = 0;
+    uint32_t best = job->count;
 
-    *how = ending_of(job, 0);
-    for (uint32_t i = 1; i < job->count; i++) {
-        ending   its     = ending_of(job, i);
-        bool     earlier = job->workers[i].order < job->workers[best].order;
-        if (its > *how || (its == *how && earlier)) {
+    for (uint32_t i = 0; i < job->count; i++) {
+        if (!lki_control_is_member(job->control, lki_rank_of_worker(job, i)))
+            continue;
+        ending its     = ending_of(job, i);
+        bool   earlier = best < job->count && job->workers[i].order < job->workers[best].order;
+        if (best == job->count || its > *how || (its == *how && earlier)) {
             best = i;
             *how = its;
         }
@@ -121,7 +129,7 @@ static uint32_t most_telling(const lki_job *job, ending *how)
 
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
 {
-    ending            how;
+    ending            how    = DONE;
     uint32_t          i      = most_telling(job, &how);
     const lki_worker *worker = &job->workers[i];
 

@@ -19,6 +19,9 @@
  *   SIGUSR1, SIGUSR2   are passed on to all.
  *   output, sockets    see output.h and comm/control.h.
  *   the other nodes    see nodes.h.
+ *
+ * Where a job goes on after a failure (on_failure), the first of these is for the others to see to:
+ * see rebuild.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +40,8 @@
 enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_ORDERS, AT_WORKERS, PER_WORKER = 4 };
 _Static_assert(AT_WORKERS + PER_WORKER == LKI_POLLED(1), "job.h says how many");
 enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
+
+static const double LOOK_SECONDS = 0.1; /* while a group is being made anew */
 
 static struct pollfd *place(const lki_job *job, uint32_t i, uint32_t of)
 {
@@ -149,7 +154,7 @@ static bool is_stopped(pid_t pid)
 
 /* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it.  One that
  * has given up already is not: sanitizers stop a process at its end, to look at its memory. */
-static void look_for_stopped(lki_job *job)
+void lki_job_kill_stopped(lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         lki_worker   *worker = &job->workers[i];
@@ -209,6 +214,16 @@ static bool tell_the_others(lki_job *job, uint32_t i)
     return job->stop_signal == 0 || joined;
 }
 
+static void note_loss(const lki_job *job, uint32_t i)
+{
+    char line[sizeof ((lk_launch_result *)NULL)->cause];
+
+    if (job->workers[i].by_us) /* why has been said */
+        return;
+    lki_job_describe(job, i, line, sizeof line);
+    lki_job_note(job, "%s", line);
+}
+
 static void worker_ended(lki_job *job, uint32_t i)
 {
     lki_worker   *worker = &job->workers[i];
@@ -227,8 +242,11 @@ static void worker_ended(lki_job *job, uint32_t i)
         return;
     lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     if (view.status == LK_ETIMEOUT)
-        look_for_stopped(job);
-    lki_job_fail(job);
+        lki_job_kill_stopped(job);
+    if (lki_job_survives(job))
+        note_loss(job, i);
+    else
+        lki_job_fail(job);
     if (job->rendezvous != NULL)
         lki_nodes_look(job);
 }
@@ -377,6 +395,8 @@ static int time_left(const lki_job *job)
 
     if (job->heed_at > 0 && (at <= 0 || job->heed_at < at))
         at = job->heed_at;
+    if (lki_rebuild_pending(job) && (at <= 0 || lki_seconds() + LOOK_SECONDS < at))
+        at = lki_seconds() + LOOK_SECONDS;
     if (at <= 0)
         return -1;
     double left = (at - lki_seconds()) * 1e3;
@@ -429,6 +449,7 @@ static lk_status turn(lki_job *job)
     for (uint32_t i = 0; i < job->count; i++)
         if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
             worker_ended(job, i);
+    lki_rebuild_turn(job);
     end_by_time(job);
     return LK_OK;
 }

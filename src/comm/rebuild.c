@@ -1,0 +1,154 @@
+/* rebuild.c -- a group that has failed goes on without those it has lost.
+ *
+ * What has failed stays so: every rank reads that word everywhere, without a lock.  So nothing of
+ * the old group is mended.  Whoever decides to go on asks the launcher, which outlives all ranks
+ * and knows for certain who has died; when everybody has asked, left or ended (or has not come in
+ * time, and was killed) there is a new control memory, that of the next epoch, with seats for
+ * those who asked.  One decides, so nobody can be of another opinion about who belongs to it.
+ *
+ *      rank                              launcher
+ *      ask {epoch k, time} ------------> counts who asks, waits for the rest
+ *      joins the new group <------------ answer {epoch k+1, control memory}
+ *      takes over socket and flight
+ *      record from the old one
+ *
+ * Joining ends, as it always does, with the death of somebody who should join as well: then the
+ * rank asks again, for epoch k+2.  The old group stays with its owner, for what is in its arenas.
+ *
+ * Ranks keep their numbers in the job for all messages (lk_comm.world); their numbers in the group
+ * follow from who is left.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/flight.h"
+#include "comm/rebuild.h"
+#include "comm/request.h"
+
+enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 5000 };
+
+/* ---- Asking ------------------------------------------------------------------------------ */
+
+/* One packet, if it comes within a moment: what is still on its way in the old group is not
+ * wanted any more. */
+static lk_status next_answer(int socket, lki_packet *packet, int *fd)
+{
+    struct pollfd ready = { .fd = socket, .events = POLLIN };
+    bool          open  = true;
+
+    *fd          = -1;
+    packet->kind = LKI_PACKET_NONE;
+    if (poll(&ready, 1, SLICE_MS) > 0)
+        LK_TRY(lki_packet_receive(socket, packet, fd, &open));
+    if (!open)
+        return lk_fail(LK_EPEER, "the launcher is gone");
+    if (*fd >= 0 && packet->kind != LKI_PACKET_ANSWER) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+    return LK_OK;
+}
+
+/* Time in which this process did not run does not count. */
+lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t timeout_ms)
+{
+    lki_packet packet = { .kind = LKI_PACKET_ASK };
+    int64_t    waited = 0, before = lki_now_ms();
+
+    packet.ask = (lki_ask){ .epoch = *epoch, .timeout_ms = timeout_ms };
+    LK_TRY(lki_packet_send(socket, &packet, -1));
+    for (;;) {
+        LK_TRY(next_answer(socket, &packet, control_fd));
+        if (packet.kind == LKI_PACKET_ANSWER) {
+            *epoch = packet.answer.epoch;
+            return packet.answer.status == LK_OK
+                       ? LK_OK : lk_fail(packet.answer.status, "%s", packet.answer.why);
+        }
+        int64_t now = lki_now_ms();
+        waited += now - before > LATE_MS ? 0 : now - before;
+        before = now;
+        if (waited > (int64_t)timeout_ms + LAUNCHER_MS)
+            return lk_fail(LK_ETIMEOUT, "the launcher has not said within %lld ms who goes on; is "
+                           "it stopped?", (long long)waited);
+    }
+}
+
+/* ---- Going over -------------------------------------------------------------------------- */
+
+/* From here on the old group is memory, and no more. */
+static void hand_over(lki_self *from, lki_self *to)
+{
+    while (from->requests != NULL)
+        lki_requests_orphan(from->requests->comm);
+    to->flight   = from->flight;
+    to->track    = from->track;
+    from->flight = NULL;
+    from->socket = -1;
+}
+
+static void note_epoch(lk_comm *comm)
+{
+    char          phase[LKI_PHASE_BYTES];
+    lki_rank_view view;
+
+    if (comm->self->flight == NULL)
+        return;
+    lki_board_view(comm->board, comm->self->rank, &view);
+    (void)snprintf(phase, sizeof phase, "epoch %llu, as rank %u of %u",
+                   (unsigned long long)comm->board->job.epoch, comm->rank, comm->size);
+    lki_flight_went_on(comm->self->flight);
+    lki_flight_write_note(comm->self->flight, view.step, phase);
+}
+
+/* Somebody may die on the way from one group to the next: that is a failure like any other. */
+static lk_status join_next(lk_comm **out, const lki_self *self, const lk_comm_options *options)
+{
+    uint64_t  epoch = self->group->board->job.epoch;
+    int64_t   end   = lki_now_ms() + options->timeout_ms;
+    lk_status st;
+
+    do {
+        int control_fd;
+        LK_TRY(lki_rebuild_ask(&control_fd, &epoch, self->socket, options->timeout_ms));
+        st = lki_comm_open_shm(out, control_fd, self->rank, self->socket, options);
+        (void)close(control_fd);
+    } while (st == LK_EPEER && lki_now_ms() < end);
+    return st;
+}
+
+/* ---- The call ---------------------------------------------------------------------------- */
+
+static lk_status check(const lk_comm *failed)
+{
+    if (failed->parent != NULL)
+        return lk_fail(LK_EINVAL, "a group made by split is not made anew: give lk_comm_rebuild() "
+                       "the communicator that lk_join() gave, and split the new one");
+    if (!lki_failed(failed))
+        return lk_fail(LK_EINVAL, "the group has not failed");
+    if (failed->span != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "a group over several hosts cannot be made anew: start the "
+                       "job again from its newest checkpoint");
+    if (failed->self->group->threads)
+        return lk_fail(LK_EUNSUPPORTED, "ranks that are threads cannot be made anew: what takes "
+                       "one of them takes all; use processes (lockstep run)");
+    if (failed->self->socket < 0)
+        return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
+                       "process, or this group has been made anew already");
+    return LK_OK;
+}
+
+lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options *options)
+{
+    lk_comm_options mine = { .timeout_ms = failed->opened_timeout_ms };
+
+    *out = NULL;
+    LK_TRY(check(failed));
+    if (options != NULL && options->timeout_ms != 0)
+        mine.timeout_ms = options->timeout_ms;
+    LK_TRY(join_next(out, failed->self, &mine));
+    hand_over(failed->self, (*out)->self);
+    note_epoch(*out);
+    return LK_OK;
+}

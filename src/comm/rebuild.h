@@ -1,0 +1,12 @@
+/* comm/rebuild.h -- asking the launcher for the next epoch of a group. */
+#ifndef LKI_COMM_REBUILD_H
+#define LKI_COMM_REBUILD_H
+
+#include "comm/group.h"
+
+/* Asks, through the launcher's socket, for the group after *epoch, and waits for what it says: the
+ * epoch that begins, and its control memory, whose descriptor is the caller's. */
+LK_NODISCARD lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket,
+                                       uint32_t timeout_ms);
+
+#endif

@@ -1,0 +1,262 @@
+/* rebuild_test.c -- a group that loses ranks and goes on, with real processes.
+ *
+ * Goal:   whoever dies, wherever, the others come to be one group again, in their old order, whose
+ *         collectives have the right bits; nothing is left behind; who does not come is out, and
+ *         named; a job that was not asked to go on ends as ever.
+ * Method: the workers are this very program: "worker MODE" runs a function of rebuild_test.h, which
+ *         ends with 0 only if all that it can see is right.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "launch/rebuild_test.h"
+
+static char self[4096], notes[4096];
+
+static void take_note(void *context, const char *text)
+{
+    size_t used = strlen(notes);
+    (void)context;
+    (void)snprintf(notes + used, sizeof notes - used, "%s\n", text);
+}
+
+static lk_launch_options going_on(uint32_t workers)
+{
+    return (lk_launch_options){ .workers    = workers,
+                                .timeout_ms = 20000,
+                                .on_failure = LK_ON_FAILURE_CONTINUE,
+                                .note       = take_note };
+}
+
+static lk_launch_result launch(lk_launch_options options, const char *mode, const char *place,
+                               uint32_t number)
+{
+    char  word[] = "worker", copies[3][32];
+    char *argv[] = { self, word, copies[0], copies[1], copies[2], NULL };
+
+    (void)snprintf(copies[0], sizeof copies[0], "%s", mode);
+    (void)snprintf(copies[1], sizeof copies[1], "%s", place);
+    (void)snprintf(copies[2], sizeof copies[2], "%u", number);
+    options.argv = argv;
+    notes[0]     = '\0';
+    lk_launch_result result;
+    (void)fflush(NULL);
+    assert_int_equal(lk_launch(&options, &result), LK_OK);
+    return result;
+}
+
+static void assert_good(lk_launch_result result, const char *what, const char *place, uint32_t n)
+{
+    if (result.failed || result.exit_code != 0)
+        fail_msg("%s %s %u: exit code %d: %s\nnotes:\n%s", what, place, n, result.exit_code,
+                 result.cause, notes);
+}
+
+static void assert_noted(const char *words)
+{
+    if (strstr(notes, words) == NULL)
+        fail_msg("no \"%s\" in the notes:\n%s", words, notes);
+}
+
+/* What a command says; returns its exit status. */
+static char said[16384];
+
+static int shell(const char *line)
+{
+    FILE  *pipe = popen(line, "r");
+    size_t got  = fread(said, 1, sizeof said - 1, pipe);
+    said[got]   = '\0';
+    int status  = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void assert_said(const char *words)
+{
+    if (strstr(said, words) == NULL)
+        fail_msg("no \"%s\" in:\n%s", words, said);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static const char *const places[] = { "collective", "started", "arena", "split", "asking",
+                                      "answered" };
+
+static void each_rank_dies_at_each_place(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
+        for (uint32_t victim = 0; victim < 4; victim++) {
+            assert_good(launch(going_on(4), "die", places[p], 1u << victim), "die", places[p],
+                        victim);
+            char words[32];
+            (void)snprintf(words, sizeof words, "rank %u (pid ", victim);
+            assert_noted(words);
+            assert_noted("was killed by SIGKILL at step 12 in backward");
+            assert_noted("the group goes on with 3 of 4 ranks");
+        }
+}
+
+static void several_die_at_once(void **state)
+{
+    static const uint32_t victims[] = { 3, 6, 9, 14, 11, 7 };
+
+    (void)state;
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
+        for (size_t i = p % 2; i < sizeof victims / sizeof victims[0]; i += 2)
+            assert_good(launch(going_on(4), "die", places[p], victims[i]), "die", places[p],
+                        victims[i]);
+    assert_noted("the group goes on with 1 of 4 ranks");
+}
+
+static void ranks_die_at_any_moment(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 20; seed++) {
+        assert_good(launch(going_on(6), "storm", "", seed), "storm", "", seed);
+        assert_noted("the group goes on with 1 of 6 ranks");
+    }
+}
+
+static void nothing_is_left_behind(void **state)
+{
+    (void)state;
+    uint32_t before = entries_of("/proc/self/fd"), maps = maps_of("/proc/self/maps");
+    assert_good(launch(going_on(3), "many", "", 0), "many", "", 0);
+    assert_int_equal(entries_of("/proc/self/fd"), before);
+    assert_int_equal(maps_of("/proc/self/maps"), maps);
+}
+
+static void who_does_not_come_is_out(void **state)
+{
+    lk_launch_options options = going_on(3);
+
+    (void)state;
+    options.timeout_ms = 500;
+    assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
+    assert_noted("is stopped (by SIGSTOP or a debugger)");
+    assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
+    assert_noted("has not come within 0.3 s to go on with the others, and is killed");
+    assert_null(strstr(notes, "SIGKILL"));
+}
+
+static void who_has_left_is_not_waited_for(void **state)
+{
+    (void)state;
+    assert_good(launch(going_on(3), "leave", "", 0), "leave", "", 0);
+    assert_string_equal(notes, "the group goes on with 2 of 3 ranks\n");
+}
+
+static void wrong_calls_are_refused(void **state)
+{
+    (void)state;
+    assert_good(launch(going_on(2), "misuse", "", 0), "misuse", "", 0);
+    assert_good(launch(going_on(3), "requests", "", 0), "requests", "", 0);
+}
+
+static void a_request_to_stop_is_carried_over(void **state)
+{
+    (void)state;
+    lk_launch_result result = launch(going_on(3), "stop", "", 0);
+    assert_false(result.failed);
+    assert_int_equal(result.exit_code, 75);
+}
+
+static void the_last_group_is_judged(void **state)
+{
+    (void)state;
+    lk_launch_result result = launch(going_on(4), "end", "", 0);
+    assert_true(result.failed);
+    assert_int_equal(result.rank, 2);
+    assert_int_equal(result.exit_code, 3);
+    assert_non_null(strstr(result.cause, "exited with status 3 at step 20 in saving"));
+    assert_noted("rank 0 (pid ");
+}
+
+static void other_jobs_end_as_ever(void **state)
+{
+    lk_launch_options stop = { .workers = 3, .timeout_ms = 20000, .note = take_note };
+
+    (void)state;
+    lk_launch_result result = launch(stop, "refused", "", 0);
+    assert_true(result.failed);
+    assert_int_equal(result.rank, 1);
+    assert_int_equal(result.exit_code, 128 + SIGKILL);
+    assert_string_equal(notes, "");
+
+    result = launch(going_on(3), "unjoined", "", 0);
+    assert_true(result.failed);
+    assert_int_equal(result.exit_code, 5);
+
+    char             *argv[] = { self, NULL };
+    lk_launch_options hosts  = going_on(4);
+    hosts.hosts              = 2;
+    hosts.argv               = argv;
+    assert_int_equal(lk_launch(&hosts, &result), LK_EUNSUPPORTED);
+}
+
+static void the_flight_record_goes_on(void **state)
+{
+    char              folder[] = "/tmp/lk-rebuild-XXXXXX", line[8192], path[64];
+    lk_launch_options options  = going_on(3);
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    options.flight = folder;
+    assert_good(launch(options, "die", "collective", 2), "die", "collective", 2);
+    (void)snprintf(line, sizeof line, "%s inspect --flight %s 2>&1", LK_TEST_COMMAND, folder);
+    (void)shell(line);
+    assert_said("12  epoch 1, as rank 1 of 2");
+    assert_null(strstr(said, "failed"));
+    assert_null(strstr(said, "; in "));
+    for (uint32_t r = 0; r < 3; r++) {
+        (void)snprintf(path, sizeof path, "%s/rank-%u.flight", folder, r);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static void the_command_says_who_is_lost(void **state)
+{
+    char line[8192];
+
+    (void)state;
+    (void)snprintf(line, sizeof line, "%s run -n 4 --on-failure continue %s worker die split 2 "
+                   "2>&1", LK_TEST_COMMAND, self);
+    assert_int_equal(shell(line), 0);
+    assert_said("lockstep run: note: rank 1 (pid ");
+    assert_said("lockstep run: note: the group goes on with 3 of 4 ranks\n");
+    (void)snprintf(line, sizeof line, "%s run -n 4 --hosts 2 --on-failure continue true 2>&1",
+                   LK_TEST_COMMAND);
+    assert_int_equal(shell(line), 2);
+    assert_said("--on-failure continue is for one host, not for --hosts");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 3 && strcmp(argv[1], "worker") == 0)
+        return work(argc, argv);
+    ssize_t length              = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rank_dies_at_each_place),
+        cmocka_unit_test(several_die_at_once),
+        cmocka_unit_test(ranks_die_at_any_moment),
+        cmocka_unit_test(nothing_is_left_behind),
+        cmocka_unit_test(who_does_not_come_is_out),
+        cmocka_unit_test(who_has_left_is_not_waited_for),
+        cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(a_request_to_stop_is_carried_over),
+        cmocka_unit_test(the_last_group_is_judged),
+        cmocka_unit_test(other_jobs_end_as_ever),
+        cmocka_unit_test(the_flight_record_goes_on),
+        cmocka_unit_test(the_command_says_who_is_lost),
+    };
+    return cmocka_run_group_tests_name("launch.rebuild", tests, NULL, NULL);
+}

@@ -1,0 +1,498 @@
+/* rebuild_test.h -- what the workers of rebuild_test.c do, by the name of a mode. */
+#ifndef LKI_LAUNCH_REBUILD_TEST_H
+#define LKI_LAUNCH_REBUILD_TEST_H
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "comm/rebuild.h"
+#include "comm/world.h"
+#include "lockstep/launch.h"
+
+/* Ends the worker where something is not as it must be; CHECK of world.h returns false instead. */
+#define MUST(condition)                                                                          \
+    do {                                                                                         \
+        if (!(condition)) {                                                                      \
+            fprintf(stderr, "%s:%d: %s is false; last error: %s\n", __FILE__, __LINE__,          \
+                    #condition, lk_error_last()->message);                                       \
+            _exit(99);                                                                           \
+        }                                                                                        \
+    } while (0)
+
+static void sleep_us(long us)
+{
+    struct timespec time = { .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 };
+    (void)nanosleep(&time, NULL);
+}
+
+static lk_comm *join(void)
+{
+    lk_comm *comm;
+    MUST(lk_join(&comm) == LK_OK);
+    return comm;
+}
+
+/* ---- The new group is as good as any ------------------------------------------------------ */
+
+/* The sum over ranks [first, first + count) of the group along the canonical tree. */
+static float tree_sum(const lk_comm *comm, uint32_t first, uint32_t count, size_t i)
+{
+    uint32_t half = 1;
+    if (count == 1)
+        return world_value(lk_comm_world_rank(comm, first), i, 7);
+    while (half * 2 < count)
+        half *= 2;
+    float left = tree_sum(comm, first, half, i);
+    return left + tree_sum(comm, first + half, count - half, i);
+}
+
+static void check_sum(lk_comm *comm, float *data, size_t count)
+{
+    uint32_t me = lk_comm_world_rank(comm, lk_comm_rank(comm)), n = lk_comm_size(comm);
+
+    for (size_t i = 0; i < count; i++)
+        data[i] = world_value(me, i, 7);
+    MUST(lk_all_reduce(comm, data, data, count, LK_F32, LK_SUM) == LK_OK);
+    for (size_t i = 0; i < count; i++) {
+        float want = tree_sum(comm, 0, n, i);
+        MUST(memcmp(&data[i], &want, sizeof want) == 0);
+    }
+}
+
+/* Whoever is in it is in the old order, and every way of moving data gives the right bits. */
+static void check_group(lk_comm *comm, uint32_t members)
+{
+    static float data[40000];
+    lk_arena    *arena;
+    lk_comm     *part;
+    uint32_t     n = 0, rank = lk_comm_rank(comm);
+
+    MUST(lk_comm_size(comm) == (uint32_t)__builtin_popcount(members));
+    for (uint32_t r = 0; r < 32; r++)
+        if ((members >> r & 1) != 0)
+            MUST(lk_comm_world_rank(comm, n++) == r);
+    check_sum(comm, data, 10);
+    check_sum(comm, data, 40000);
+    MUST(lk_comm_arena(&arena, comm, "sums", 4096 * sizeof *data * n) == LK_OK);
+    check_sum(comm, (float *)lk_arena_data(arena) + 4096 * rank, 4096);
+    MUST(lk_comm_split(&part, comm, rank % 2, 0) == LK_OK);
+    check_sum(part, data, 1000);
+    lk_comm_free(part);
+    MUST(lk_barrier(comm) == LK_OK);
+}
+
+/* Until it holds the new group; the old one is freed. */
+static lk_comm *go_on(lk_comm *comm, uint32_t timeout_ms)
+{
+    lk_comm_options options = { .timeout_ms = timeout_ms };
+    lk_comm        *next;
+
+    MUST(lk_comm_rebuild(&next, comm, &options) == LK_OK);
+    lk_comm_free(comm);
+    return next;
+}
+
+/* ---- Dying at a place --------------------------------------------------------------------- */
+
+/* All ranks come here; the victims do not come back. */
+static void fail_at(lk_comm *comm, const char *place, bool victim)
+{
+    static float data[100000];
+    lk_request  *request;
+    lk_arena    *arena;
+    lk_comm     *part;
+    bool         done;
+
+    if (strcmp(place, "started") == 0) {
+        MUST(lk_all_reduce_start(&request, comm, data, data, 100000, LK_F32, LK_SUM) == LK_OK
+             || lk_error_last()->status == LK_EPEER);
+        MUST(!victim || request == NULL || lk_request_test(request, &done) == LK_OK
+             || lk_error_last()->status == LK_EPEER);
+    }
+    if (victim)
+        (void)raise(SIGKILL);
+    if (strcmp(place, "started") == 0) {
+        MUST(request == NULL || lk_request_wait(request) == LK_OK
+             || lk_error_last()->status == LK_EPEER);
+        lk_request_free(request);
+        MUST(lk_barrier(comm) == LK_EPEER);
+    } else if (strcmp(place, "collective") == 0) {
+        MUST(lk_all_reduce(comm, data, data, 100000, LK_F32, LK_SUM) == LK_EPEER);
+    } else if (strcmp(place, "arena") == 0) {
+        MUST(lk_comm_arena(&arena, comm, "never", 100000) == LK_EPEER);
+    } else if (strcmp(place, "split") == 0) {
+        MUST(lk_comm_split(&part, comm, 0, 0) == LK_EPEER);
+    }
+}
+
+static void await_death(lk_comm *comm, uint32_t victims)
+{
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        while ((victims >> rank & 1) != 0
+               && atomic_load(&lki_rank_of(comm, rank)->state) != LKI_RANK_DEAD)
+            sleep_us(200);
+}
+
+/* Having asked for the new group, the others not yet. */
+static void die_asking(lk_comm *comm, uint32_t victims, bool victim)
+{
+    lki_packet ask = { .kind = LKI_PACKET_ASK, .ask = { .epoch = 0, .timeout_ms = 20000 } };
+
+    lk_comm_abort(comm);
+    if (victim) {
+        MUST(lki_packet_send(comm->self->socket, &ask, -1) == LK_OK);
+        (void)raise(SIGKILL);
+    }
+    await_death(comm, victims);
+}
+
+/* With the new group in their hands, which the others then cannot join. */
+static void die_answered(lk_comm *comm, bool victim)
+{
+    uint64_t epoch = 0;
+    int      fd;
+
+    lk_comm_abort(comm);
+    if (!victim)
+        return;
+    MUST(lki_rebuild_ask(&fd, &epoch, comm->self->socket, 20000) == LK_OK && epoch == 1);
+    (void)raise(SIGKILL);
+}
+
+static int work_die(const char *place, uint32_t victims)
+{
+    lk_comm *comm   = join();
+    uint32_t all    = (UINT32_C(1) << lk_comm_size(comm)) - 1;
+    bool     victim = (victims >> lk_comm_rank(comm) & 1) != 0;
+
+    lk_comm_note(comm, 12, "backward");
+    MUST(lk_barrier(comm) == LK_OK);
+    if (strcmp(place, "asking") == 0)
+        die_asking(comm, victims, victim);
+    else if (strcmp(place, "answered") == 0)
+        die_answered(comm, victim);
+    else
+        fail_at(comm, place, victim);
+    comm = go_on(comm, 20000);
+    MUST((comm->board->job.epoch == 2) == (strcmp(place, "answered") == 0));
+    check_group(comm, all & ~victims);
+    lk_comm_free(comm);
+    return 0;
+}
+
+/* ---- A storm ------------------------------------------------------------------------------ */
+
+static void *die_soon(void *after_us)
+{
+    sleep_us(*(long *)after_us);
+    (void)raise(SIGKILL);
+    return NULL;
+}
+
+static lk_status work_a_while(lk_comm *comm)
+{
+    static float data[3000];
+    lk_request  *requests[8];
+    lk_arena    *arena;
+    lk_comm     *part;
+
+    for (;;) {
+        LK_TRY(lk_all_reduce(comm, data, data, 3000, LK_F32, LK_SUM));
+        LK_TRY(lk_comm_split(&part, comm, lk_comm_rank(comm) % 2, 0));
+        lk_status st = lk_comm_arena(&arena, part, "some", 5000);
+        for (int i = 0; i < 8 && st == LK_OK; i++)
+            st = lk_all_reduce_start(&requests[i], comm, data, data, 10, LK_F32, LK_SUM);
+        lk_comm_free(part);
+        LK_TRY(st); /* those that were started are left alone */
+        for (int i = 0; i < 8; i++) {
+            lk_status waited = lk_request_wait(requests[i]);
+            lk_request_free(requests[i]);
+            st = st == LK_OK ? waited : st;
+        }
+        LK_TRY(st);
+    }
+}
+
+/* In every epoch one dies at a random moment, somewhere on the way; until one is left. */
+static int work_storm(uint32_t seed)
+{
+    lk_comm *comm = join();
+    uint32_t job  = lk_comm_world_rank(comm, lk_comm_rank(comm));
+
+    MUST(lk_barrier(comm) == LK_OK);
+    while (lk_comm_size(comm) > 1) {
+        uint64_t words[2] = { seed, comm->board->job.epoch };
+        uint64_t random   = lki_xxh3(words, sizeof words);
+        uint32_t victim   = (uint32_t)(random >> 32) % lk_comm_size(comm);
+        long     after    = (long)(random % 3000);
+        if (lk_comm_world_rank(comm, victim) == job) {
+            pthread_t thread;
+            MUST(pthread_create(&thread, NULL, die_soon, &after) == 0);
+        }
+        MUST(work_a_while(comm) == LK_EPEER);
+        comm = go_on(comm, 20000);
+    }
+    check_group(comm, UINT32_C(1) << job);
+    lk_comm_free(comm);
+    return 0;
+}
+
+/* ---- What is left behind ------------------------------------------------------------------ */
+
+static uint32_t entries_of(const char *path)
+{
+    uint32_t count  = 0;
+    DIR     *folder = opendir(path);
+
+    MUST(folder != NULL);
+    while (readdir(folder) != NULL)
+        count++;
+    (void)closedir(folder);
+    return count;
+}
+
+static uint32_t maps_of(const char *path)
+{
+    char     line[512];
+    uint32_t count = 0;
+    FILE    *file  = fopen(path, "re");
+
+    MUST(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, "lockstep") != NULL;
+    (void)fclose(file);
+    return count;
+}
+
+typedef struct {
+    uint32_t mine, maps, launchers, launcher_maps;
+} holdings;
+
+static holdings count_holdings(void)
+{
+    char fds[64], maps[64];
+
+    (void)snprintf(fds, sizeof fds, "/proc/%d/fd", (int)getppid());
+    (void)snprintf(maps, sizeof maps, "/proc/%d/maps", (int)getppid());
+    return (holdings){ entries_of("/proc/self/fd"), maps_of("/proc/self/maps"), entries_of(fds),
+                       maps_of(maps) };
+}
+
+static int work_many(void)
+{
+    lk_comm *comm = join();
+    uint32_t all  = (UINT32_C(1) << lk_comm_size(comm)) - 1;
+    holdings before = { 0 }, after;
+
+    for (int i = 0; i < 50; i++) {
+        check_group(comm, all);
+        before = i == 1 ? count_holdings() : before; /* by then the launcher has started us all */
+        MUST(lk_barrier(comm) == LK_OK);
+        lk_comm_abort(comm);
+        comm = go_on(comm, 20000);
+    }
+    check_group(comm, all);
+    after = count_holdings();
+    MUST(lk_barrier(comm) == LK_OK);
+    if (memcmp(&before, &after, sizeof before) != 0)
+        fprintf(stderr, "descriptors %u, now %u; maps %u, %u; the launcher's %u, %u; %u, %u\n",
+                before.mine, after.mine, before.maps, after.maps, before.launchers,
+                after.launchers, before.launcher_maps, after.launcher_maps);
+    MUST(memcmp(&before, &after, sizeof before) == 0);
+    MUST(comm->board->job.epoch == 50);
+    lk_comm_free(comm);
+    return 0;
+}
+
+/* ---- The rest ----------------------------------------------------------------------------- */
+
+/* The victim does not run when the others wait for it, or runs and does not come. */
+static int work_absent(bool stopped)
+{
+    lk_comm *comm = join();
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 1 && stopped)
+        (void)raise(SIGSTOP);
+    if (lk_comm_rank(comm) == 1)
+        sleep_us(20000000);
+    if (stopped)
+        MUST(lk_barrier(comm) == LK_ETIMEOUT);
+    else
+        lk_comm_abort(comm);
+    comm = go_on(comm, 300);
+    check_group(comm, 5);
+    lk_comm_free(comm);
+    return 0;
+}
+
+/* One leaves in order and lives on: nobody waits for it, and it is not disturbed. */
+static int work_leave(void)
+{
+    lk_comm *comm = join();
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 2) {
+        lk_comm_free(comm);
+        sleep_us(500000);
+        return 0;
+    }
+    MUST(lk_barrier(comm) == LK_EPEER);
+    comm = go_on(comm, 300);
+    check_group(comm, 3);
+    lk_comm_free(comm);
+    return 0;
+}
+
+static int work_misuse(void)
+{
+    lk_comm *comm = join(), *part, *next, *none, *threads[2];
+    uint64_t epoch = 0;
+    int      fd;
+
+    MUST(lk_comm_split(&part, comm, 0, 0) == LK_OK);
+    MUST(lk_comm_rebuild(&next, comm, NULL) == LK_EINVAL && next == NULL);
+    MUST(lk_barrier(part) == LK_OK);
+    lk_comm_abort(part);
+    MUST(lk_comm_rebuild(&next, part, NULL) == LK_EINVAL);
+    MUST(strstr(lk_error_last()->message, "split") != NULL);
+    MUST(lk_comm_rebuild(&next, comm, NULL) == LK_OK);
+    MUST(lk_barrier(part) == LK_EPEER); /* made from what is gone */
+    MUST(lk_comm_rebuild(&none, comm, NULL) == LK_EUNSUPPORTED);
+    MUST(lki_rebuild_ask(&fd, &epoch, next->self->socket, 1000) == LK_EINVAL);
+    MUST(strstr(lk_error_last()->message, "after epoch 0, which is over") != NULL);
+    check_group(next, 3);
+    MUST(lk_comm_open_threads(threads, 2, NULL) == LK_OK);
+    lk_comm_abort(threads[0]);
+    MUST(lk_comm_rebuild(&none, threads[1], NULL) == LK_EUNSUPPORTED);
+    lk_comm_free(threads[0]);
+    lk_comm_free(threads[1]);
+    lk_comm_free(part);
+    lk_comm_free(comm);
+    lk_comm_free(next);
+    return 0;
+}
+
+/* 64 requests are open when the group fails; they outlive it. */
+static int work_requests(void)
+{
+    static float data[64][5000];
+    lk_comm     *comm = join();
+    lk_request  *requests[64];
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 1)
+        (void)raise(SIGKILL);
+    for (int i = 0; i < 64; i++)
+        (void)(lk_all_reduce_start(&requests[i], comm, data[i], data[i], 5000, LK_F32, LK_SUM)
+               == LK_OK); /* NULL where the group has failed already */
+    while (!lki_failed(comm))
+        sleep_us(200);
+    comm = go_on(comm, 20000);
+    for (int i = 0; i < 64; i++) {
+        MUST(requests[i] == NULL || lk_request_wait(requests[i]) == LK_EINVAL);
+        lk_request_free(requests[i]);
+    }
+    check_group(comm, 5);
+    lk_comm_free(comm);
+    return 0;
+}
+
+/* One request to stop before the group is made anew, which those of the new one see. */
+static int work_stop(void)
+{
+    lk_comm *comm = join();
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 0)
+        (void)kill(getppid(), SIGTERM);
+    while (!lk_stop_requested(comm))
+        sleep_us(200);
+    if (lk_comm_rank(comm) == 1)
+        (void)raise(SIGKILL);
+    MUST(lk_barrier(comm) == LK_EPEER);
+    comm = go_on(comm, 20000);
+    MUST(lk_stop_requested(comm));
+    check_group(comm, 5);
+    lk_comm_free(comm);
+    return 75;
+}
+
+/* After a loss that the others survive, one fails by itself and they end. */
+static int work_end(void)
+{
+    lk_comm *comm = join();
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 0)
+        (void)raise(SIGKILL);
+    MUST(lk_barrier(comm) == LK_EPEER);
+    comm = go_on(comm, 20000);
+    lk_comm_note(comm, 20, "saving");
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 1)
+        _exit(3);
+    MUST(lk_barrier(comm) == LK_EPEER);
+    lk_comm_abort(comm);
+    lk_comm_free(comm);
+    return 1;
+}
+
+/* Where the launcher is not asked to keep going. */
+static int work_refused(void)
+{
+    lk_comm *comm = join(), *next;
+
+    MUST(lk_barrier(comm) == LK_OK);
+    if (lk_comm_rank(comm) == 1)
+        (void)raise(SIGKILL);
+    MUST(lk_barrier(comm) == LK_EPEER);
+    MUST(lk_comm_rebuild(&next, comm, NULL) == LK_EUNSUPPORTED && next == NULL);
+    MUST(strstr(lk_error_last()->message, "--on-failure continue") != NULL);
+    MUST(lk_barrier(comm) == LK_EPEER);
+    lk_comm_abort(comm);
+    lk_comm_free(comm);
+    return 1;
+}
+
+/* One never joins. */
+static int work_unjoined(void)
+{
+    lk_comm *comm;
+
+    if (strcmp(getenv("RANK"), "1") == 0)
+        return 5;
+    return lk_join(&comm) == LK_OK ? 98 : 1;
+}
+
+static int work(int argc, char **argv)
+{
+    const char *mode   = argv[2], *word = argc > 3 ? argv[3] : "";
+    uint32_t    number = argc > 4 ? (uint32_t)atoi(argv[4]) : 0;
+
+    static const struct {
+        const char *mode;
+        int (*run)(void);
+    } table[] = {
+        { "many", work_many },         { "leave", work_leave },     { "misuse", work_misuse },
+        { "requests", work_requests }, { "stop", work_stop },       { "end", work_end },
+        { "refused", work_refused },   { "unjoined", work_unjoined },
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(table[i].mode, mode) == 0)
+            return table[i].run();
+    if (strcmp(mode, "die") == 0)
+        return work_die(word, number);
+    if (strcmp(mode, "storm") == 0)
+        return work_storm(number);
+    return strcmp(mode, "absent") == 0 ? work_absent(strcmp(word, "stopped") == 0) : 97;
+}
+
+#endif
