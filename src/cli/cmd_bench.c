@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "cli/bench.h"
+#include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/nodes.h"
 #include "cli/values.h"
@@ -484,7 +485,11 @@ static int bench_main(int argc, char **argv)
 {
     bench_options options = { .workers = 2, .dtype = "fp32", .nodes = LKI_NODES_INIT };
     lki_message   unused;
-    int           done = lki_options_parse(&lki_command_bench, argc, argv, &options);
+    if (argc > 1 && strcmp(argv[1], "step") == 0)
+        return lki_bench_step(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "scaling") == 0)
+        return lki_bench_scaling(argc, argv);
+    int done = lki_options_parse(&lki_command_bench, argc, argv, &options);
     if (done >= 0)
         return done;
     const bench_kind *kind = bench_kind_find(options.op_name);
@@ -512,10 +517,12 @@ static int bench_main(int argc, char **argv)
 
 const lki_command lki_command_bench = {
     .name    = "bench",
-    .summary = "time collectives, on one host or several",
+    .summary = "time training steps, or collectives on one host or several",
     .usage   = "OP [--workers N] [--hosts H] [--bytes FROM:TO] [options]",
     .about =
-        "Times a collective among N workers and verifies its result.  OP is one of\n"
+        "`bench step MODEL` times training steps, and `bench scaling MODEL` how they become faster\n"
+        "with more workers; their --help has the options.  Every other OP\n"
+        "times a collective among N workers and verifies its result.  OP is one of\n"
         "\n"
         "  all_reduce       everybody gets the sum       all_reduce_many  of 16 tensors at once\n"
         "  reduce           rank 0 gets the sum\n"

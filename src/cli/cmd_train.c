@@ -14,23 +14,12 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/nodes.h"
+#include "cli/train.h"
 #include "cli/values.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
-#include "lockstep/train.h"
 
 enum { MODE_PROCESSES = 0, MODE_THREADS };
-
-typedef struct {
-    lk_train_config config;
-    char           *config_text; /* of --config */
-    const char     *precision, *kernels;
-    const char     *flight;
-    int             worker_mode;
-    lki_nodes       nodes;
-    lk_train_result result; /* rank 0's */
-} train_options;
 
 #define AT(field) offsetof(train_options, field)
 #define HERE_LATER "is not part of this version"
@@ -118,7 +107,7 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       checkpoint = { "checkpoint", { NULL } };
 
 /* Written out where a row needs more than the short forms carry. */
-static const lki_option table[] = {
+const lki_option lki_train_table[] = {
     LKI_POSITIONAL("MODEL", AT(config.model), true, "gpt, resnet or mlp"),
     { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(config_text),
       .help = "read options from a TOML file, a key each; the command line wins over it" },
@@ -338,11 +327,16 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
-/* What rank 0 says when it is over: the hash, or where an interrupted run stands. */
+static void print_weights(const train_options *options)
+{
+    printf("weights %s\n", options->result.weights);
+}
+
+/* What rank 0 says when it is over: what was asked for, or where an interrupted run stands. */
 static void print_end(const train_options *options, lk_status status)
 {
     if (status == LK_OK)
-        printf("weights %s\n", options->result.weights);
+        options->print(options);
     else if (status == LK_ESTOPPED)
         fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
 }
@@ -423,31 +417,40 @@ static int start(train_options *options, char **argv)
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
     lk_status status                = lk_train_check(&options->config);
     if (status == LK_EINVAL)
-        return lki_usage_error(&lki_command_train, "%s", lk_error_last()->message);
+        return lki_usage_error(options->command, "%s", lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
     lk_launch_options how   = { .workers    = options->config.workers,
                                 .timeout_ms = options->config.timeout_ms,
                                 .flight     = options->flight };
-    int               refused = lki_nodes_apply(&options->nodes, &lki_command_train, &how);
+    int               refused = lki_nodes_apply(&options->nodes, options->command, &how);
     if (refused >= 0)
         return refused;
     if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == MODE_THREADS)
-        return lki_usage_error(&lki_command_train, "%s needs --worker-mode processes",
+        return lki_usage_error(options->command, "%s needs --worker-mode processes",
                                how.nodes > 1 ? "--nnodes" : "--hosts");
     int exit = options->worker_mode == MODE_THREADS ? run_threads(options)
                                                     : lki_start_workers(argv, how);
     return merge_trace(options, exit);
 }
 
-static int train_main(int argc, char **argv)
+int lki_train_start(train_options *options, char **argv)
 {
     /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
     (void)signal(SIGXFSZ, SIG_IGN);
-    train_options options = { .config = { .resume_step = -1 }, .nodes = LKI_NODES_INIT };
+    int result = lk_launched() ? run_worker(options) : start(options, argv);
+    free(options->config_text);
+    return result;
+}
+
+static int train_main(int argc, char **argv)
+{
+    train_options options = LKI_TRAIN_OPTIONS_INIT;
     int           result  = lki_options_parse(&lki_command_train, argc, argv, &options);
+    options.command       = &lki_command_train;
+    options.print         = print_weights;
     if (result < 0)
-        result = lk_launched() ? run_worker(&options) : start(&options, argv);
+        return lki_train_start(&options, argv);
     free(options.config_text);
     return result;
 }
@@ -469,6 +472,6 @@ const lki_command lki_command_train = {
         "  lockstep train resnet --data idx:images.gz,labels.gz --validation 0.2 \\\n"
         "      --global-batch 128 --epochs 5 --momentum 0.9 --lr 0.1 --schedule cosine\n"
         "  lockstep train mlp --config mlp.toml --seed 7",
-    .options = table,
+    .options = lki_train_table,
     .main    = train_main,
 };

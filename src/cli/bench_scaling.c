@@ -1,0 +1,229 @@
+/* bench_scaling.c -- `lockstep bench scaling`: how steps become faster with more workers.
+ *
+ * The same global batch on 1, 2, ... N workers, so the same result and the same work: each count
+ * is a run of `bench step` of its own, and in every round each count has its turn, upwards and
+ * downwards alternately.  Efficiency is the ratio of speeds over the ratio of workers, of runs of
+ * the same round: what else the machine does in the meantime falls on all of them.
+ */
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/bench_step.h"
+#include "cli/commands.h"
+
+enum { ROUNDS_DEFAULT = 3, ROUNDS_MAX = 99, COUNTS_MAX = 16, LINE_BYTES = 1 << 13 };
+
+extern char **environ;
+
+typedef struct {
+    uint32_t counts[COUNTS_MAX], count_count, rounds;
+    double   rates[COUNTS_MAX][ROUNDS_MAX];
+    bool     json;
+    char   **words; /* of a run; the last but one is the number of workers */
+    char     workers[16];
+} scaling;
+
+/* ---- Options: ours are taken out, all others are those of `bench step` ------------------- */
+
+typedef struct {
+    uint32_t workers, rounds;
+    bool     json;
+} scaling_options;
+
+static const lki_option own[] = {
+    LKI_U32("workers", "N", offsetof(scaling_options, workers), 2, 4096, "2", "the most workers"),
+    LKI_U32("rounds", "N", offsetof(scaling_options, rounds), 1, ROUNDS_MAX, "3",
+            "turns of each number of workers"),
+    LKI_FLAG("json", offsetof(scaling_options, json), "one JSON object a number of workers"),
+    LKI_OPTIONS_END,
+};
+
+static const lki_command scaling_command = {
+    .name    = "bench scaling",
+    .summary = "time training steps with more and more workers",
+    .usage   = "MODEL [--workers N] [--rounds N] [--json] [options of bench step]",
+    .about = "Runs `bench step` with 1, 2, 4 ... and N workers, each in every round, and says how\n"
+             "much faster more workers are.  All compute the same batch, and so the same result:\n"
+             "--virtual-workers must be at least N.  The efficiency is the speed over that of one\n"
+             "worker, over the number of workers: median and range over the rounds.\n"
+             "`lockstep bench step --help` has the other options.",
+    .examples = "  lockstep bench scaling gpt --workers 4 --global-batch 32 --micro-batch 4",
+    .options  = own,
+};
+
+/* Whether the word at *i is option `name` of ours, which takes a value if `valued`. */
+static bool is_own(char **argv, int argc, int *i, const char *name, bool valued)
+{
+    size_t length = strlen(name);
+    if (strncmp(argv[*i], "--", 2) != 0 || strncmp(argv[*i] + 2, name, length) != 0)
+        return false;
+    char end = argv[*i][2 + length];
+    if (end == '\0' && valued && *i + 1 < argc)
+        ++*i;
+    return end == '\0' || (end == '=' && valued);
+}
+
+/* Splits argv into our words, and those of a run; both have room for all. */
+static void split(int argc, char **argv, char **mine, int *mine_count, char **run, int *run_count)
+{
+    for (int i = 2; i < argc; i++) {
+        int  from = i;
+        bool ours = is_own(argv, argc, &i, "workers", true) ||
+                    is_own(argv, argc, &i, "rounds", true) ||
+                    is_own(argv, argc, &i, "json", false) ||
+                    is_own(argv, argc, &i, "help", false) || strcmp(argv[i], "-h") == 0;
+        for (; from <= i; from++)
+            if (ours)
+                mine[(*mine_count)++] = argv[from];
+            else
+                run[(*run_count)++] = argv[from];
+    }
+}
+
+static void choose_counts(scaling *s, uint32_t most)
+{
+    for (uint32_t n = 1; n < most && s->count_count + 1 < COUNTS_MAX; n *= 2)
+        s->counts[s->count_count++] = n;
+    s->counts[s->count_count++] = most;
+}
+
+/* ---- A run ------------------------------------------------------------------------------- */
+
+/* Starts the run with its output in a pipe, of which *from is our end.  0, or an errno. */
+static int start_run(const scaling *s, pid_t *pid, int *from)
+{
+    posix_spawn_file_actions_t actions;
+    int                        ends[2];
+    if (pipe(ends) != 0)
+        return errno;
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    (void)posix_spawn_file_actions_addclose(&actions, ends[0]);
+    (void)posix_spawn_file_actions_addclose(&actions, ends[1]);
+    int error = posix_spawn(pid, "/proc/self/exe", &actions, NULL, s->words, environ);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(ends[1]);
+    *from = ends[0];
+    if (error != 0)
+        (void)close(ends[0]);
+    return error;
+}
+
+static size_t read_all(int from, char *line)
+{
+    size_t  used = 0;
+    ssize_t got;
+    while ((got = read(from, line + used, LINE_BYTES - 1 - used)) > 0 ||
+           (got < 0 && errno == EINTR))
+        used += got > 0 ? (size_t)got : 0;
+    line[used] = '\0';
+    return used;
+}
+
+/* Samples a second; the exit status is not 0 if there is nothing to say. */
+static int run(scaling *s, uint32_t workers, double *rate)
+{
+    static const char key[] = "\"samples_per_s\": ";
+    char              line[LINE_BYTES];
+    pid_t             pid;
+    int               from = -1, status;
+
+    (void)snprintf(s->workers, sizeof s->workers, "%u", workers);
+    int error = start_run(s, &pid, &from);
+    if (error != 0) {
+        fprintf(stderr, "lockstep bench scaling: cannot start a run: %s\n", strerror(error));
+        return LKI_EXIT_FAILURE;
+    }
+    (void)read_all(from, line);
+    (void)close(from);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    const char *at = strstr(line, key);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (at == NULL || sscanf(at + sizeof key - 1, "%lf", rate) != 1 || !(*rate > 0))
+        return LKI_EXIT_FAILURE;
+    return 0;
+}
+
+/* ---- What is said ------------------------------------------------------------------------ */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_count(const scaling *s, uint32_t c)
+{
+    double rates[ROUNDS_MAX], ratios[ROUNDS_MAX];
+    for (uint32_t i = 0; i < s->rounds; i++) {
+        rates[i]  = s->rates[c][i];
+        ratios[i] = s->rates[c][i] / s->rates[0][i] / s->counts[c];
+    }
+    qsort(rates, s->rounds, sizeof *rates, by_value);
+    qsort(ratios, s->rounds, sizeof *ratios, by_value);
+    double rate = rates[s->rounds / 2], ratio = ratios[s->rounds / 2];
+    double least = ratios[0], most = ratios[s->rounds - 1];
+    if (s->json)
+        printf("{\"workers\": %u, \"rounds\": %u, \"samples_per_s\": %.3f, \"efficiency\": %.4f, "
+               "\"efficiency_min\": %.4f, \"efficiency_max\": %.4f}\n",
+               s->counts[c], s->rounds, rate, ratio, least, most);
+    else
+        printf("%7u %14.1f %11.2f  (%.2f to %.2f)\n", s->counts[c], rate, ratio, least, most);
+}
+
+static int measure(scaling *s)
+{
+    for (uint32_t round = 0; round < s->rounds; round++)
+        for (uint32_t i = 0; i < s->count_count; i++) {
+            uint32_t c      = round % 2 == 0 ? i : s->count_count - 1 - i;
+            int      result = run(s, s->counts[c], &s->rates[c][round]);
+            if (result != 0)
+                return result;
+        }
+    if (!s->json)
+        printf("%7s %14s %11s\n", "workers", "samples/s", "efficiency");
+    for (uint32_t c = 0; c < s->count_count; c++)
+        print_count(s, c);
+    return 0;
+}
+
+int lki_bench_scaling(int argc, char **argv)
+{
+    static char name[] = "lockstep", bench[] = "bench", step[] = "step", json[] = "--json",
+                workers[]      = "--workers";
+    scaling_options options    = { .workers = 2, .rounds = ROUNDS_DEFAULT };
+    char          **mine       = calloc((size_t)argc + 2, sizeof *mine);
+    char          **words      = calloc((size_t)argc + 8, sizeof *words);
+    scaling        *s          = calloc(1, sizeof *s);
+    int             mine_count = 1, run_count = 3, result = LKI_EXIT_FAILURE;
+
+    if (mine != NULL && words != NULL && s != NULL) {
+        mine[0]  = argv[1];
+        words[0] = name;
+        words[1] = bench;
+        words[2] = step;
+        split(argc, argv, mine, &mine_count, words, &run_count);
+        result = lki_options_parse(&scaling_command, mine_count, mine, &options);
+    }
+    if (result < 0) {
+        words[run_count++] = json;
+        words[run_count++] = workers;
+        words[run_count]   = s->workers;
+        s->words           = words;
+        s->rounds          = options.rounds;
+        s->json            = options.json;
+        choose_counts(s, options.workers);
+        result = measure(s);
+    }
+    free(mine);
+    free(words);
+    free(s);
+    return result;
+}

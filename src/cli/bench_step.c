@@ -1,0 +1,250 @@
+/* bench_step.c -- `lockstep bench step`: what a training step takes, and on what.
+ *
+ * A run of `train` that leaves nothing but its times.  The options are those of train without the
+ * ones for files and lengths; data and batch have defaults, since what is learned does not matter.
+ */
+#include "cli/bench_step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/train.h"
+
+typedef struct {
+    train_options  train; /* first: its table is part of ours */
+    lk_step_report report;
+    uint32_t       warm_up;
+    bool           json;
+} step_options;
+
+enum { STEPS = 20, WARM_UP = 3, BATCH = 32, ROWS_MAX = 120 };
+#define RATE 1e-4
+
+/* ---- Options ----------------------------------------------------------------------------- */
+
+/* Rows of train that would have no meaning here. */
+static const char *const left_out[] = {
+    "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
+    "quiet", "validation", "split-seed", "milestones", "gamma", "warmup", "schedule", "min-lr",
+    "restart",
+};
+
+/* clang-format off */
+static const lki_option own[] = {
+    { .group = "measuring", .name = "warm-up", .type = LKI_OPTION_U32, .value = "N",
+      .offset = offsetof(step_options, warm_up), .low = 1, .high = 1 << 20, .preset = "3",
+      .help = "steps before those that count" },
+    LKI_FLAG("json", offsetof(step_options, json), "one JSON object"),
+    LKI_OPTIONS_END,
+};
+/* clang-format on */
+
+static bool is_left_out(const char *name)
+{
+    for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++)
+        if (strcmp(left_out[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* What is required of train has a default here. */
+static void relax(lki_option *row)
+{
+    if (strcmp(row->name, "MODEL") == 0)
+        return;
+    row->required = false;
+    if (strcmp(row->name, "data") == 0)
+        row->preset = "synthetic, of the model's shape";
+    else if (strcmp(row->name, "global-batch") == 0)
+        row->preset = "32";
+    else if (strcmp(row->name, "lr") == 0)
+        row->preset = "1e-4";
+    else if (strcmp(row->name, "steps") == 0) {
+        row->preset = "20";
+        row->help   = "steps that count";
+    }
+}
+
+/* Train's rows and ours, the caller's to free(). */
+static lki_option *make_table(void)
+{
+    lki_option *rows  = calloc(ROWS_MAX, sizeof *rows);
+    const char *group = NULL; /* of rows that were left out: the next one's */
+    size_t      count = 0;
+    for (const lki_option *o = lki_train_table; rows != NULL && o->type != LKI_OPTION_END; o++) {
+        group = o->group != NULL ? o->group : group;
+        if (is_left_out(o->name))
+            continue;
+        rows[count]       = *o;
+        rows[count].group = group;
+        group             = NULL;
+        relax(&rows[count++]);
+    }
+    for (const lki_option *o = own; rows != NULL && o->type != LKI_OPTION_END; o++)
+        rows[count++] = *o;
+    return rows; /* ends with a zeroed row: LKI_OPTION_END */
+}
+
+static void fill_in(lk_train_config *config)
+{
+    if (config->data == NULL && strcmp(config->model, "gpt") == 0)
+        config->data = "synthetic:tokens=1000000,vocab=50257";
+    else if (config->data == NULL && strcmp(config->model, "resnet") == 0)
+        config->data = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
+    else if (config->data == NULL)
+        config->data = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
+    if (config->global_batch == 0)
+        config->global_batch = BATCH;
+    if (config->schedule.lr == 0)
+        config->schedule.lr = RATE;
+    if (config->steps == 0)
+        config->steps = STEPS;
+    config->quiet = true;
+}
+
+/* ---- What is said ------------------------------------------------------------------------ */
+
+static const char *const part_names[] = {
+#define PART_NAME(name, text) text,
+    LK_STEP_PARTS(PART_NAME)
+#undef PART_NAME
+};
+
+static double rate_of(const lk_step_report *r, uint64_t units)
+{
+    return r->seconds > 0 ? (double)units / r->seconds : 0;
+}
+
+static double mean_of(const lk_step_report *r)
+{
+    return r->steps > 0 ? r->seconds / (double)r->steps : 0;
+}
+
+/* The share of what all threads could compute in that time. */
+static double utilisation(const lk_step_report *r)
+{
+    double possible = mean_of(r) * r->peak;
+    return possible > 0 ? r->flops / possible : 0;
+}
+
+static void print_head(const step_options *o)
+{
+    const lk_step_report  *r = &o->report;
+    const lk_train_config *c = &o->train.config;
+    printf("%s, batch %u as V %u x %u: %u x %u threads, %llu steps after %u\n", c->model,
+           c->global_batch, c->virtual_workers, c->global_batch / c->virtual_workers, c->workers,
+           c->threads > 0 ? c->threads : 1, (unsigned long long)r->steps, o->warm_up);
+    printf("  %.1f samples/s", rate_of(r, r->samples));
+    if (r->tokens > 0)
+        printf(", %.1f tokens/s", rate_of(r, r->tokens));
+    printf("; a step takes %.3f ms (median; from %.3f to %.3f)\n", 1e3 * r->median,
+           1e3 * r->fastest, 1e3 * r->slowest);
+    printf("  %.1f %% of the peak: %.3f GFLOP a step, %.1f GFLOP/s of %.1f measured here\n",
+           100 * utilisation(r), 1e-9 * r->flops, 1e-9 * r->flops / mean_of(r), 1e-9 * r->peak);
+    printf("  memory of all workers (PSS) %.1f MiB\n", (double)r->pss_bytes / (1 << 20));
+    if (r->lost > 0)
+        printf("  %llu spans found no room: what follows is short of them\n",
+               (unsigned long long)r->lost);
+}
+
+static void print_tables(const lk_step_report *r)
+{
+    double step = mean_of(r);
+    printf("\n%-24s %10s %7s\n", "step", "ms", "share");
+    for (int i = 0; i < LK_STEP_PART_COUNT; i++)
+        if (r->parts[i] > 0)
+            printf("%-24s %10.3f %6.1f%%\n", part_names[i], 1e3 * r->parts[i],
+                   100 * r->parts[i] / step);
+    printf("\n%-14s %6s %12s %12s %7s %9s\n", "blocks", "count", "forward ms", "backward ms",
+           "share", "GFLOP/s");
+    for (uint32_t t = 0; t < r->type_count; t++) {
+        const lk_step_blocks *b    = &r->types[t];
+        double                took = b->forward + b->backward;
+        printf("%-14s %6u %12.3f %12.3f %6.1f%%", b->name, b->blocks, 1e3 * b->forward,
+               1e3 * b->backward, 100 * took / step);
+        if (b->flops > 0 && took > 0)
+            printf(" %9.1f", 1e-9 * b->flops / took);
+        printf("\n");
+    }
+}
+
+static void print_json(const step_options *o)
+{
+    const lk_step_report  *r = &o->report;
+    const lk_train_config *c = &o->train.config;
+    const char            *precision = o->train.precision != NULL ? o->train.precision : "fp32";
+    printf("{\"model\": \"%s\", \"global_batch\": %u, \"virtual_workers\": %u, \"workers\": %u, "
+           "\"threads\": %u, \"precision\": \"%s\", \"steps\": %llu, \"samples_per_s\": %.3f, "
+           "\"tokens_per_s\": %.3f, \"step_ms\": %.6f, \"median_ms\": %.6f, \"fastest_ms\": %.6f, "
+           "\"slowest_ms\": %.6f, \"flops\": %.0f, \"peak_flops_per_s\": %.0f, "
+           "\"utilisation\": %.4f, \"pss_bytes\": %llu, \"lost_spans\": %llu, \"parts_ms\": {",
+           c->model, c->global_batch, c->virtual_workers, c->workers,
+           c->threads > 0 ? c->threads : 1, precision, (unsigned long long)r->steps,
+           rate_of(r, r->samples), rate_of(r, r->tokens), 1e3 * mean_of(r), 1e3 * r->median,
+           1e3 * r->fastest, 1e3 * r->slowest, r->flops, r->peak, utilisation(r),
+           (unsigned long long)r->pss_bytes, (unsigned long long)r->lost);
+    for (int i = 0; i < LK_STEP_PART_COUNT; i++)
+        printf("%s\"%s\": %.6f", i > 0 ? ", " : "", part_names[i], 1e3 * r->parts[i]);
+    printf("}, \"blocks\": [");
+    for (uint32_t t = 0; t < r->type_count; t++)
+        printf("%s{\"type\": \"%s\", \"count\": %u, \"forward_ms\": %.6f, \"backward_ms\": %.6f, "
+               "\"flops\": %.0f}", t > 0 ? ", " : "", r->types[t].name, r->types[t].blocks,
+               1e3 * r->types[t].forward, 1e3 * r->types[t].backward, r->types[t].flops);
+    printf("]}\n");
+}
+
+static void print_report(const train_options *train)
+{
+    const step_options *options = (const step_options *)(const void *)train;
+    if (options->json) {
+        print_json(options);
+        return;
+    }
+    print_head(options);
+    print_tables(&options->report);
+}
+
+/* ---- The command ------------------------------------------------------------------------- */
+
+static const lki_command step_command = {
+    .name    = "bench step",
+    .summary = "time training steps",
+    .usage   = "MODEL [options of train]",
+    .about =
+        "Trains a model for some steps and says how fast that was and where the time went:\n"
+        "samples and tokens a second; the share of the peak, which independent multiply-adds on\n"
+        "all threads reach in the same process; the parts of a step, and the blocks by type.\n"
+        "Everything is a mean over the workers.  docs/tracing.md has what is counted.",
+    .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
+                "      --workers 1 --threads 2 --optimizer adamw\n"
+                "  lockstep bench step resnet --global-batch 128 --workers 2 --json",
+};
+
+int lki_bench_step(int argc, char **argv)
+{
+    step_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
+    lki_command  command = step_command;
+    lki_option  *rows    = make_table();
+    if (rows == NULL) {
+        fprintf(stderr, "lockstep bench step: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    command.options       = rows;
+    options.train.command = &command;
+    options.train.print   = print_report;
+    int result            = lki_options_parse(&command, argc - 1, argv + 1, &options);
+    if (result < 0) {
+        lk_train_config *config = &options.train.config;
+        fill_in(config);
+        options.warm_up  = options.warm_up > 0 ? options.warm_up : WARM_UP;
+        config->warm_up  = options.warm_up;
+        config->steps   += options.warm_up;
+        config->report   = &options.report;
+        result           = lki_train_start(&options.train, argv);
+    } else {
+        free(options.train.config_text);
+    }
+    free(rows);
+    return result;
+}

@@ -1,0 +1,34 @@
+/* cli/train.h -- what `train` shares with the commands that time it. */
+#ifndef LKI_CLI_TRAIN_H
+#define LKI_CLI_TRAIN_H
+
+#include "cli/nodes.h"
+#include "lockstep/train.h"
+
+typedef struct train_options train_options;
+
+/* Everything that stands on the command line. */
+struct train_options {
+    lk_train_config config;
+    char           *config_text; /* of --config */
+    const char     *precision, *kernels;
+    const char     *flight;
+    int             worker_mode;
+    lki_nodes       nodes;
+    lk_train_result result; /* rank 0's */
+
+    const lki_command *command;                  /* whose mistakes they are */
+    void (*print)(const train_options *options); /* on rank 0, when the run is complete */
+};
+
+/* The rows of a table whose struct begins with a train_options; the first is MODEL. */
+extern const lki_option lki_train_table[];
+
+/* Before options are read. */
+#define LKI_TRAIN_OPTIONS_INIT { .config = { .resume_step = -1 }, .nodes = LKI_NODES_INIT }
+
+/* A worker's part in a worker; elsewhere checks everything, starts workers with `argv` and watches
+ * them.  Returns the exit status.  Frees what the options own. */
+int lki_train_start(train_options *options, char **argv);
+
+#endif

@@ -1,0 +1,119 @@
+/* bench_step_test.c -- `lockstep bench step` and `bench scaling`: a step is accounted for, and the
+ * operations of the models are what their definitions say. */
+#include <jansson.h>
+
+#include "cli/command.h"
+
+static double number(const json_t *item, const char *key)
+{
+    const json_t *value = json_object_get(item, key);
+    if (!json_is_number(value))
+        fail_msg("no number '%s'", key);
+    return json_number_value(value);
+}
+
+static json_t *report_of(const char *folder, const char *arguments)
+{
+    static command_result r;
+    json_error_t          error;
+    run_command(&r, folder, arguments);
+    if (r.status != 0)
+        fail_msg("%s: %s", arguments, r.err);
+    json_t *root = json_loads(r.out, 0, &error);
+    if (root == NULL)
+        fail_msg("%s: %s", error.text, r.out);
+    return root;
+}
+
+/* Parts make the whole, and nearly all of it has a name. */
+static void a_step_is_accounted_for(void **state)
+{
+    static const char *const calls[] = {
+        "bench step gpt --layers 2 --width 64 --global-batch 8 --micro-batch 2 --workers 2 "
+        "--data synthetic:tokens=20000,vocab=65 --optimizer adamw --steps 7 --json",
+        "bench step mlp --global-batch 1024 --workers 1 --threads 2 --steps 9 --json",
+        "bench step resnet --depth 8 --global-batch 8 --workers 2 --worker-mode threads "
+        "--micro-batch 4 --steps 3 --warm-up 1 --json",
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        json_t     *root = report_of(*state, calls[i]), *parts = json_object_get(root, "parts_ms");
+        double      sum = 0, step = number(root, "step_ms");
+        const char *name;
+        json_t     *value;
+        json_object_foreach(parts, name, value) sum += json_number_value(value);
+        assert_true(json_object_size(parts) == 14 && step > 0);
+        assert_true(number(parts, "unaccounted") <= 0.02 * sum);
+        assert_true(number(parts, "forward") > 0 && number(parts, "backward") > 0);
+        assert_true(number(parts, "optimizer") > 0);
+        assert_true(number(root, "samples_per_s") > 0 && number(root, "pss_bytes") > 0);
+        assert_true(number(root, "utilisation") > 0 && number(root, "lost_spans") == 0);
+        json_decref(root);
+    }
+}
+
+static double flops_of(const char *folder, const char *arguments)
+{
+    json_t *root  = report_of(folder, arguments);
+    double  flops = number(root, "flops");
+    json_decref(root);
+    return flops;
+}
+
+static void operations_are_those_of_the_definition(void **state)
+{
+    /* Two samples; forward and the parameters' gradients of both layers, the input's of one. */
+    double mlp = 2 * 2 * (2 * 784 * 32 + 3 * 32 * 10);
+    assert_true(flops_of(*state, "bench step mlp --hidden 32 --global-batch 2 --workers 1 "
+                                 "--steps 1 --warm-up 1 --json") == mlp);
+    /* T 16, width 8, one layer, vocabulary 65: 12 C^2 + C V a token, and T + 1 places halved. */
+    double t = 16, c = 8, linear = 3 * 2 * t * (12 * c * c + c * 65), scores = 6 * t * (t + 1) * c;
+    assert_true(flops_of(*state, "bench step gpt --layers 1 --heads 2 --width 8 --context 16 "
+                                 "--data synthetic:tokens=2000,vocab=65 --global-batch 1 "
+                                 "--workers 1 --steps 1 --warm-up 1 --json") == linear + scores);
+}
+
+static void more_workers_are_compared(void **state)
+{
+    static command_result r;
+    run_command(&r, *state,
+                "bench scaling mlp --hidden 16 --global-batch 6 --micro-batch 2 "
+                "--workers 3 --rounds=1 --steps 2 --json");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "{\"workers\": 1, \"rounds\": 1");
+    assert_says(r.out, "{\"workers\": 2, ");
+    assert_says(r.out, "{\"workers\": 3, ");
+    assert_says(r.out, "\"efficiency\": 1.0000, \"efficiency_min\": 1.0000");
+    run_command(&r, *state, "bench scaling mlp --workers 3 --virtual-workers 2 --rounds 1");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "virtual workers");
+}
+
+static void nonsense_is_a_usage_error(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "bench step mlp --checkpoint x");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "lockstep bench step: unknown option --checkpoint");
+    run_command(&r, *state, "bench step");
+    assert_int_equal(r.status, 2);
+    run_command(&r, *state, "bench step --help");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "usage: lockstep bench step MODEL");
+    assert_says(r.out, "--warm-up N");
+    run_command(&r, *state, "bench scaling --help");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "--rounds N");
+    run_command(&r, *state, "bench scaling mlp --workers 1");
+    assert_int_equal(r.status, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_accounted_for),
+        cmocka_unit_test(operations_are_those_of_the_definition),
+        cmocka_unit_test(more_workers_are_compared),
+        cmocka_unit_test(nonsense_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
