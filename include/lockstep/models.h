@@ -19,6 +19,9 @@ typedef struct {
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
     float    dropout; /* 0 */
+    /* gpt and resnet: keep only what layers or residual blocks put out, and compute the rest again
+     * in backward; the same bits */
+    bool     activation_checkpointing;
     /* mlp */
     uint32_t hidden[8]; /* 512, 512 */
     uint32_t hidden_count;

@@ -142,6 +142,14 @@ LK_API LK_NODISCARD lk_status lk_model_add(lk_value *out, lk_model *model,
                                            const void *options, size_t options_bytes,
                                            const lk_value *inputs, uint32_t input_count);
 
+/* Activation checkpointing.  The blocks that are added between the two calls form a segment.  Of
+ * what they compute in training, only the values that blocks outside read are kept from forward to
+ * backward; the rest shares its memory with the other segments', and before the segment's backward
+ * pass the engine computes it again (not for the last, which still has it).  The same bits for
+ * less memory and about a third more arithmetic.  Segments do not nest: begin ends one. */
+LK_API void lk_model_checkpoint_begin(lk_model *model);
+LK_API void lk_model_checkpoint_end(lk_model *model);
+
 typedef struct {
     char     name[LK_NAME_MAX];
     size_t   count;
@@ -163,7 +171,9 @@ LK_API size_t lk_model_param_elements(const lk_model *model);
 
 /* ---- The engine -------------------------------------------------------------------------- */
 
-/* Called between blocks; any may be NULL.  None may fail: a strategy keeps its own failure. */
+/* Called between blocks; any may be NULL.  None may fail: a strategy keeps its own failure.  The
+ * blocks of a checkpointed segment that run again do so between before_ and after_forward of their
+ * own, ahead of the before_backward of the segment's last block. */
 typedef struct {
     void *user;
     void (*before_forward)(void *user, uint32_t block);

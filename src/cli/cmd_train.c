@@ -100,6 +100,7 @@ static const lki_choice modes[] = {
 
 /* What an option would do nothing without. */
 static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resnet" } },
+                      deep = { "MODEL", { "gpt", "resnet" } },
                       mlp = { "MODEL", { "mlp" } }, sgd = { "optimizer", { "sgd" } },
                       adamw = { "optimizer", { "adamw" } }, steps = { "schedule", { "step" } },
                       falling = { "schedule", { "linear", "cosine" } },
@@ -218,6 +219,9 @@ const lki_option lki_train_table[] = {
              "norms and biases are left out"),
     LKI_REAL("clip-norm", "X", AT(config.clip_norm), &lki_range_positive, "none",
              "largest norm of the gradient"),
+    { .needs = &deep, .name = "activation-checkpointing", .type = LKI_OPTION_FLAG,
+      .offset = AT(config.model_options.activation_checkpointing),
+      .help = "keep what layers put out, compute the rest again in backward: less memory" },
     LKI_CHOICE(LKI_OPTION_NAME, "precision", "NAME", AT(precision), precisions, "fp32",
                "arithmetic of the kernels"),
 

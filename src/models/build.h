@@ -21,6 +21,9 @@ lk_value lki_build(lki_builder *builder, const lk_block_type *type, const char *
 lk_value lki_build2(lki_builder *builder, const lk_block_type *type, const char *name,
                     const void *options, size_t options_bytes, lk_value x0, lk_value x1);
 
+/* Begins the next checkpointed segment; false: there is none from here on. */
+void lki_build_segment(lki_builder *builder, bool begin);
+
 /* Starts with an empty model, and hands it out, or frees it, at the end. */
 LK_NODISCARD lk_status lki_build_begin(lki_builder *builder, const char *name, lk_shape input,
                                        bool tokens);

@@ -99,6 +99,8 @@ void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options)
     out->heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT;
     out->width   = options->width > 0 ? options->width : WIDTH_DEFAULT;
     out->dropout = options->dropout;
+
+    out->activation_checkpointing = options->activation_checkpointing;
 }
 
 lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
@@ -115,8 +117,11 @@ lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
                                        .scale = DEVIATION };
     lk_value x = lki_build(&g.base, &lk_block_embedding, "", &embedding, sizeof embedding, 0);
     x          = dropout(&g, x);
-    for (uint32_t i = 0; i < g.layers; i++)
+    for (uint32_t i = 0; i < g.layers; i++) {
+        lki_build_segment(&g.base, options->activation_checkpointing);
         x = layer(&g, i, x);
+    }
+    lki_build_segment(&g.base, false);
     x = norm(&g, lki_name_of("ln_f"), x);
     lk_linear_options head = { .out = options->classes, .no_bias = true, .shared = "wte.weight" };
     x = lki_build(&g.base, &lk_block_linear, "lm_head", &head, sizeof head, x);

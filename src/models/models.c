@@ -87,6 +87,16 @@ lk_status lki_build_end(lki_builder *builder, lk_model **out)
     return LK_OK;
 }
 
+void lki_build_segment(lki_builder *builder, bool begin)
+{
+    if (builder->status != LK_OK)
+        return;
+    if (begin)
+        lk_model_checkpoint_begin(builder->model);
+    else
+        lk_model_checkpoint_end(builder->model);
+}
+
 lki_name lki_name_of(const char *format, ...)
 {
     lki_name name;

@@ -110,6 +110,8 @@ void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options)
 {
     out->depth      = options->depth > 0 ? options->depth : DEPTH_DEFAULT;
     out->zero_gamma = options->zero_gamma;
+
+    out->activation_checkpointing = options->activation_checkpointing;
 }
 
 lk_status lki_build_resnet(lk_model **out, const lk_model_options *options)
@@ -124,9 +126,12 @@ lk_status lki_build_resnet(lk_model **out, const lk_model_options *options)
     LK_TRY(lki_build_begin(&r.base, "resnet", options->input, false));
     lk_value x = stem(&r, is18 && options->input.dims[1] >= LARGE_IMAGE, channels);
     for (uint32_t stage = 0; stage < stages; stage++, channels *= 2)
-        for (uint32_t i = 0; i < blocks; i++)
+        for (uint32_t i = 0; i < blocks; i++) {
+            lki_build_segment(&r.base, options->activation_checkpointing);
             x = basic_block(&r, lki_name_of("layer%u.%u", stage + 1, i), channels,
                             stage > 0 && i == 0 ? 2 : 1, x);
+        }
+    lki_build_segment(&r.base, false);
     head(&r, options->classes, x);
     return lki_build_end(&r.base, out);
 }

@@ -8,6 +8,8 @@
  *      backward    for each block, reversed:  before_backward, every context and its
  *                                             grad_ready, after_backward
  *
+ * Of checkpointed segments, all but the last run forward again just before their backward pass.
+ *
  * Contexts never see each other, so the result of one does not depend on how many are walked
  * together.  A context without samples computes nothing and is ready at once.
  *
@@ -58,6 +60,9 @@ static lk_status allocate(lk_engine *engine)
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
+    for (size_t b = 0; b < model->block_count; b++)
+        if (model->blocks[b].segment != 0)
+            engine->last_segment = model->blocks[b].segment;
     for (size_t t = model->term_count; t-- > 0;)
         engine->first_terms[model->terms[t].block] = (uint32_t)t;
     return LK_OK;
@@ -200,8 +205,9 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     }
 }
 
+/* `again`: for backward, so that running statistics have the call already. */
 static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass,
-                         uint32_t context, uint32_t b)
+                         uint32_t context, uint32_t b, bool again)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     frame                  f;
@@ -211,7 +217,7 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
         return;
     }
     frame_init(&f, engine, walk, pass, context, b);
-    if (walk->training && pass->state_sums != NULL) {
+    if (walk->training && pass->state_sums != NULL && !again) {
         for (uint32_t i = 0; i < entry->block.state_count; i++)
             f.sums[i] = pass->state_sums[entry->states[i]];
         f.call.state_sums = f.sums;
@@ -278,14 +284,14 @@ static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_
 }
 
 static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass *passes,
-                          uint32_t count, uint32_t b)
+                          uint32_t count, uint32_t b, bool again)
 {
-    lki_track *track  = lki_exec_track(engine->exec);
-    uint64_t  begun = lki_trace_begin(track);
+    lki_track *track = lki_exec_track(engine->exec);
+    uint64_t   begun = lki_trace_begin(track);
 
     for (uint32_t c = 0; c < count; c++)
         if (passes[c].samples > 0)
-            forward_call(engine, walk, &passes[c], c, b);
+            forward_call(engine, walk, &passes[c], c, b, again);
     lki_trace_end(track, LKI_SPAN_BLOCK_FORWARD, b, begun);
 }
 
@@ -298,7 +304,7 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     check_passes(engine, passes, count);
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell(hooks->before_forward, hooks, b);
-        forward_block(engine, walk, passes, count, b);
+        forward_block(engine, walk, passes, count, b, false);
         tell(hooks->after_forward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_FORWARD, 0, begun);
@@ -318,6 +324,29 @@ static void backward_block(const lk_engine *engine, const lk_walk *walk, const l
     }
 }
 
+/* If block `b` is the last of a checkpointed segment whose memory another has had since: makes
+ * what the segment's backward pass reads again. */
+static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count,
+                          uint32_t b)
+{
+    const lk_model *model   = engine->model;
+    const lk_hooks *hooks   = walk->hooks != NULL ? walk->hooks : &no_hooks;
+    uint32_t        segment = model->blocks[b].segment, first = b;
+
+    if (segment == 0 || segment == engine->last_segment ||
+        (b + 1 < model->block_count && model->blocks[b + 1].segment == segment))
+        return;
+    while (first > 0 && model->blocks[first - 1].segment == segment)
+        first--;
+    for (uint32_t i = first; i <= b; i++) {
+        if (!engine->layout.places[i].again)
+            continue;
+        tell(hooks->before_forward, hooks, i);
+        forward_block(engine, walk, passes, count, i, true);
+        tell(hooks->after_forward, hooks, i);
+    }
+}
+
 void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
 {
     const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
@@ -326,6 +355,7 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
 
     check_passes(engine, passes, count);
     for (uint32_t b = (uint32_t)engine->model->block_count; b-- > 0;) {
+        forward_again(engine, walk, passes, count, b);
         tell(hooks->before_backward, hooks, b);
         backward_block(engine, walk, passes, hooks, count, b);
         tell(hooks->after_backward, hooks, b);

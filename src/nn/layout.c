@@ -4,6 +4,11 @@
  * can work in place writes over its input if nobody else reads that and its producer's backward
  * does not either.
  *
+ * Of a checkpointed segment's values those that are read outside are kept; the others, and what its
+ * blocks save, lie in memory that all segments share, and are made again before the segment's
+ * backward pass.  Nobody writes over what is kept and in a segment, from where it may be needed
+ * again.  A block whose output is kept and which saves nothing need not run again.
+ *
  * A value's gradient is alive from the backward pass of its last reader, which writes it, over
  * those of the other readers, which add to it, to that of its producer, which reads it.  (The
  * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
@@ -54,11 +59,15 @@ static void count_readers(lki_layout *layout, const lk_model *model)
         lki_place             *place = &layout->places[b];
         place->wanted                = entry->block.param_count > 0;
         place->slot                  = LKI_NO_SLOT;
+        place->kept                  = entry->segment == 0;
         for (uint32_t i = 0; i < entry->block.input_count; i++) {
             if (entry->inputs[i] == 0)
                 continue;
-            layout->places[entry->inputs[i] - 1].readers++;
-            place->wanted = place->wanted || layout->places[entry->inputs[i] - 1].wanted;
+            lki_place *input = &layout->places[entry->inputs[i] - 1];
+            input->readers++;
+            input->kept   = input->kept || model->blocks[entry->inputs[i] - 1].segment !=
+                                               entry->segment;
+            place->wanted = place->wanted || input->wanted;
         }
     }
 }
@@ -87,13 +96,29 @@ static bool may_overwrite(const lki_layout *layout, const lk_model *model, lk_va
     return v > 0 && layout->places[v - 1].readers == 1 && model->blocks[v - 1].output_unread;
 }
 
+/* Whether block `b` may put its output where its first input is. */
+static bool may_work_in_place(const lki_layout *layout, const lk_model *model, uint32_t b)
+{
+    const lki_block_entry *entry = &model->blocks[b];
+    lk_value               x0    = entry->inputs[0];
+    return entry->type->inplace && may_overwrite(layout, model, x0) &&
+           layout->places[x0 - 1].value_bytes == layout->places[b].value_bytes &&
+           layout->places[x0 - 1].kept == layout->places[b].kept &&
+           model->blocks[x0 - 1].segment == entry->segment;
+}
+
+/* What is not kept is placed from 0 on in each segment, and moved behind what is kept later. */
+static size_t *end_of(lki_layout *layout, bool kept)
+{
+    return kept ? &layout->context_bytes : &layout->segment;
+}
+
 static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t b,
                              uint32_t micro_batch)
 {
     const lki_block_entry *entry = &model->blocks[b];
     lki_place             *place = &layout->places[b];
-    lk_value               x0    = entry->inputs[0];
-    size_t count = lk_shape_count(entry->block.y);
+    size_t                 count = lk_shape_count(entry->block.y);
 
     if (__builtin_mul_overflow(count, (size_t)micro_batch * sizeof(float), &place->value_bytes) ||
         place->value_bytes > BYTES_MAX)
@@ -103,13 +128,12 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
         place->value_bytes = 0;
         return LK_OK;
     }
-    if (entry->type->inplace && may_overwrite(layout, model, x0) &&
-        layout->places[x0 - 1].value_bytes == place->value_bytes) {
-        place->value        = layout->places[x0 - 1].value;
+    if (may_work_in_place(layout, model, b)) {
+        place->value        = layout->places[entry->inputs[0] - 1].value;
         place->value_shared = true;
         return LK_OK;
     }
-    if (append(&layout->context_bytes, place->value_bytes, &place->value) != LK_OK)
+    if (append(end_of(layout, place->kept), place->value_bytes, &place->value) != LK_OK)
         return too_large(entry, "output after those before it", micro_batch);
     return LK_OK;
 }
@@ -126,8 +150,29 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
     if (scratch > BYTES_MAX)
         return too_large(entry, "scratch memory", micro_batch);
     layout->scratch_bytes = lki_max(layout->scratch_bytes, scratch);
-    if (append(&layout->context_bytes, place->saved_bytes, &place->saved) != LK_OK)
+    if (append(end_of(layout, entry->segment == 0), place->saved_bytes, &place->saved) != LK_OK)
         return too_large(entry, "saved memory", micro_batch);
+    place->again = entry->segment != 0 && (!place->kept || place->saved_bytes > 0);
+    return LK_OK;
+}
+
+static lk_status place_forward(lki_layout *layout, const lk_model *model, const lk_exec *exec,
+                               uint32_t micro_batch)
+{
+    for (uint32_t b = 0; b < model->block_count; b++) {
+        if (b == 0 || model->blocks[b].segment != model->blocks[b - 1].segment)
+            layout->segment = 0;
+        LK_TRY(place_value(layout, model, b, micro_batch));
+        LK_TRY(place_saved(layout, model, exec, b, micro_batch));
+        layout->segment_bytes = lki_max(layout->segment_bytes, layout->segment);
+    }
+    layout->segment = layout->context_bytes;
+    for (uint32_t b = 0; b < model->block_count; b++) {
+        lki_place *place = &layout->places[b];
+        place->value += place->kept ? 0 : layout->segment;
+        place->saved += model->blocks[b].segment == 0 ? 0 : layout->segment;
+    }
+    layout->context_bytes += layout->segment_bytes;
     return LK_OK;
 }
 
@@ -264,10 +309,7 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
                        "model %s: the input of a micro-batch of %u samples is more than any "
                        "machine has; lower the micro-batch",
                        model->name, micro_batch);
-    for (uint32_t b = 0; b < model->block_count; b++) {
-        LK_TRY(place_value(layout, model, b, micro_batch));
-        LK_TRY(place_saved(layout, model, exec, b, micro_batch));
-    }
+    LK_TRY(place_forward(layout, model, exec, micro_batch));
     plan_gradients(layout, model);
     LK_TRY(place_gradients(layout));
     layout->context_bytes = lki_round_up(layout->context_bytes + layout->grads_bytes, ALIGNMENT);

@@ -22,6 +22,8 @@ typedef struct {
     size_t   saved, saved_bytes;
     uint32_t readers;            /* how many inputs of later blocks are y */
     bool     value_shared;       /* y lies where x[0] does */
+    bool     kept;               /* y is kept from forward to backward, not made again */
+    bool     again;              /* the block runs again before its segment's backward */
     bool     wanted;             /* there are parameters at or before this block */
     bool     grad_in_value;      /* y's gradient lies where y does: the loss block made it there */
     uint32_t slot;               /* else of y's gradient; LKI_NO_SLOT if there is none */
@@ -32,7 +34,9 @@ typedef struct {
     lki_place     *places; /* one a block */
     lki_grad_slot *slots;
     uint32_t       slot_count;
-    size_t         context_bytes;           /* of one context: values and saved, then gradients */
+    size_t         context_bytes;           /* of one context: what is kept, the segments' memory,
+                                             * gradients */
+    size_t         segment, segment_bytes;  /* where the memory that segments share begins */
     size_t         grads, grads_bytes;      /* where the gradients' part begins, and its size */
     size_t         scratch_bytes;           /* the most that any block wants */
     size_t         loss_rows;               /* of a micro-batch */

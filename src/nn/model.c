@@ -227,6 +227,16 @@ void lk_model_free(lk_model *model)
     lki_free(model);
 }
 
+void lk_model_checkpoint_begin(lk_model *model)
+{
+    model->segment = ++model->segment_count;
+}
+
+void lk_model_checkpoint_end(lk_model *model)
+{
+    model->segment = 0;
+}
+
 /* ---- Adding a block ---------------------------------------------------------------------- */
 
 static lk_status entry_inputs(lki_block_entry *entry, const lk_model *model, const lk_value *inputs,
@@ -258,6 +268,7 @@ static lk_status entry_init(lki_block_entry *entry, const lk_model *model,
     if (strlen(name) >= LK_NAME_MAX)
         return lk_fail(LK_EINVAL, "a block's name has at most %d characters", LK_NAME_MAX - 1);
     entry->type        = type;
+    entry->segment     = model->segment;
     entry->block.layer = (uint32_t)model->block_count;
     entry->block.y     = (lk_shape){ .rank = UINT32_MAX }; /* until planned */
     memcpy(entry->name, name, strlen(name) + 1);

@@ -19,6 +19,7 @@ typedef struct {
     size_t               options_bytes;
     lk_value             inputs[LK_BLOCK_INPUTS_MAX];
     bool                 output_unread;
+    uint32_t             segment; /* of activation checkpointing, from 1 on; 0: none */
     uint32_t             params[LK_BLOCK_PARAMS_MAX]; /* in the order planned */
     uint32_t             uses[LK_BLOCK_PARAMS_MAX];
     uint32_t             states[LK_BLOCK_PARAMS_MAX];
@@ -35,6 +36,7 @@ struct lk_model {
     size_t           block_count, param_count, state_count, term_count;
     size_t           block_capacity, param_capacity, state_capacity, term_capacity;
     size_t           param_elements;
+    uint32_t         segment, segment_count; /* that of the next block; how many there are */
 };
 
 struct lk_plan {

@@ -69,6 +69,8 @@ static const struct {
     { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },
     { GOOD "--steps 1 --layers 2", "--layers needs MODEL gpt; this is mlp" },
     { GOOD "--steps 1 --depth 20", "--depth needs MODEL resnet; this is mlp" },
+    { GOOD "--steps 1 --activation-checkpointing",
+      "--activation-checkpointing needs MODEL gpt or resnet; this is mlp" },
     { GOOD "--steps 1 --no-zero-gamma", "--zero-gamma needs MODEL resnet; this is mlp" },
     { GOOD "--steps 1 --betas .9,.99", "--betas needs --optimizer adamw; this is sgd" },
     { GOOD "--steps 1 --eps 1e-6", "--eps needs --optimizer adamw; this is sgd" },
