@@ -10,17 +10,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns).  A row of
- * `a` is `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.
+/* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns); where
+ * `add` is given, the chain is added to what stands there, and c is only read.  A row of `a` is `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.
  * b lies in panels of 16 columns, padded: b(segment, l, j) is
- * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c start at their pointers. */
+ * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c and of `add` start at their
+ * pointers. */
 typedef struct {
     size_t              rows, columns;
     const float *const *a;
     size_t              a_offset, segments, length, a_pitch;
     const float        *b;
     size_t              panel, b_pitch;
-    float *const       *c;
+    float *const       *c, *const *add;
     bool                from_zero;
 } lki_conv_windows;
 

@@ -16,14 +16,13 @@
  *          co) ascending.  Padding takes no part.
  * Cost:    2 cin cout operations a point and tap.  A block of DEPTH rows of the weights stays in
  *          the first cache while a task's points pass; the sums wait in the result meanwhile.
- * Memory:  weights reordered: lki_conv_scratch_bytes().
+ * Memory:  weights reordered, a wave of columns at a time: lki_conv_scratch_bytes().
  *
  * Following windows by pointer ("implicit GEMM"): Chetlur et al., "cuDNN: efficient primitives for
  * deep learning", 2014, section 3.
  */
 #include "tensor/ops/conv.h"
 
-#include "base/memory.h"
 #include "tensor/exec.h"
 
 enum {
@@ -44,7 +43,7 @@ typedef struct {
     const lki_conv_shape   *shape;
     const float            *w;
     float                  *matrix;
-    size_t                  panel;
+    size_t                  panel, first;   /* floats of a panel; the first of this wave */
     size_t                  ry, rx, ty, tx; /* dx: first tap and number of taps of a residue */
 } weights;
 
@@ -53,7 +52,7 @@ static void weights_forward_task(void *context, size_t index, uint32_t thread)
 {
     const weights        *m = context;
     const lki_conv_shape *s = m->shape;
-    size_t taps = s->kh * s->kw, first = index * LANES;
+    size_t taps = s->kh * s->kw, first = (m->first + index) * LANES;
     (void)thread;
     m->kernels->pack_weights(&(lki_weight_panel){
         .columns = lki_min(LANES, s->cout - first),
@@ -70,7 +69,7 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
 {
     const weights        *m = context;
     const lki_conv_shape *s = m->shape;
-    size_t taps = s->kh * s->kw, first = index * LANES, n = lki_min(LANES, s->cin - first);
+    size_t taps = s->kh * s->kw, first = (m->first + index) * LANES, n = lki_min(LANES, s->cin - first);
     float *row = m->matrix + index * m->panel;
     (void)thread;
 
@@ -125,7 +124,7 @@ typedef struct {
     size_t                  n, c;
     axis                    y, x;    /* of the image */
     const float            *matrix;
-    size_t                  columns; /* of a task */
+    size_t                  columns, first, last; /* of a task; of this wave */
     float                  *to;
     size_t                  to_h, to_w, to_c, to_y0, to_x0, to_step;
     bool                    add;
@@ -142,6 +141,12 @@ typedef struct {
 static size_t blocks_of(size_t count, size_t size)
 {
     return (count + size - 1) / size;
+}
+
+/* A task's columns, for windows of `depth` values. */
+static size_t columns_of(size_t depth)
+{
+    return depth > DEEP ? COLUMNS_DEEP : COLUMNS_MAX;
 }
 
 /* How many tasks a class of points is. */
@@ -178,30 +183,38 @@ static void points_class(const grid *g, points *p, size_t *index)
     }
 }
 
+/* The rest of a row of the class: `count` points from point i on. */
+static void points_row(const grid *g, points *p, size_t i, size_t count, size_t sample, size_t gy,
+                       size_t gx)
+{
+    bool   any  = p->y.high > 0 && p->x.high > 0; /* taps: without any nothing is read */
+    size_t y    = (size_t)g->y.start + gy * g->y.step + p->y.low; /* of the first tap that counts */
+    size_t x    = (size_t)g->x.start + gx * g->x.step + p->x.low;
+    size_t to_y = g->to_y0 + gy * g->to_step, to_x = g->to_x0 + gx * g->to_step;
+    size_t at   = any ? ((sample * g->y.size + y) * g->x.size + x) * g->c : 0;
+    size_t step = any ? g->x.step * g->c : 0;
+    size_t to   = ((sample * g->to_h + to_y) * g->to_w + to_x) * g->to_c;
+
+    for (size_t end = i + count; i < end; i++, at += step, to += g->to_step * g->to_c) {
+        p->from[i] = g->image + at;
+        p->to[i]   = g->to + to;
+    }
+}
+
 static void points_find(const grid *g, points *p, size_t index)
 {
     points_class(g, p, &index);
     size_t each = p->y.count * p->x.count, first = index * POINTS;
-    size_t sample = first / each, gy = first % each / p->x.count, gx = first % p->x.count;
+    size_t sample = first / each, y = first % each / p->x.count, x = first % p->x.count;
 
     p->count = lki_min(POINTS, g->n * each - first);
-    for (size_t i = 0; i < p->count; i++) {
-        size_t to_y = g->to_y0 + (p->y.first + gy) * g->to_step;
-        size_t to_x = g->to_x0 + (p->x.first + gx) * g->to_step;
-        /* Of the first tap that counts; without any nothing is read. */
-        size_t y = (size_t)g->y.start + (p->y.first + gy) * g->y.step + p->y.low;
-        size_t x = (size_t)g->x.start + (p->x.first + gx) * g->x.step + p->x.low;
-
-        p->from[i] = g->image;
-        if (p->y.high > 0 && p->x.high > 0)
-            p->from[i] += ((sample * g->y.size + y) * g->x.size + x) * g->c;
-        p->to[i] = g->to + ((sample * g->to_h + to_y) * g->to_w + to_x) * g->to_c;
-        if (++gx == p->x.count) {
-            gx = 0;
-            if (++gy == p->y.count) {
-                gy = 0;
-                sample++;
-            }
+    for (size_t i = 0, row; i < p->count; i += row) {
+        row = lki_min(p->count - i, p->x.count - x);
+        points_row(g, p, i, row, sample, p->y.first + y, p->x.first + x);
+        x = 0;
+        if (++y == p->y.count) {
+            y = 0;
+            sample++;
         }
     }
 }
@@ -218,6 +231,7 @@ static void windows_in_blocks(const lki_conv_kernels *kernels, const lki_conv_wi
         kernels->windows(&block);
         return;
     }
+    block.add = NULL;
     for (size_t s = 0; s < t->segments; s += rows) {
         for (size_t l = 0; l < t->length; l += length) {
             block.segments = lki_min(rows, t->segments - s);
@@ -225,33 +239,28 @@ static void windows_in_blocks(const lki_conv_kernels *kernels, const lki_conv_wi
             block.a_offset = s * t->a_pitch + l;
             block.b        = t->b + s * t->b_pitch + l * LANES;
             block.from_zero = s == 0 && l == 0;
+            if (s + rows >= t->segments && l + length >= t->length)
+                block.add = t->add;
             kernels->windows(&block);
         }
     }
 }
 
-/* Adds sums (points, columns) to the points' results. */
-static void points_add(const grid *g, const points *p, size_t column, size_t columns,
-                       const float *sums)
-{
-    for (size_t i = 0; i < p->count; i++)
-        for (size_t j = 0; j < columns; j++)
-            p->to[i][column + j] += sums[i * columns + j];
-    (void)g;
-}
-
 static void grid_task(void *context, size_t index, uint32_t thread)
 {
     const grid *g      = context;
-    size_t      groups = blocks_of(g->to_c, g->columns), column = index % groups * g->columns;
-    size_t      columns = lki_min(g->columns, g->to_c - column);
+    size_t      groups  = blocks_of(g->last - g->first, g->columns);
+    size_t      column  = index % groups * g->columns; /* of the wave */
+    size_t      columns = lki_min(g->columns, g->last - g->first - column);
     size_t      row     = g->x.taps * g->c, panel = g->y.taps * row * LANES;
-    float      *sums    = lki_exec_private(g->exec, thread), *to[POINTS];
+    float      *sums    = lki_exec_private(g->exec, thread), *kept[POINTS];
     points      p;
 
     points_find(g, &p, index / groups);
-    for (size_t i = 0; i < p.count; i++)
-        to[i] = g->add ? sums + i * columns : p.to[i] + column;
+    for (size_t i = 0; i < p.count; i++) {
+        p.to[i] += g->first + column;
+        kept[i] = sums + i * columns;
+    }
     windows_in_blocks(g->kernels, &(lki_conv_windows){
         .rows      = p.count,
         .columns   = columns,
@@ -262,19 +271,26 @@ static void grid_task(void *context, size_t index, uint32_t thread)
         .b         = g->matrix + column / LANES * panel + (p.y.low * row + p.x.low * g->c) * LANES,
         .panel     = panel,
         .b_pitch   = row * LANES,
-        .c         = to,
+        .c         = g->add ? kept : p.to,
+        .add       = g->add ? p.to : NULL,
         .from_zero = true,
     });
-    if (g->add)
-        points_add(g, &p, column, columns, sums);
 }
 
-static void grid_run(lk_exec *exec, grid *g)
+/* `pack` makes a panel of m's matrix. */
+static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
-    g->exec    = exec;
-    g->kernels = lki_exec_kernels(exec)->conv;
-    g->columns = g->y.taps * g->x.taps * g->c > DEEP ? COLUMNS_DEEP : COLUMNS_MAX;
-    lki_exec_run(exec, tasks_of_all(g) * blocks_of(g->to_c, g->columns), grid_task, g);
+    size_t depth = g->y.taps * g->x.taps * g->c, tasks = tasks_of_all(g);
+    g->exec      = exec;
+    g->kernels   = lki_exec_kernels(exec)->conv;
+    g->columns   = columns_of(depth);
+    size_t wave  = lki_conv_wave(depth, g->to_c, g->columns);
+    for (; g->first < g->to_c; g->first = g->last) {
+        g->last  = lki_min(g->to_c, g->first + wave);
+        m->first = g->first / LANES;
+        lki_exec_run(exec, blocks_of(g->last - g->first, LANES), pack, m);
+        lki_exec_run(exec, tasks * blocks_of(g->last - g->first, g->columns), grid_task, g);
+    }
 }
 
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
@@ -291,8 +307,7 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
         .matrix = scratch,
         .to     = y, .to_h = s->oh, .to_w = s->ow, .to_c = s->cout, .to_step = 1,
     };
-    lki_exec_run(exec, blocks_of(s->cout, LANES), weights_forward_task, &m);
-    grid_run(exec, &g);
+    grid_run(exec, &g, weights_forward_task, &m);
 }
 
 /* Along one axis: the input positions of residue r, and the outputs that they meet. */
@@ -325,19 +340,17 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
         weights m = { .shape = s, .w = w, .matrix = scratch,
                       .panel = g.y.taps * g.x.taps * s->cout * LANES,
                       .ry = ry, .rx = rx, .ty = g.y.taps, .tx = g.x.taps };
-        if (g.y.count == 0 || g.x.count == 0)
-            continue;
-        lki_exec_run(exec, blocks_of(s->cin, LANES), weights_input_task, &m);
-        grid_run(exec, &g);
+        if (g.y.count > 0 && g.x.count > 0)
+            grid_run(exec, &g, weights_input_task, &m);
     }
 }
 
 size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
 {
     const lki_conv_shape *s = shape;
-    size_t forward = s->cin * lki_round_up(s->cout, LANES);
-    size_t input   = s->cout * lki_round_up(s->cin, LANES);
-    size_t matrix  = lki_round_up(s->kh * s->kw * lki_max(forward, input) * sizeof(float), 64);
+    size_t taps = s->kh * s->kw;
     (void)exec;
-    return matrix + lki_conv_padded_bytes(shape);
+    return lki_max(lki_conv_weights_bytes(s),
+                   lki_max(lki_conv_wave_bytes(taps * s->cin, s->cout),
+                           lki_conv_wave_bytes(taps * s->cout, s->cin)));
 }

@@ -16,12 +16,12 @@
  */
 #include <string.h>
 
-#include "base/memory.h"
 #include "tensor/exec.h"
 #include "tensor/ops/conv.h"
 
 enum {
     LANES        = LKI_CONV_LANES,
+    NEAR_CHANNELS = 32, /* of x: then what a panel skips does not matter */
     PIXELS       = 256, /* of dy at a time: 32 KiB of 32 channels */
     COLUMNS      = 32,
     COLUMNS_WIDE = 64,  /* for panels of few input channels */
@@ -39,6 +39,7 @@ typedef struct {
     size_t                  width;           /* of a pixel of dy and a row of the matrix */
     size_t                  panels, columns; /* panels of input channels; columns of a task */
     size_t                  groups, taps;    /* groups of columns; rows of taps of a task */
+    size_t                  first_column, wave;
     size_t                  first, last;     /* samples of this round of tasks */
     bool                    pack;
     float                  *matrix;
@@ -54,14 +55,14 @@ static size_t blocks_of(size_t count, size_t size)
 static lki_weight_panel panel_of(const gradient *g, size_t index)
 {
     const lki_conv_shape *s = g->shape;
-    size_t taps = s->kh * s->kw, first = index * LANES;
+    size_t taps = s->kh * s->kw, column = index * LANES, first = g->first_column + column;
     return (lki_weight_panel){ .columns = lki_min(LANES, s->cout - first),
                                .cin     = s->cin,
                                .taps    = taps,
-                               .step    = g->width,
+                               .step    = g->wave,
                                .w       = g->dw + first * s->cin * taps,
                                .dw      = g->dw + first * s->cin * taps,
-                               .matrix  = g->matrix + first };
+                               .matrix  = g->matrix + column };
 }
 
 static void reorder_task(void *context, size_t index, uint32_t thread)
@@ -97,11 +98,11 @@ static void padding_task(void *context, size_t index, uint32_t thread)
         memcpy(to + i * p->width, from + i * c, c * sizeof *to);
 }
 
-size_t lki_conv_padded_bytes(const lki_conv_shape *s)
+size_t lki_conv_weights_bytes(const lki_conv_shape *s)
 {
-    if (s->cout % LANES == 0)
-        return 0;
-    return s->n * s->oh * s->ow * lki_round_up(s->cout, LANES) * sizeof(float);
+    size_t width = lki_round_up(s->cout, LANES), bytes = width * sizeof(float);
+    return lki_conv_wave_bytes(s->kh * s->kw * s->cin, width) +
+           (s->cout == width ? 0 : s->n * s->oh * s->ow * bytes);
 }
 
 static const float *padded(lk_exec *exec, const lki_conv_shape *s, const float *dy, float *to)
@@ -153,11 +154,12 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, lki_
     t->a_set  = b->sample_pitch;
     t->a_run  = s->stride * s->w * b->pixel;
     t->a_step = s->stride * b->pixel;
-    t->b      = g->dy + ((b->sample * s->oh + first) * s->ow + x.low) * g->width + column;
+    t->b      = g->dy + ((b->sample * s->oh + first) * s->ow + x.low) * g->width +
+           g->first_column + column;
     t->b_set  = s->oh * s->ow * g->width;
     t->b_run  = s->ow * g->width;
     t->b_step = g->width;
-    t->c      = g->matrix + ((ky * s->kw + kx) * s->cin + channel) * g->width + column;
+    t->c      = g->matrix + ((ky * s->kw + kx) * s->cin + channel) * g->wave + column;
     g->kernels->outer(t);
 }
 
@@ -194,8 +196,8 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
     size_t rows = lki_max(1, lki_min(s->oh, PIXELS / s->ow));
     size_t samples = rows < s->oh ? 1 : lki_max(1, PIXELS / (s->oh * s->ow));
     lki_conv_outer t = { .rows    = panel < longer ? each + 1 : each,
-                         .columns = lki_min(g->columns, g->width - column),
-                         .ldc     = g->width };
+                         .columns = lki_min(g->columns, g->wave - column),
+                         .ldc     = g->wave };
     for (size_t sample = g->first; sample < g->last; sample += samples) {
         for (size_t oy = 0; oy < s->oh; oy += rows) {
             slab b = { .sample = sample, .samples = lki_min(samples, g->last - sample), .oy = oy,
@@ -208,25 +210,46 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
     }
 }
 
+/* Columns first_column .. + wave - 1 of dw, by rounds of samples. */
+static void wave_run(lk_exec *exec, gradient *g)
+{
+    const lki_conv_shape *s = g->shape;
+    size_t values = s->h * s->w * s->cin + s->oh * s->ow * g->width;
+    size_t batch  = lki_max(1, BATCH_BYTES / sizeof(float) / values);
+    size_t panels = blocks_of(lki_min(g->wave, s->cout - g->first_column), LANES);
+
+    g->groups = blocks_of(g->wave, g->columns);
+    g->taps   = g->panels * g->groups < TASKS_MIN ? 1 : s->kh;
+    lki_exec_run(exec, panels, reorder_task, g);
+    for (g->first = 0; g->first < s->n; g->first = g->last) {
+        g->last = lki_min(s->n, g->first + batch);
+        lki_exec_run(exec, g->panels * g->groups * (s->kh / g->taps), gradient_task, g);
+    }
+    lki_exec_run(exec, panels, restore_task, g);
+}
+
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, void *scratch)
 {
     const lki_conv_shape *s = shape;
-    gradient g = { .kernels = lki_exec_kernels(exec)->conv, .exec = exec, .shape = s, .x = x,
-                   .dw = dw, .matrix = scratch, .width = lki_round_up(s->cout, LANES) };
-    g.dy      = padded(exec, s, dy, g.matrix + s->kh * s->kw * s->cin * g.width);
-    g.panels  = blocks_of(s->cin, g.kernels->outer_rows);
-    g.columns = blocks_of(s->cin, g.panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
-    g.groups  = blocks_of(g.width, g.columns);
-    g.taps    = g.panels * g.groups < TASKS_MIN ? 1 : s->kh;
-    g.pack    = s->kh * s->kw > 1;
-    size_t batch = BATCH_BYTES / sizeof(float) / (s->h * s->w * s->cin + s->oh * s->ow * g.width);
-    batch        = lki_max(1, batch);
-
-    lki_exec_run(exec, blocks_of(s->cout, LANES), reorder_task, &g);
-    for (; g.first < s->n; g.first = g.last) {
-        g.last = lki_min(s->n, g.first + batch);
-        lki_exec_run(exec, g.panels * g.groups * (s->kh / g.taps), gradient_task, &g);
+    size_t   depth = s->kh * s->kw * s->cin, width = lki_round_up(s->cout, LANES);
+    float   *next  = (float *)scratch + lki_conv_wave_bytes(depth, width) / sizeof(float);
+    gradient g = {
+        .kernels = lki_exec_kernels(exec)->conv,
+        .exec    = exec,
+        .shape   = s,
+        .x       = x,
+        .dy      = padded(exec, s, dy, next),
+        .dw      = dw,
+        .width   = width,
+        .pack    = s->kh * s->kw > 1 && s->cin > NEAR_CHANNELS,
+        .matrix  = scratch,
+    };
+    g.panels    = blocks_of(s->cin, g.kernels->outer_rows);
+    g.columns   = blocks_of(s->cin, g.panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
+    size_t wave = lki_conv_wave(depth, width, g.columns);
+    for (; g.first_column < width; g.first_column += g.wave) {
+        g.wave = lki_min(wave, width - g.first_column);
+        wave_run(exec, &g);
     }
-    lki_exec_run(exec, blocks_of(s->cout, LANES), restore_task, &g);
 }
