@@ -520,8 +520,8 @@ const lki_command lki_command_bench = {
     .summary = "time training steps, or collectives on one host or several",
     .usage   = "OP [--workers N] [--hosts H] [--bytes FROM:TO] [options]",
     .about =
-        "`bench step MODEL` times training steps, and `bench scaling MODEL` how they become faster\n"
-        "with more workers; their --help has the options.  Every other OP\n"
+        "`bench step MODEL` times training steps, and `bench scaling MODEL` says how much faster\n"
+        "they are with more workers; their --help has the options.  Every other OP\n"
         "times a collective among N workers and verifies its result.  OP is one of\n"
         "\n"
         "  all_reduce       everybody gets the sum       all_reduce_many  of 16 tensors at once\n"
