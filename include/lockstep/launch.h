@@ -38,7 +38,7 @@ typedef struct {
     lk_on_failure on_failure;
 
     /* Is told what happened without ending the job, in one line: a worker that was lost, a group
-     * that goes on.  NULL = nobody. */
+     * that goes on, strangers whom a door between hosts has turned away.  NULL = nobody. */
     void (*note)(void *context, const char *text);
     void  *note_context;
 

@@ -44,12 +44,6 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
-static void print_note(void *context, const char *text)
-{
-    (void)context;
-    fprintf(stderr, "lockstep run: note: %s\n", text);
-}
-
 static int run_main(int argc, char **argv)
 {
     run_options options = { .prefix = true, .nodes = LKI_NODES_INIT };
@@ -65,7 +59,6 @@ static int run_main(int argc, char **argv)
         .grace_ms      = options.grace_ms,
         .flight        = options.flight,
         .on_failure    = (lk_on_failure)options.on_failure,
-        .note          = print_note,
     };
     done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
     if (done >= 0)

@@ -5,8 +5,15 @@ const lki_need lki_need_nodes = { "nnodes", { NULL } };
 
 enum { GO_ON = -1 };
 
+static void print_note(void *command, const char *text)
+{
+    fprintf(stderr, "lockstep %s: note: %s\n", ((const lki_command *)command)->name, text);
+}
+
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how)
 {
+    how->note         = print_note;
+    how->note_context = (void *)(uintptr_t)command;
     if (nodes->hosts > 1 && nodes->count > 1)
         return lki_usage_error(command, "--hosts %u emulates hosts on this one, --nnodes %u are "
                                "real: only one of them can be", nodes->hosts, nodes->count);

@@ -28,6 +28,8 @@ struct lki_control {
     lki_ask   *asked;   /* what they have asked for: timeout_ms 0 = nothing */
     int       *arenas;
     size_t     arena_count, arena_capacity;
+    void     (*tell)(void *context, const char *text); /* NULL: nobody listens */
+    void      *context;
 };
 
 static int *socket_of(const lki_control *control, uint32_t rank)
@@ -59,12 +61,11 @@ static lk_status board_create(lki_control *control, const bool *out, uint32_t me
                        control->roster.world, bytes, strerror(error), lki_memory_hint(error));
     }
     lki_board_init(memory, control->roster, out);
-    *control = (lki_control){ .board   = memory,
-                              .bytes   = bytes,
-                              .fd      = fd,
-                              .roster  = control->roster,
-                              .sockets = control->sockets,
-                              .asked   = control->asked };
+    control->board       = memory;
+    control->bytes       = bytes;
+    control->fd          = fd;
+    control->arenas      = NULL;
+    control->arena_count = control->arena_capacity = 0;
     return LK_OK;
 }
 
@@ -323,6 +324,24 @@ static lk_status take_arena(lki_control *control, uint32_t from, lki_packet *pac
     return LK_OK;
 }
 
+void lki_control_notes_to(lki_control *control, void (*tell)(void *context, const char *text),
+                          void *context)
+{
+    control->tell    = tell;
+    control->context = context;
+}
+
+static void take_note(const lki_control *control, uint32_t rank, const char *note)
+{
+    char who[LKI_WHO_BYTES], text[LKI_WHO_BYTES + LKI_MESSAGE_BYTES];
+
+    if (control->tell == NULL)
+        return;
+    lki_board_who(who, control->board, rank, "");
+    (void)snprintf(text, sizeof text, "%s %s", who, note);
+    control->tell(control->context, text);
+}
+
 lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
 {
     lki_packet packet;
@@ -334,6 +353,8 @@ lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
         (void)close(*socket);
         *socket = -1;
     }
+    if (packet.kind == LKI_PACKET_NOTE)
+        take_note(control, rank, packet.note);
     if (packet.kind == LKI_PACKET_ASK)
         take_ask(control, rank, &packet.ask);
     if (packet.kind == LKI_PACKET_ARENA)

@@ -86,6 +86,10 @@ void lki_control_adopt(lki_control *control, uint32_t rank, int launcher_end);
 /* Says which process is this rank, before it can say so itself. */
 void lki_control_started(lki_control *control, uint32_t rank, int32_t pid);
 
+/* Who is told what a rank says to those who watch the job: "rank 5 (pid 4711) refused ...". */
+void lki_control_notes_to(lki_control *control, void (*tell)(void *context, const char *text),
+                          void *context);
+
 /* Handles what has arrived on this rank's socket.  *open tells whether more can come; once it
  * is false the socket is closed and must not be polled any more. */
 LK_NODISCARD lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open);

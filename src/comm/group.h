@@ -438,6 +438,7 @@ void      lki_arenas_close(lk_comm *comm);
 typedef enum {
     LKI_PACKET_NONE,   /* nothing has come */
     LKI_PACKET_NUDGE,  /* there is news in the control memory */
+    LKI_PACKET_NOTE,   /* a line for whoever watches the job */
     LKI_PACKET_ARENA,  /* with the descriptor of an arena */
     LKI_PACKET_ASK,    /* this rank wants the group made anew (comm/rebuild.c) ... */
     LKI_PACKET_ANSWER, /* ... and here it is, with a new control memory; or why not */
@@ -467,6 +468,7 @@ typedef struct {
     uint64_t magic;
     uint32_t version, kind; /* lki_packet_kind */
     union {
+        char              note[LKI_MESSAGE_BYTES];
         lki_arena_message arena;
         lki_ask           ask;
         lki_answer        answer;
@@ -483,6 +485,9 @@ LK_NODISCARD lk_status lki_packet_receive(int socket, lki_packet *packet, int *f
 /* Tells the launcher of a job on several hosts that there is news in the control memory.  Lost
  * where it does not read: then it is about to end this process anyway. */
 void lki_launcher_nudge(int socket);
+
+/* Has the launcher tell whoever watches the job.  Nobody does where there is none. */
+void lki_launcher_note(int socket, const char *text);
 
 /* Opens a descriptor that another process of this user has open, by /proc; LK_EUNSUPPORTED where
  * that is not allowed. */

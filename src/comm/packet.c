@@ -57,6 +57,15 @@ void lki_launcher_nudge(int socket)
     (void)(lki_packet_send(socket, &nudge, -1) == LK_OK);
 }
 
+void lki_launcher_note(int socket, const char *text)
+{
+    lki_packet note = { .kind = LKI_PACKET_NOTE };
+
+    (void)snprintf(note.note, sizeof note.note, "%s", text);
+    if (socket >= 0)
+        (void)(lki_packet_send(socket, &note, -1) == LK_OK);
+}
+
 /* The one descriptor that came along, or -1.  The kernel closes what did not fit. */
 static int descriptor_in(struct msghdr *header)
 {
@@ -82,6 +91,7 @@ static bool is_packet(const lki_packet *packet, ssize_t bytes, bool descriptor)
     switch (packet->kind) {
     case LKI_PACKET_NUDGE:
     case LKI_PACKET_ASK: return !descriptor;
+    case LKI_PACKET_NOTE: return !descriptor && is_text(packet->note, sizeof packet->note);
     case LKI_PACKET_ARENA:
         return descriptor && is_text(packet->arena.name, sizeof packet->arena.name);
     case LKI_PACKET_ANSWER:

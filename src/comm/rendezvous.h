@@ -148,4 +148,7 @@ void lki_rendezvous_finish(lki_rendezvous *rendezvous, const lki_outcome *outcom
 /* How many connections node 0 has turned away. */
 uint32_t lki_rendezvous_refused(const lki_rendezvous *rendezvous);
 
+/* The last of them: "10.0.0.9:4711: said no hello in time"; "" = none. */
+const char *lki_rendezvous_last_refused(const lki_rendezvous *rendezvous);
+
 #endif

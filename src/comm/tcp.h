@@ -9,7 +9,7 @@
  * with a key: until TLS has proved that it has the key of this very job, epoch and direction); it
  * has 5 s for that, a bounded number of bytes, and its turn like everybody, and when too many
  * stand at the door the one that has stood there longest has to go.  Those that are turned away
- * are counted by reason, and the first of each reason is told.
+ * are counted by reason and host, and told of so that no log can be filled (transport/doorbook.h).
  *
  * A peer that is gone is found by the end of its connections, in either direction; a host that is
  * gone by silence.
@@ -59,7 +59,9 @@ typedef struct {
     /* Where a rank listens; NULL as long as that is not known. */
     const char *(*address_of)(void *context, uint32_t rank);
 
-    /* Told once for each reason why a connection was refused; may be NULL. */
+    /* Told that connections were refused, "refused 3 connections from 10.0.0.9: ...": the first for
+     * each reason and host, what followed every ten seconds, and what is left at the end; may be
+     * NULL. */
     void (*refused)(void *context, lki_refusal why, const char *text);
     void *context;
 

@@ -45,6 +45,8 @@ typedef struct {
     lki_rendezvous          *rendezvous; /* with the other nodes; NULL = there are none */
     bool                     introduced; /* they know our workers' addresses */
     bool                     told;       /* they know that the job has failed */
+    uint32_t                 refused;    /* connections at the rendezvous, as far as noted ... */
+    double                   refused_at; /* ... when; seconds, 0 = never */
     bool                     over;       /* on all nodes, with this outcome: */
     lki_outcome              outcome;
     int                      key_fd;     /* the job's key for the workers; -1 = none */

@@ -88,6 +88,7 @@ static lk_status memory_open(lki_job *job)
 {
     LK_TRY(flight_open(job));
     LK_TRY(lki_control_create(&job->control, job->roster));
+    lki_control_notes_to(job->control, job->options->note, job->options->note_context);
     return job->rendezvous != NULL ? lki_nodes_prepare(job) : LK_OK;
 }
 

@@ -14,13 +14,31 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+
+static const double REFUSED_SECONDS = 10; /* between two notes of that kind */
 
 enum { SILENCE_MS_MIN = 2000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
 
 static const lki_node *self(const lki_job *job)
 {
     return lki_rendezvous_node(job->rendezvous, lki_rendezvous_self(job->rendezvous));
+}
+
+/* Strangers at the rendezvous: the first at once, then seldom, the rest at the end. */
+static void note_refused(lki_job *job, bool last)
+{
+    uint32_t count = lki_rendezvous_refused(job->rendezvous);
+    double   now   = lki_seconds();
+
+    if (count == job->refused
+        || (!last && job->refused_at > 0 && now - job->refused_at < REFUSED_SECONDS))
+        return;
+    lki_job_note(job, "the rendezvous has refused %u connection%s; the last to go: %.300s", count,
+                 count == 1 ? "" : "s", lki_rendezvous_last_refused(job->rendezvous));
+    job->refused    = count;
+    job->refused_at = now;
 }
 
 /* ---- Meeting ----------------------------------------------------------------------------- */
@@ -71,6 +89,7 @@ lk_status lki_nodes_meet(lki_job *job)
     LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
     while (event.kind != LKI_EVENT_MET) {
         LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
+        note_refused(job, false);
         if (event.kind == LKI_EVENT_NONE)
             LK_TRY(await_news(job));
     }
@@ -173,6 +192,7 @@ lk_status lki_nodes_serve(lki_job *job)
     do {
         LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
         hear(job, &event);
+        note_refused(job, false);
     } while (event.kind != LKI_EVENT_NONE && !job->over);
     return LK_OK;
 }
@@ -285,6 +305,8 @@ void lki_nodes_close(lki_job *job)
 {
     char why[LKI_MESSAGE_BYTES];
 
+    if (job->rendezvous != NULL)
+        note_refused(job, true);
     (void)snprintf(why, sizeof why, "node 0 has given up: %.400s", lk_error_last()->message);
     lki_rendezvous_close(job->rendezvous, why);
     job->rendezvous = NULL;

@@ -214,6 +214,19 @@ static bool tell_the_others(lki_job *job, uint32_t i)
     return job->stop_signal == 0 || joined;
 }
 
+/* What it said last.  A process that it has left behind may hold the socket open. */
+static lk_status hear_last_words(lki_job *job, uint32_t i)
+{
+    struct pollfd ready = {.fd = job->workers[i].socket, .events = POLLIN};
+    bool          open  = ready.fd >= 0;
+
+    while (open && poll(&ready, 1, 0) > 0)
+        LK_TRY(lki_control_serve(job->control, lki_rank_of_worker(job, i), &open));
+    if (!open)
+        job->workers[i].socket = -1;
+    return LK_OK;
+}
+
 static void note_loss(const lki_job *job, uint32_t i)
 {
     char line[sizeof ((lk_launch_result *)NULL)->cause];
@@ -224,13 +237,14 @@ static void note_loss(const lki_job *job, uint32_t i)
     lki_job_note(job, "%s", line);
 }
 
-static void worker_ended(lki_job *job, uint32_t i)
+static lk_status worker_ended(lki_job *job, uint32_t i)
 {
     lki_worker   *worker = &job->workers[i];
     lki_rank_view view;
 
     if (!look_how_it_ended(job, worker))
-        return;
+        return LK_OK;
+    LK_TRY(hear_last_words(job, i));
     bool failed = tell_the_others(job, i);
     (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);
     worker->order = ++job->ended;
@@ -239,7 +253,7 @@ static void worker_ended(lki_job *job, uint32_t i)
     if (job->rendezvous != NULL)
         lki_nodes_ended(job, i);
     if (!failed)
-        return;
+        return LK_OK;
     lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     if (view.status == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
@@ -249,6 +263,7 @@ static void worker_ended(lki_job *job, uint32_t i)
         lki_job_fail(job);
     if (job->rendezvous != NULL)
         lki_nodes_look(job);
+    return LK_OK;
 }
 
 static bool is_worker(const lki_job *job, pid_t pid)
@@ -448,7 +463,7 @@ static lk_status turn(lki_job *job)
     move_output(job);
     for (uint32_t i = 0; i < job->count; i++)
         if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
-            worker_ended(job, i);
+            LK_TRY(worker_ended(job, i));
     lki_rebuild_turn(job);
     end_by_time(job);
     return LK_OK;

@@ -282,6 +282,9 @@ static void strangers_change_nothing(void **state)
     }
     (void)node_start(&j, "exec $L run --nnodes 2 --node-rank 1 $R -n 1 true");
     nodes_end(&j, 0, "");
+    assert_says(j.ended[0].err, "lockstep run: note: the rendezvous has refused ");
+    assert_says(j.ended[0].err, "; the last to go: 127.0.0.1:");
+    assert_string_equal(j.ended[1].err, "");
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         (void)close(fds[i]);
 }

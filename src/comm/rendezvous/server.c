@@ -337,6 +337,11 @@ uint32_t lki_server_refused(const lki_server *server)
     return server->refused;
 }
 
+const char *lki_server_last_refused(const lki_server *server)
+{
+    return server->last;
+}
+
 const char *lki_server_address(const lki_server *server)
 {
     return server->address.text;

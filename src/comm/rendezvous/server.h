@@ -33,6 +33,7 @@ void lki_server_tick(lki_server *server, int64_t now, int64_t late);
 /* Whether guests other than node 0's own are connected. */
 bool     lki_server_has_guests(const lki_server *server);
 uint32_t lki_server_refused(const lki_server *server);
+const char *lki_server_last_refused(const lki_server *server);
 
 /* The address by which others reach this host, once all have met. */
 const char *lki_server_address(const lki_server *server);

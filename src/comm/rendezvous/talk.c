@@ -47,6 +47,11 @@ uint32_t lki_rendezvous_refused(const lki_rendezvous *r)
     return r->server != NULL ? lki_server_refused(r->server) : 0;
 }
 
+const char *lki_rendezvous_last_refused(const lki_rendezvous *r)
+{
+    return r->server != NULL ? lki_server_last_refused(r->server) : "";
+}
+
 /* ---- Telling the others ------------------------------------------------------------------ */
 
 void lki_rendezvous_introduce(lki_rendezvous *r, const lki_introduction *workers)

@@ -86,6 +86,12 @@ static const char *address_of(void *comm, uint32_t rank)
                                                                                : NULL;
 }
 
+static void refused(void *comm, lki_refusal why, const char *text)
+{
+    (void)why;
+    lki_launcher_note(((const lk_comm *)comm)->self->socket, text);
+}
+
 static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigned char *key)
 {
     const lki_board *board   = local->board;
@@ -95,6 +101,7 @@ static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigne
                                  .key        = key,
                                  .host       = board->job.listen,
                                  .address_of = address_of,
+                                 .refused    = refused,
                                  .context    = local,
                                  .connect_ms = local->timeout_ms };
     memcpy(options.job, board->job.id, sizeof options.job);

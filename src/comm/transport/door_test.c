@@ -1,8 +1,8 @@
 /* door_test.c -- strangers at the door of a tcp link.
  *
  * Goal:   whoever does not belong to this job, epoch and stream, or does not have its key, is
- *         refused, counted by reason, and told of once a reason; it takes bounded time, memory and
- *         places; and the job's own streams do not notice.
+ *         refused, counted by reason, and told of without filling a log; it takes bounded time,
+ *         memory and places; and the job's own streams do not notice.
  * Method: a job of two ranks; strangers are raw sockets, TLS sessions with odd identities, links
  *         with odd options, and a proxy that keeps what it carries or carries it byte by byte.
  */

@@ -415,6 +415,7 @@ static bool say_farewells(lki_tcp *tcp)
 
 static void tcp_free(lki_tcp *tcp)
 {
+    lki_tcp_tell_refusals(tcp, INT64_MAX);
     for (size_t i = 0; tcp->slots != NULL && i < (size_t)tcp->super.ranks * tcp->super.streams;
          i++) {
         lane_free(tcp->slots[i].in);

@@ -31,17 +31,32 @@ static void bury(lki_lane *lane)
     tcp->strangers_count--;
 }
 
-/* Counts, tells the owner the first of a kind, and tells the stranger if it may know. */
+/* The owner hears of it when that is due. */
+static void note(lki_tcp *tcp, lki_refusal why, const char *address, const char *more)
+{
+    char text[LKI_DOORBOOK_TEXT_BYTES];
+
+    tcp->refusals[why]++;
+    if (lki_doorbook_enter(&tcp->doorbook, why, address, more, lki_tcp_now_ms(), text)
+        && tcp->options.refused != NULL)
+        tcp->options.refused(tcp->options.context, why, text);
+}
+
+void lki_tcp_tell_refusals(lki_tcp *tcp, int64_t now_ms)
+{
+    char        text[LKI_DOORBOOK_TEXT_BYTES];
+    lki_refusal why;
+
+    while (tcp->options.refused != NULL && lki_doorbook_next(&tcp->doorbook, now_ms, &why, text))
+        tcp->options.refused(tcp->options.context, why, text);
+}
+
+/* Counts, and tells the stranger if it may know. */
 static void refuse(lki_lane *lane, lki_refusal why)
 {
     lki_tcp *tcp = lane->tcp;
-    char     text[400];
 
-    if (tcp->refusals[why]++ == 0 && tcp->options.refused != NULL) {
-        snprintf(text, sizeof text, "refused a connection from %s: %s%s%.200s", lane->address,
-                 lki_refusal_text(why), lane->why[0] != '\0' ? ": " : "", lane->why);
-        tcp->options.refused(tcp->options.context, why, text);
-    }
+    note(tcp, why, lane->address, lane->why);
     if (tcp->library == NULL || why == LKI_REFUSED_DUPLICATE) { /* not before TLS is through */
         unsigned char answer = (unsigned char)why;
         struct iovec  part   = { &answer, 1 };
@@ -109,7 +124,7 @@ lk_status lki_tcp_accept(lki_tcp *tcp)
         int         fd = accept4(tcp->listener, (struct sockaddr *)&address.storage, &address.bytes,
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-            tcp->refusals[LKI_REFUSED_CROWDED]++;
+            note(tcp, LKI_REFUSED_CROWDED, "somewhere", strerror(errno));
             tcp->listen_again_ms = lki_tcp_now_ms() + EXHAUSTED_MS;
             return LK_OK;
         }
@@ -208,6 +223,7 @@ lk_status lki_tcp_hear(lki_lane *lane)
 /* Who is late is heard once more: we may have been late, too. */
 lk_status lki_tcp_hurry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
 {
+    lki_tcp_tell_refusals(tcp, now_ms);
     for (lki_lane *lane = tcp->strangers, *next; lane != NULL; lane = next) {
         next = lane->next;
         if (lane->deadline_ms <= now_ms)

@@ -9,6 +9,7 @@
 #define LKI_TRANSPORT_TCP_INSIDE_H
 
 #include "base/memory.h"
+#include "comm/transport/doorbook.h"
 #include "comm/transport/lane.h"
 
 /* Both directions of one stream with one peer. */
@@ -39,6 +40,7 @@ struct lki_tcp {
     lki_lane        *travellers; /* out, waiting or connecting */
     lki_lane        *graveyard;  /* freed when no event can mean them any more */
     uint64_t         refusals[LKI_REFUSALS];
+    lki_doorbook     doorbook;
 };
 
 static inline lki_slot *lki_tcp_slot(const lki_tcp *tcp, uint32_t peer, uint32_t stream)
@@ -48,6 +50,9 @@ static inline lki_slot *lki_tcp_slot(const lki_tcp *tcp, uint32_t peer, uint32_t
 }
 
 int64_t lki_tcp_now_ms(void);
+
+/* Tells the owner of the refusals that are due to be told. */
+void lki_tcp_tell_refusals(lki_tcp *tcp, int64_t now_ms);
 
 /* A lane with a socket or without (-1), in no list; epoll does not know it. */
 LK_NODISCARD lk_status lki_tcp_lane_new(lki_lane **out, lki_tcp *tcp, bool outgoing, int fd);
