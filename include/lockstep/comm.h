@@ -130,7 +130,8 @@ LK_API LK_NODISCARD lk_status lk_comm_mesh(lk_comm **row, lk_comm **column, lk_c
 
 /* Collective.  Creates `bytes` of zeroed memory that all ranks see; every page is really there on
  * return (lack of memory is LK_ENOMEM here, not a signal later).  All ranks give the same name
- * and size.  The arena is unmapped by lk_comm_free() at the latest. */
+ * and size.  The arena is unmapped by lk_comm_free() at the latest.  Where ranks run on several
+ * NUMA nodes, equal parts of it, in order of rank, lie on the nodes of the ranks. */
 LK_API LK_NODISCARD lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name,
                                             size_t bytes);
 /* Collective.  Piece r of what begins at `offset` (bytes[r] bytes, one piece behind the other) was

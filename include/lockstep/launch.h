@@ -27,6 +27,13 @@ typedef enum {
     LK_ON_FAILURE_CONTINUE, /* the others may go on: lk_comm_rebuild(); one host only */
 } lk_on_failure;
 
+/* Where the workers of a host run. */
+typedef enum {
+    LK_BIND_CORES, /* each on an equal share of the cores; anywhere, if there are too few */
+    LK_BIND_NUMA,  /* each on all cores of the NUMA nodes where that share is */
+    LK_BIND_NONE,  /* anywhere */
+} lk_bind;
+
 typedef struct {
     uint32_t     workers;       /* on this host */
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
@@ -35,6 +42,7 @@ typedef struct {
     uint32_t     grace_ms;      /* between SIGTERM and SIGKILL after a failure; 0 = 1 s */
     const char  *flight;        /* a directory for what every worker did last: see
                                  * lockstep/flight.h; made if it is not there; NULL = none */
+    lk_bind       bind;
     lk_on_failure on_failure;
 
     /* Is told what happened without ending the job, in one line: a worker that was lost, a group
@@ -70,8 +78,8 @@ typedef struct {
  *
  * Environment:  everything is inherited; RANK and its kin are replaced, and OMP_NUM_THREADS is 1
  *               unless it is set.  Rank 0 has the caller's standard input, the others none.
- * Cores:        where there are as many as workers, each worker runs on an equal share of those
- *               that the caller may run on; the caller's own are left alone.
+ * Cores:        workers are bound, as options.bind says, to cores that the caller may run on,
+ *               neighbours to neighbours; the caller's own are left alone.
  * Result:       exit_code is the failing worker's status, 128 + signal, or 75 when workers left
  *               with 75 after a request to stop.  A worker that failed because a peer had is
  *               never the cause.
@@ -83,6 +91,19 @@ typedef struct {
  *               what became of those who were lost before is told to `note`.
  * Life:         workers are killed when the calling thread dies, however it dies. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
+
+/* What the caller may run on. */
+typedef struct {
+    uint32_t packages, nodes, cores, cpus; /* nodes: of memory; cpus: threads of cores; 0 = not
+                                            * known */
+    char     by[48];                       /* who says so: "hwloc, API 2.8", "/sys" */
+} lk_topology;
+
+LK_API void lk_topology_find(lk_topology *out);
+
+/* Where lk_launch() would have a worker run: "0-3,8-11".  False: anywhere, or there is no room. */
+LK_API bool lk_topology_place(char *out, size_t bytes, uint32_t rank, uint32_t workers,
+                              lk_bind bind);
 
 /* A job's key, for TLS between its hosts.  Whoever has it can take part in the job. */
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/nodes.h"
 #include "lockstep/tensor.h"
 
 /* ---- Findings ---------------------------------------------------------------------------- */
@@ -158,6 +159,30 @@ static void check_cores(report *r)
     }
 }
 
+/* Where `run` and `train` would put their workers. */
+static void check_topology(report *r, uint32_t workers, lk_bind bind)
+{
+    enum { SHOWN = 8 };
+    lk_topology t;
+    char        place[200];
+
+    lk_topology_find(&t);
+    bool hwloc = strncmp(t.by, "hwloc", 5) == 0;
+    if (hwloc)
+        say(r, FOUND_OK, "topology", "%u packages, %u NUMA nodes, %u cores, %u threads (%s)",
+            t.packages, t.nodes, t.cores, t.cpus, t.by);
+    else
+        say(r, FOUND_WARN, "topology", "%u packages, %u cores, %u threads (%s): on a machine with "
+            "several NUMA nodes install libhwloc15, for workers beside their memory", t.packages,
+            t.cores, t.cpus, t.by[0] == '\0' ? "not known" : t.by);
+    for (uint32_t rank = 0; rank < workers && rank < SHOWN; rank++)
+        if (lk_topology_place(place, sizeof place, rank, workers, bind))
+            say(r, FOUND_OK, rank == 0 ? "placement" : "", "worker %u of %u on cpu %s", rank,
+                workers, place);
+        else if (rank == 0)
+            say(r, FOUND_OK, "placement", "%u workers, anywhere", workers);
+}
+
 static void check_isa(report *r)
 {
     lk_exec *exec;
@@ -270,17 +295,32 @@ static void check_limits(report *r)
 
 /* ---- The command ------------------------------------------------------------------------- */
 
-static const lki_option table[] = { LKI_OPTIONS_END };
+typedef struct {
+    uint32_t    workers;
+    const char *bind;
+} doctor_options;
+
+#define AT(field) offsetof(doctor_options, field)
+
+static const lki_option table[] = {
+    LKI_U32("workers", "N", AT(workers), 1, 1024, "one for each core",
+            "show where so many workers would run"),
+    LKI_CHOICE(LKI_OPTION_NAME, "bind", "WHERE", AT(bind), lki_binds, "core",
+               "and how they are bound: core, numa or none, as in lockstep run"),
+    LKI_OPTIONS_END,
+};
 
 static int doctor_main(int argc, char **argv)
 {
-    int    unused = 0, done = lki_options_parse(&lki_command_doctor, argc, argv, &unused);
-    report r = { .cores = 1 };
+    doctor_options o    = { .bind = "core" };
+    report         r    = { .cores = 1 };
+    int            done = lki_options_parse(&lki_command_doctor, argc, argv, &o);
 
     if (done >= 0)
         return done;
     say(&r, FOUND_OK, "lockstep", "%s", LK_VERSION);
     check_cores(&r);
+    check_topology(&r, o.workers == 0 ? r.cores : o.workers, lki_bind_of(o.bind));
     check_isa(&r);
     check_memory(&r);
     check_huge_pages(&r);
@@ -298,7 +338,7 @@ static int doctor_main(int argc, char **argv)
 const lki_command lki_command_doctor = {
     .name     = "doctor",
     .summary  = "what this machine offers and what is missing",
-    .usage    = "",
+    .usage    = "[options]",
     .about    = "Looks at this machine as a training run would see it, one line a finding: ok,\n"
                 "warn (works, but could be better) or missing (does not work), and what to do\n"
                 "about it.  Changes nothing.  Exits with 1 if something is missing, else with 0.",

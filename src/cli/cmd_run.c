@@ -86,7 +86,7 @@ const lki_command lki_command_run = {
         "lk_join() finds its group there.\n"
         "OMP_NUM_THREADS is 1 unless it is set, so that N copies do not fight for the cores.\n"
         "Rank 0 reads standard input; the others have none.  Where there are enough cores each\n"
-        "copy runs on an equal share of them.\n"
+        "copy runs on an equal share of them; see --bind.\n"
         "\n"
         "When one copy fails, the others are woken and ended, and the last line on stderr tells\n"
         "which rank failed first and why; the exit status is that rank's, or 128 plus the number\n"

@@ -1,13 +1,29 @@
 /* nodes.c -- the options of a command whose workers may be on several hosts. */
 #include "cli/nodes.h"
 
+#include <string.h>
+
 const lki_need lki_need_nodes = { "nnodes", { NULL } };
+
+const lki_choice lki_binds[] = {
+    { "core", LK_BIND_CORES, NULL }, { "numa", LK_BIND_NUMA, NULL }, { "none", LK_BIND_NONE, NULL },
+    { NULL, 0, NULL },
+};
 
 enum { GO_ON = -1 };
 
 static void print_note(void *command, const char *text)
 {
     fprintf(stderr, "lockstep %s: note: %s\n", ((const lki_command *)command)->name, text);
+}
+
+lk_bind lki_bind_of(const char *name)
+{
+    const lki_choice *choice = lki_binds;
+
+    while (strcmp(choice->name, name) != 0)
+        choice++;
+    return (lk_bind)choice->value;
 }
 
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how)
@@ -21,6 +37,7 @@ int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_opti
         return lki_usage_error(command, "--hosts %u are more than the %u workers; raise --workers",
                                nodes->hosts, how->workers);
     how->hosts = nodes->hosts;
+    how->bind  = lki_bind_of(nodes->bind);
     if (nodes->count <= 1)
         return GO_ON;
     if (nodes->rendezvous == NULL)

@@ -9,20 +9,27 @@ typedef struct {
     uint32_t      hosts, count, number, join_ms; /* number: LKI_NODE_ANY unless given */
     const char   *rendezvous, *key_from;
     bool          insecure;
+    const char   *bind;
     unsigned char key[LK_JOB_KEY_BYTES];
 } lki_nodes;
 
 #define LKI_NODE_ANY UINT32_MAX
 
 /* A lki_nodes before its options are read. */
-#define LKI_NODES_INIT { .number = LKI_NODE_ANY }
+#define LKI_NODES_INIT { .number = LKI_NODE_ANY, .bind = "core" }
 
-extern const lki_need lki_need_nodes;
+extern const lki_need   lki_need_nodes;
+extern const lki_choice lki_binds[];
+
+lk_bind lki_bind_of(const char *name);
 
 /* Rows for a command's table; `at_` is where its lki_nodes stands in its struct. */
 /* clang-format off */
 #define LKI_NODE_AT(at_, field_) ((at_) + offsetof(lki_nodes, field_))
 #define LKI_NODE_OPTIONS(at_)                                                                    \
+    LKI_CHOICE(LKI_OPTION_NAME, "bind", "WHERE", LKI_NODE_AT(at_, bind), lki_binds, "core",      \
+               "where workers run: core, each on its share of the cores, if there are enough; "  \
+               "numa, on the memory nodes of that share; none, anywhere"),                       \
     { .group = "several hosts (the command is started on each, or emulates them)",               \
       .name = "hosts", .type = LKI_OPTION_U32, .value = "H", .offset = LKI_NODE_AT(at_, hosts),  \
       .low = 1, .high = 1024, .preset = "1",                                                     \

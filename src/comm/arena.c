@@ -23,6 +23,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/numa.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14; older headers lack the name */
@@ -82,12 +83,15 @@ static lk_status check_available(const char *name, size_t bytes)
 
 /* ---- Making and mapping ------------------------------------------------------------------ */
 
-static lk_status map_fd(void **out, int fd, const char *name, size_t bytes)
+/* `maker`: of the rank that makes the memory; NULL: its pages are there. */
+static lk_status map_fd(void **out, int fd, const char *name, size_t bytes, const lk_comm *maker)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s", name, bytes, strerror(errno));
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    if (maker != NULL)
+        lki_numa_spread(maker, memory, bytes);
     /* Populating through the mapping lets the kernel use huge pages, where it has them, and
      * spares the page faults later. */
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
@@ -101,7 +105,8 @@ static lk_status map_fd(void **out, int fd, const char *name, size_t bytes)
 }
 
 /* On success *fd is sealed and every page of *memory is there. */
-static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
+static lk_status create(int *fd, void **memory, const char *name, size_t bytes,
+                        const lk_comm *maker)
 {
     char label[80];
 
@@ -115,7 +120,7 @@ static lk_status create(int *fd, void **memory, const char *name, size_t bytes)
         st = lk_fail(LK_ENOMEM, "arena %s, %zu bytes: %s%s", name, bytes, strerror(errno),
                      lki_memory_hint(errno));
     if (st == LK_OK)
-        st = map_fd(memory, *fd, name, bytes);
+        st = map_fd(memory, *fd, name, bytes, maker);
     int error = st == LK_OK ? posix_fallocate(*fd, 0, (off_t)bytes) : 0;
     if (error != 0) { /* kernels without MADV_POPULATE_WRITE find out here */
         (void)munmap(*memory, bytes);
@@ -209,7 +214,7 @@ static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void
     int fd;
     if (comm->rank != 0)
         return LK_OK;
-    LK_TRY(create(&fd, memory, name, bytes));
+    LK_TRY(create(&fd, memory, name, bytes, comm));
     lk_status st     = keep(comm, *memory, bytes);
     bool      shared = !comm->self->group->threads && comm->size > 1;
     if (st == LK_OK && shared && comm->self->socket < 0) {
@@ -244,7 +249,7 @@ static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **mem
         return LK_OK;
     if (fd < 0)
         LK_TRY(receive(comm, name, bytes, &fd));
-    lk_status st = map_fd(memory, fd, name, bytes);
+    lk_status st = map_fd(memory, fd, name, bytes, NULL);
     (void)close(fd);
     return st == LK_OK ? keep(comm, *memory, bytes) : st;
 }

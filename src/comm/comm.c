@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "comm/engine.h"
 #include "comm/flight.h"
+#include "comm/numa.h"
 #include "comm/span/span.h"
 #include "comm/span/task.h"
 #include "comm/trace.h"
@@ -174,6 +175,8 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
 static void announce(lk_comm *comm)
 {
     atomic_store(&comm->me->pid, (int32_t)getpid());
+    atomic_store(&comm->me->home, lki_numa_here());
+    lki_numa_settle(comm);
     atomic_store(&comm->me->state, LKI_RANK_RUNNING);
     atomic_store(&comm->seat->joined, 1);
     comm->unrung = true;

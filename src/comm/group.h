@@ -146,6 +146,7 @@ typedef struct {
     char             host[LKI_HOST_BYTES];
     uint32_t         node; /* the number of that host */
     uint32_t         seat; /* 1 + its place among those of this host that are in the group; or 0 */
+    _Atomic uint32_t home; /* 1 + the NUMA node where it runs; 0 = not known, or there is one */
 } lki_rank;
 
 typedef struct {

@@ -5,11 +5,18 @@
  * ten times as long there.  So every worker gets its share of the cores, for itself and whatever
  * threads it starts.  A share is as large as it can be, so jobs that run side by side on the same
  * cores do not crowd on some of them.
+ *
+ * Shares are of neighbours, so that a worker has caches and memory to itself.  What is near to what
+ * hwloc knows best, but to load it takes longer than to start a worker; so on a machine with one
+ * NUMA node it is left to /sys.
  */
 #include "launch/cores.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- What /sys says ---------------------------------------------------------------------- */
 
 /* A number from /sys, of lists the first; 0 where there is none. */
 static unsigned read_topology(unsigned cpu, const char *name)
@@ -40,29 +47,114 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void lki_cores_find(lki_cores *cores)
+static void read_sys(lki_cores *cores, const cpu_set_t *allowed)
 {
-    cpu_set_t set;
-    uint64_t  places[CPU_SETSIZE];
+    uint64_t places[CPU_SETSIZE];
 
-    cores->count = 0;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return;
     for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &set))
+        if (CPU_ISSET(cpu, allowed))
             places[cores->count++] = place_of(cpu);
     qsort(places, cores->count, sizeof *places, ascending);
-    for (uint32_t i = 0; i < cores->count; i++)
+    for (uint32_t i = 0; i < cores->count; i++) {
         cores->order[i] = (uint16_t)(places[i] & 0xffff);
+        cores->packages += i == 0 || places[i] >> 32 != places[i - 1] >> 32;
+        cores->cores += i == 0 || places[i] >> 16 != places[i - 1] >> 16;
+    }
+    (void)snprintf(cores->by, sizeof cores->by, "/sys");
 }
 
-bool lki_cores_share(cpu_set_t *out, const lki_cores *cores, uint32_t rank, uint32_t workers)
+/* Whether the kernel has more than one NUMA node, or somebody has hwloc tell of another machine. */
+static bool needs_hwloc(void)
 {
+    char  nodes[64] = "";
+    FILE *file      = fopen("/sys/devices/system/node/online", "re");
+
+    if (file != NULL) {
+        (void)!fgets(nodes, sizeof nodes, file);
+        (void)fclose(file);
+    }
+    return strpbrk(nodes, "-,") != NULL || getenv("HWLOC_SYNTHETIC") != NULL ||
+           getenv("HWLOC_XMLFILE") != NULL;
+}
+
+void lki_cores_find(lki_cores *cores, bool thorough)
+{
+    cpu_set_t allowed;
+
+    *cores = (lki_cores){ .count = 0 };
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return;
+    if ((thorough || needs_hwloc()) && lki_topology_read(cores, &allowed) && cores->count > 0)
+        return;
+    *cores = (lki_cores){ .count = 0 };
+    read_sys(cores, &allowed);
+}
+
+/* ---- Shares ------------------------------------------------------------------------------ */
+
+static void take_node(cpu_set_t *out, const lki_cores *cores, uint16_t node)
+{
+    for (uint32_t i = 0; i < cores->count; i++)
+        if (cores->node[i] == node)
+            CPU_SET(cores->order[i], out);
+}
+
+bool lki_cores_share(cpu_set_t *out, const lki_cores *cores, uint32_t rank, uint32_t workers,
+                     lk_bind bind)
+{
+    uint64_t first = (uint64_t)cores->count * rank / workers;
+    uint64_t end   = (uint64_t)cores->count * (rank + 1) / workers;
+
     CPU_ZERO(out);
-    if (cores->count < workers)
+    if (cores->count == 0 || bind == LK_BIND_NONE ||
+        (bind == LK_BIND_CORES && cores->count < workers))
         return false;
-    for (uint64_t i = (uint64_t)cores->count * rank / workers;
-         i < (uint64_t)cores->count * (rank + 1) / workers; i++)
-        CPU_SET(cores->order[i], out);
+    if (bind == LK_BIND_CORES)
+        for (uint64_t i = first; i < end; i++)
+            CPU_SET(cores->order[i], out);
+    else
+        for (uint64_t i = first; i < end || i == first; i++)
+            take_node(out, cores, cores->node[i]);
     return true;
+}
+
+/* ---- For those who ask ------------------------------------------------------------------- */
+
+void lk_topology_find(lk_topology *out)
+{
+    lki_cores cores;
+
+    lki_cores_find(&cores, true);
+    *out = (lk_topology){ .packages = cores.packages,
+                          .nodes    = cores.nodes,
+                          .cores    = cores.cores,
+                          .cpus     = cores.count };
+    (void)snprintf(out->by, sizeof out->by, "%s", cores.by);
+}
+
+/* "0-3,8"; false where the text has no room for more. */
+static bool list(char *out, size_t bytes, const cpu_set_t *set)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE && used < bytes; cpu++) {
+        if (!CPU_ISSET(cpu, set) || (cpu > 0 && CPU_ISSET(cpu - 1, set)))
+            continue;
+        unsigned last = cpu;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set))
+            last++;
+        used += (size_t)snprintf(out + used, bytes - used, last > cpu ? "%s%u-%u" : "%s%u",
+                                 used > 0 ? "," : "", cpu, last);
+    }
+    return used < bytes;
+}
+
+bool lk_topology_place(char *out, size_t bytes, uint32_t rank, uint32_t workers, lk_bind bind)
+{
+    lki_cores cores;
+    cpu_set_t share;
+
+    lki_cores_find(&cores, true);
+    return lki_cores_share(&share, &cores, rank, workers, bind) && list(out, bytes, &share);
 }

@@ -119,10 +119,10 @@ static void take_cores(const family *f, const emulated *h)
     static lki_cores cores;
     cpu_set_t        mine, share;
 
-    lki_cores_find(&cores);
+    lki_cores_find(&cores, false);
     CPU_ZERO(&mine);
     for (uint32_t i = 0; i < h->count; i++)
-        if (lki_cores_share(&share, &cores, h->first + i, f->options->workers))
+        if (lki_cores_share(&share, &cores, h->first + i, f->options->workers, f->options->bind))
             CPU_OR(&mine, &mine, &share);
     if (CPU_COUNT(&mine) > 0)
         (void)sched_setaffinity(0, sizeof mine, &mine);

@@ -194,7 +194,8 @@ static lk_status start_worker(lki_job *job, uint32_t i, const lki_worker_facts *
     facts.rank       = rank;
     facts.local_rank = i;
     facts.socket_fd  = -1;
-    plan.bound       = lki_cores_share(&plan.cores, cores, i, job->count);
+    plan.bound       = lki_cores_share(&plan.cores, cores, i, job->count,
+                                       job->options->bind);
     lk_status st = start_planned(job, &plan, &facts);
 
     close_if_open(&facts.socket_fd);
@@ -303,7 +304,7 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
     lki_cores        cores;
     lk_status        st = lki_pipe_open(report);
 
-    lki_cores_find(&cores);
+    lki_cores_find(&cores, false);
     for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
         st = start_worker(job, i, &common, nothing, report[1], &cores);
     int theirs = report[1];

@@ -81,7 +81,7 @@ typedef struct {
     const char *(*poll)(lki_mpi_world *world, const lki_mpi_done **done, uint32_t *count);
 
     /* Starts a collective.  Buffers are MPI's until test() has said that it is done; then the
-     * ticket is gone.  close() waits a moment for those that are not, and may leave MPI as it is. */
+     * ticket is gone.  close() waits a moment for those that are not, or leaves MPI as it is. */
     const char *(*start)(lki_mpi_world *world, const lki_mpi_call *call, lki_mpi_ticket **out);
     const char *(*test)(lki_mpi_world *world, lki_mpi_ticket *ticket, bool *done);
 
