@@ -33,7 +33,8 @@ foreach(path IN LISTS test_sources)
     add_custom_target(tests.${top})
   endif()
   add_dependencies(tests.${top} test.${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room}
+    ENVIRONMENT XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache) # tests leave nothing in anybody's home
 endforeach()
 
 set_tests_properties(comm.huge PROPERTIES TIMEOUT 1200 RUN_SERIAL TRUE) # it moves 50 GiB

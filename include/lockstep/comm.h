@@ -44,8 +44,9 @@ typedef struct {
                              * all ranks; NULL = the cheapest, by constants that lk_comm_tune()
                              * measures.  "all_reduce:native" is MPI's own, not exact, and only for
                              * lk_comm_open_mpi() (there on one host, too) */
-    const char *tuning;     /* a file of such constants, which rank 0 reads; NULL = those of a
-                             * network of 10 Gbit/s */
+    const char *tuning;     /* a file of such constants, which rank 0 reads; NULL = they are
+                             * measured when hosts meet */
+    const char *cache;      /* a directory in which rank 0 keeps what it measured; NULL = none */
 } lk_comm_options;
 
 /* `size` ranks inside this process, one for each thread that the caller starts: out[r] is rank
@@ -232,6 +233,9 @@ LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_
  * and a rank on another host; rank 0 writes them to the file `path`, unless that is NULL.
  * LK_EINVAL where all ranks are on one host. */
 LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
+
+/* Where the constants come from, in words; only rank 0 knows of files. */
+LK_API const char *lk_comm_tuning(const lk_comm *comm);
 
 /* From here on as if opened with these options.algorithms; NULL = none.  All ranks alike. */
 LK_API LK_NODISCARD lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms);

@@ -294,8 +294,8 @@ static void print_heading(const timing *t)
     printf("%s, %u workers on %u host%s, %s\n", b->kind->name, b->ranks, lk_comm_hosts(b->comm),
            lk_comm_hosts(b->comm) == 1 ? "" : "s", t->options->dtype);
     if (t->options->explain)
-        printf("%12s  %-13s %5s %12s %12s  %s\n", "bytes", "algorithm", "exact", "predicted us",
-               "median us", "right");
+        printf("constants: %s\n%12s  %-13s %5s %12s %12s  %s\n", lk_comm_tuning(b->comm), "bytes",
+               "algorithm", "exact", "predicted us", "median us", "right");
     else
         printf("%12s  %-13s %12s %12s %10s %10s  %s\n", "bytes", "algorithm", "median us",
                "p99 us", "alg GB/s", "bus GB/s", "right");

@@ -77,7 +77,7 @@ static uint32_t spins_of(const lki_self *self)
         if (record->seat != 0 && pid > 0 && sched_getaffinity(pid, sizeof one, &one) == 0)
             CPU_OR(&all, &all, &one);
     }
-    return board->members <= (uint32_t)CPU_COUNT(&all) ? SPINS : 0;
+    return board->members <= (uint32_t)CPU_COUNT(&all) && !self->crowded ? SPINS : 0;
 }
 
 /* Works on a half-made one. */

@@ -210,6 +210,7 @@ typedef struct {
     struct lki_rooms *rooms; /* scratch for what comes from them */
     struct lki_engine *engine; /* MPI, where that has started the job; NULL */
     lki_tuning  tuning;     /* of the algorithms to them */
+    bool        crowded;    /* ranks of other hosts are on these cores, too: emulated ones */
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
 

@@ -16,7 +16,7 @@ typedef struct {
     uint32_t timeout_ms; /* 0: 20 s */
     uint64_t seed;
     lki_sim **sim;       /* NULL, or where to say what simulates */
-    const char *algorithms;
+    const char *algorithms, *tuning;
     bool        quarrels; /* a rank may be told of a failure before it has opened */
     size_t      segment_bytes;
     lki_link  **links;   /* of all ranks, taken over; NULL: simulated ones */
@@ -85,7 +85,8 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
     uint32_t        host_of[HOSTED_MAX], size = hosted_size(h), satisfied = 0;
     lki_sim        *sim     = h.links == NULL ? hosted_sim(h) : NULL;
     lk_comm_options options = { .timeout_ms = h.timeout_ms == 0 ? 20000 : h.timeout_ms,
-                                .algorithms = h.algorithms };
+                                .algorithms = h.algorithms,
+                                .tuning     = h.tuning };
 
     for (uint32_t host = 0; host < h.hosts; host++) {
         uint32_t   first = hosted_first(h, host), count = hosted_first(h, host + 1) - first;

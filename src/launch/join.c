@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -117,6 +118,7 @@ typedef struct {
     bool            secure;
     unsigned char   key[LK_JOB_KEY_BYTES]; /* of the job, if it is secure */
     lk_comm_options options;
+    char            cache[400];
 } inheritance;
 
 static lk_status read_key(inheritance *from)
@@ -131,6 +133,20 @@ static lk_status read_key(inheritance *from)
     (void)close(fd);
     return got == (ssize_t)sizeof from->key
                ? LK_OK : lk_fail(LK_EINVAL, "LOCKSTEP_KEY_FD=%d holds no job key", fd);
+}
+
+/* How algorithms between hosts are chosen: what was asked for, and where measurements are kept. */
+static void read_choices(inheritance *from)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+    from->options.tuning     = getenv("LOCKSTEP_TUNING");
+    from->options.algorithms = getenv("LOCKSTEP_ALGORITHMS");
+    if (cache != NULL && cache[0] == '/')
+        (void)snprintf(from->cache, sizeof from->cache, "%.380s/lockstep", cache);
+    else if (home != NULL && home[0] == '/')
+        (void)snprintf(from->cache, sizeof from->cache, "%.380s/.cache/lockstep", home);
+    from->options.cache = from->cache[0] == '\0' ? NULL : from->cache;
 }
 
 /* From our launcher, by the environment. */
@@ -197,6 +213,7 @@ lk_status lk_join(lk_comm **out)
         LK_TRY(lki_foreign_find(&job));
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
+    read_choices(&from);
     lk_status st = is_ours() ? find_ours(&from) : find_foreign(&from, &job);
     if (st == LK_OK)
         st = enter(out, &from);

@@ -3,9 +3,9 @@
 #include "cli/command.h"
 
 static const char *const names[] = {
-    "\"op\"",        "\"workers\"",    "\"hosts\"",  "\"dtype\"",      "\"bytes\"",
-    "\"algorithm\"",
-    "\"median_us\"", "\"p99_us\"",  "\"algbw_gb_s\"", "\"busbw_gb_s\"", "\"verified\": true"
+    "\"op\"",        "\"workers\"",   "\"hosts\"",  "\"dtype\"",      "\"bytes\"",
+    "\"algorithm\"", "\"median_us\"", "\"p99_us\"", "\"algbw_gb_s\"", "\"busbw_gb_s\"",
+    "\"verified\": true"
 };
 
 static const struct {
@@ -106,6 +106,33 @@ static void algorithms_are_explained(void **state)
     assert_non_null(strstr(r.out, "\"algorithm\": \"ring\""));
 }
 
+/* Measured the first time, read the second; and what the environment asks for. */
+static void constants_are_kept(void **state)
+{
+    static const char bench[] = LK_TEST_COMMAND " bench all_gather --hosts 2 --bytes 64 "
+                                                "--iterations 3";
+    static command_result r;
+    char                  line[800];
+
+    for (int time = 0; time < 2; time++) {
+        (void)snprintf(line, sizeof line, "XDG_CACHE_HOME=$PWD/cache %s --explain", bench);
+        (void)run_shell(&r, *state, line);
+        assert_string_equal(r.err, "");
+        assert_int_equal(r.status, 0);
+        assert_non_null(strstr(r.out, time == 0 ? "constants: measured, and kept in /"
+                                                : "constants: of /"));
+        assert_non_null(strstr(r.out, "/cache/lockstep/tuning-tls-sealed-"));
+    }
+    (void)snprintf(line, sizeof line, "LOCKSTEP_ALGORITHMS=all_gather:ring %s --json", bench);
+    (void)run_shell(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\"algorithm\": \"ring\""));
+    (void)snprintf(line, sizeof line, "LOCKSTEP_TUNING=/nowhere/x %s", bench);
+    (void)run_shell(&r, *state, line);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "tuning file /nowhere/x: No such file or directory"));
+}
+
 static void nonsense_is_a_usage_error(void **state)
 {
     static const char *const calls[] = { "bench al_reduce", "bench all_reduce --bytes 3",
@@ -158,6 +185,7 @@ int main(void)
         cmocka_unit_test(every_operation_is_verified),
         cmocka_unit_test(every_type_and_place_is_verified),
         cmocka_unit_test(algorithms_are_explained),
+        cmocka_unit_test(constants_are_kept),
         cmocka_unit_test(help_names_every_operation),
         cmocka_unit_test(nonsense_is_a_usage_error),
         cmocka_unit_test(a_request_to_stop_ends_it),

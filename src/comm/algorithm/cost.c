@@ -15,9 +15,12 @@
 #include "comm/algorithm/cost.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "comm/algorithm/schedule.h"
@@ -115,7 +118,13 @@ lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint3
     if (options == NULL)
         return lki_tuning_force(out, NULL);
     LK_TRY(lki_tuning_force(out, options->algorithms));
-    return out->of_a_file && rank == 0 ? lki_model_read(&out->model, options->tuning) : LK_OK;
+    (void)snprintf(out->source, sizeof out->source, "those of a network of 10 Gbit/s");
+    if (options->cache != NULL && strlen(options->cache) < 400)
+        (void)snprintf(out->cache, sizeof out->cache, "%s", options->cache);
+    if (!out->of_a_file || rank != 0)
+        return LK_OK;
+    (void)snprintf(out->source, sizeof out->source, "of %.400s", options->tuning);
+    return lki_model_read(&out->given, options->tuning);
 }
 
 lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char *name)
@@ -137,38 +146,79 @@ bool lki_tuning_sums(uint32_t kind)
            kind == LKI_OP_REDUCE_SCATTER_V;
 }
 
+bool lki_tuning_divides(uint32_t kind)
+{
+    for (size_t row = 0; row < ROWS; row++)
+        if (rows[row].kind == kind)
+            return rows[row].divided;
+    return false;
+}
+
+/* Where ranks have no core each, what all of them do takes its time, too. */
+static double share_of(const lki_tuning *tuning, const lki_problem *problem, double all,
+                       double times)
+{
+    double cores = tuning->cores > 0 ? tuning->cores : problem->size * times;
+    return all * times / cores;
+}
+
+/* Ranks of one host share its network: what they send to other hosts counts for all of them. */
+static double seconds_of(const lki_tuning *tuning, const lki_method *method,
+                         const lki_problem *problem, double times)
+{
+    const lki_model *m = &tuning->model;
+    double           each = problem->each, size = problem->size;
+    double           share = each > 1 && size > each ? each * (size - each) / (size - 1) : times;
+
+    if (method->seconds != NULL)
+        return method->seconds(tuning, problem);
+    lki_work w = method->work(problem);
+    return w.rounds * m->alpha + w.combined * m->gamma +
+           fmax(w.messages, share_of(tuning, problem, w.all_messages, times)) * m->omega +
+           fmax(w.bytes * share, share_of(tuning, problem, w.all_bytes, times)) * m->beta;
+}
+
 double lki_tuning_seconds(const lki_tuning *tuning, const lki_method *method,
                           const lki_problem *problem)
 {
-    const lki_model *m = &tuning->model;
-    lki_work         w = method->work(problem);
-    double           each = problem->each, size = problem->size;
-    double           share = each > 1 && size > each ? each * (size - each) / (size - 1) : 1;
-    return w.rounds * m->alpha + w.messages * m->omega + w.bytes * share * m->beta +
-           w.combined * m->gamma;
+    return seconds_of(tuning, method, problem, 1);
 }
 
-const lki_method *lki_tuning_choose(const lki_tuning *tuning, const lki_problem *problem)
+static const lki_method *cheapest(const lki_tuning *tuning, const lki_problem *problem,
+                                  double times, double *least)
 {
-    const lki_method *best  = tuning->forced[problem->kind];
-    double            least = 0;
+    const lki_method *best = NULL;
 
-    if (best != NULL && best->can(problem))
-        return best;
-    best = NULL;
     for (size_t i = 0; lki_methods[i] != NULL; i++) {
         const lki_method *method = lki_methods[i];
         if (!method->can(problem) || method->asked ||
             (!method->exact && lki_tuning_sums(problem->kind)))
             continue;
-        double seconds = lki_tuning_seconds(tuning, method, problem);
-        if (best == NULL || seconds < least) {
-            best  = method;
-            least = seconds;
+        double seconds = seconds_of(tuning, method, problem, times);
+        if (best == NULL || seconds < *least) {
+            best   = method;
+            *least = seconds;
         }
     }
     LK_ASSERT(best != NULL);
     return best;
+}
+
+double lki_tuning_least(const lki_tuning *tuning, const lki_problem *problem, double times)
+{
+    double seconds = 0;
+
+    (void)cheapest(tuning, problem, times, &seconds);
+    return seconds;
+}
+
+const lki_method *lki_tuning_choose(const lki_tuning *tuning, const lki_problem *problem)
+{
+    const lki_method *forced  = tuning->forced[problem->kind];
+    double            seconds = 0;
+
+    return forced != NULL && forced->can(problem) ? forced
+                                                  : cheapest(tuning, problem, 1, &seconds);
 }
 
 /* ---- Files of constants ------------------------------------------------------------------ */
@@ -181,7 +231,9 @@ static double *constant(lki_model *m, size_t i)
     return constants[i];
 }
 
-static lk_status read_line(lki_model *out, const char *line, const char *path, unsigned number)
+/* *found: a bit for each constant. */
+static lk_status read_line(lki_model *out, const char *line, const char *path, unsigned number,
+                           unsigned *found)
 {
     char *end;
 
@@ -193,13 +245,14 @@ static lk_status read_line(lki_model *out, const char *line, const char *path, u
         if (end == line + length || (*end != '\n' && *end != '\0') || !(value > 0 && value < 10))
             break;
         *constant(out, i) = value;
+        *found |= 1u << i;
         return LK_OK;
     }
     return lk_fail(LK_EFORMAT, "%s:%u: expected alpha, omega, beta or gamma and its seconds", path,
                    number);
 }
 
-lk_status lki_model_read(lki_model *out, const char *path)
+static lk_status read_model(lki_model *out, const char *path, unsigned *found)
 {
     char      line[200];
     unsigned  number = 0;
@@ -212,24 +265,45 @@ lk_status lki_model_read(lki_model *out, const char *path)
     while (st == LK_OK && fgets(line, sizeof line, file) != NULL) {
         number++;
         if (line[0] != '#' && line[0] != '\n')
-            st = read_line(out, line, path, number);
+            st = read_line(out, line, path, number, found);
     }
     (void)fclose(file);
     return st;
 }
 
+lk_status lki_model_read(lki_model *out, const char *path)
+{
+    unsigned found = 0;
+
+    return read_model(out, path, &found);
+}
+
+lk_status lki_model_read_whole(lki_model *out, const char *path)
+{
+    unsigned found = 0;
+
+    LK_TRY(read_model(out, path, &found));
+    return found == (1u << 4) - 1 ? LK_OK
+                                  : lk_fail(LK_EFORMAT, "%s is not whole: it should have alpha, "
+                                            "omega, beta and gamma", path);
+}
+
 lk_status lki_model_write(const lki_model *model, const char *path)
 {
     lki_model copy = *model;
-    FILE     *file = fopen(path, "we");
+    char      fresh[PATH_MAX];
 
+    (void)snprintf(fresh, sizeof fresh, "%.4000s.%d", path, (int)getpid());
+    FILE *file = fopen(fresh, "we");
     if (file == NULL)
         return lk_fail(LK_EIO, "tuning file %s: %s", path, strerror(errno));
     bool good = fputs("# seconds: a message, one more at once, a byte sent, a byte summed\n", file)
                 >= 0;
     for (size_t i = 0; i < 4; i++)
         good = fprintf(file, "%s %.4g\n", names[i], *constant(&copy, i)) > 0 && good;
-    if (fclose(file) != 0 || !good)
-        return lk_fail(LK_EIO, "tuning file %s cannot be written: %s", path, strerror(errno));
-    return LK_OK;
+    if (fclose(file) == 0 && good && rename(fresh, path) == 0)
+        return LK_OK;
+    int why = errno;
+    (void)unlink(fresh);
+    return lk_fail(LK_EIO, "tuning file %s cannot be written: %s", path, strerror(why));
 }

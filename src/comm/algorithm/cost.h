@@ -2,6 +2,8 @@
 #ifndef LKI_COMM_COST_H
 #define LKI_COMM_COST_H
 
+#include <sched.h>
+
 #include "lockstep/comm.h"
 
 struct lki_method;
@@ -16,12 +18,17 @@ typedef struct {
 enum { LKI_TUNING_OPS = 32 };
 
 /* The same on every rank, as all must choose alike. */
-typedef struct {
+typedef struct lki_tuning {
     lki_model                model;
+    double                   cores;                  /* that all ranks share; 0 = one each */
     const struct lki_method *forced[LKI_TUNING_OPS]; /* by lki_op_kind; NULL = the cheapest */
     size_t                   segment_bytes;          /* 0 = the default */
-    bool                     of_a_file;              /* the model is, on rank 0 */
     bool                     native;                 /* there is an MPI to ask */
+    bool                     of_a_file;              /* the model comes from one: */
+    lki_model                given;                  /* what rank 0 has read there; all take it over
+                                                      * in lki_span_open(), at the same time */
+    char                     cache[512];             /* a directory; "" = none */
+    char                     source[1024];           /* of the model, in words, on rank 0 */
 } lki_tuning;
 
 /* Reads what the options say.  LK_EINVAL for algorithms that do not exist, or not for this; a file
@@ -42,12 +49,27 @@ LK_NODISCARD lk_status lki_tuning_find(uint32_t *kind, bool *divided, const char
 /* Whether it combines elements. */
 bool lki_tuning_sums(uint32_t kind);
 
+/* Whether what ranks give, or get, is in parts. */
+bool lki_tuning_divides(uint32_t kind);
+
+/* Seconds of the cheapest exact algorithm, where `times` such operations go on at once on cores and
+ * network of the same hosts. */
+double lki_tuning_least(const lki_tuning *tuning, const struct lki_problem *problem, double times);
+
 /* By the model. */
 double lki_tuning_seconds(const lki_tuning *tuning, const struct lki_method *method,
                           const struct lki_problem *problem);
 
+/* Collective, over hosts that have just met: constants of a file, of the cache or measured, and
+ * cores, as rank 0 finds them. */
+LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
+
+/* Cores that ranks on these machines share; 0 if each has one. */
+double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores);
+
 /* A file of constants. */
 LK_NODISCARD lk_status lki_model_read(lki_model *out, const char *path);
+LK_NODISCARD lk_status lki_model_read_whole(lki_model *out, const char *path); /* all constants */
 LK_NODISCARD lk_status lki_model_write(const lki_model *model, const char *path);
 
 #endif

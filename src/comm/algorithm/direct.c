@@ -125,13 +125,16 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    double others = p->size - 1, n = (double)lki_problem_longest(p);
+    double N = p->size, others = N - 1, n = (double)lki_problem_longest(p);
 
-    if (p->kind == LKI_OP_ALL_REDUCE || p->kind == LKI_OP_REDUCE)
-        return (lki_work){ 2, 2 * others, 2 * others / p->size * n, n };
+    if (p->kind == LKI_OP_ALL_REDUCE)
+        return lki_work_alike(N, 2, 2 * others, 2 * others / N * n, n);
+    if (p->kind == LKI_OP_REDUCE)
+        return (lki_work){ 2, 2 * others, 2 * others / N * n, n, (N + 1) * others,
+                           (1 + 1 / N) * others * n };
     if (p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V)
-        return (lki_work){ 1, others, others * n, p->size * n };
-    return (lki_work){ 1, others, others * n, 0 };
+        return lki_work_alike(N, 1, others, others * n, N * n);
+    return lki_work_alike(N, 1, others, others * n, 0);
 }
 
 const lki_method lki_method_direct = {

@@ -33,7 +33,7 @@ static lki_work work(const lki_problem *p)
     double rounds = 0;
     for (uint32_t step = 1; step < p->size; step *= 2)
         rounds++;
-    return (lki_work){ rounds, rounds, 0, 0 };
+    return lki_work_alike(p->size, rounds, rounds, 0, 0);
 }
 
 const lki_method lki_method_dissemination = {

@@ -209,6 +209,13 @@ static bool can(const lki_problem *p)
     return p->kind == LKI_OP_ALL_REDUCE;
 }
 
+/* That a rank of a block sends to others of it. */
+static double block_bytes(const block *b, double n, double unit)
+{
+    double part = 1 - 1 / (double)(UINT64_C(1) << b->bits);
+    return b->bits == 0 ? 0 : n / 2 + (part - 0.5) * n * unit + part * n;
+}
+
 static lki_work work(const lki_problem *p)
 {
     state  t = { .p = p };
@@ -217,8 +224,13 @@ static lki_work work(const lki_problem *p)
     cut_blocks(&t);
     unit          = (double)lki_problem_partial(p, p->width) / (double)p->width;
     double   bits = t.blocks[0].bits, part = 1 - 1 / (double)(UINT64_C(1) << t.blocks[0].bits);
-    lki_work w = { 2 * bits, 2 * bits, part * n, 2 * part * n };
-    w.bytes += bits > 0 ? n / 2 + (part - 0.5) * n * unit : 0;
+    lki_work w = { .rounds = 2 * bits, .messages = 2 * bits, .combined = 2 * part * n };
+    w.bytes    = block_bytes(&t.blocks[0], n, unit);
+    for (uint32_t i = 0; i < t.count; i++) {
+        double ranks = (double)(UINT64_C(1) << t.blocks[i].bits);
+        w.all_messages += 2 * t.blocks[i].bits * ranks;
+        w.all_bytes    += block_bytes(&t.blocks[i], n, unit) * ranks;
+    }
     for (uint32_t i = 0; i + 1 < t.count; i++) { /* a block and the next smaller one */
         double few  = (double)(UINT64_C(1) << t.blocks[i + 1].bits);
         double many = (double)(UINT64_C(1) << t.blocks[i].bits);
@@ -226,6 +238,8 @@ static lki_work work(const lki_problem *p)
         w.messages += 2 * many / few;
         w.bytes += n / few * (1 + unit);
         w.combined += 2 * n / many;
+        w.all_messages += 2 * many;
+        w.all_bytes    += (1 + unit) * n;
     }
     return w;
 }

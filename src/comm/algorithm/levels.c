@@ -17,6 +17,7 @@
  * "Exploiting hierarchy in parallel computer networks to optimize collective operation performance"
  * (IPDPS 2000).
  */
+#include "comm/algorithm/cost.h"
 #include "comm/algorithm/schedule.h"
 
 static bool can(const lki_problem *p)
@@ -28,25 +29,36 @@ static bool can(const lki_problem *p)
            (moves || (sums && (p->each & (p->each - 1)) == 0));
 }
 
-/* Ranks of a host share its network: see lki_tuning_seconds().  The legs on a host count as half a
- * round. */
-static lki_work work(const lki_problem *p)
+/* What travels between hosts, as one rank of each sees it. */
+static lki_problem between_hosts(const lki_problem *p)
 {
-    uint32_t     count = p->size / p->each;
-    double       each = p->each, hosts = count, n = (double)lki_problem_longest(p);
-    const double local = 0.5;
-    double       share = each * (p->size - each) / (p->size - 1), far = (hosts - 1) * each / share;
+    lki_problem leg  = *p;
+    size_t      wide = p->width == 1 ? 1 : lki_problem_partial(p, p->width) / p->width;
 
-    if (p->kind == LKI_OP_BROADCAST)
-        return (lki_work){ 1 + local, hosts - 1, far * n / each, n };
-    if (p->kind == LKI_OP_ALL_GATHER)
-        return (lki_work){ 1 + local, hosts - 1, far * n, p->size * n };
-    double wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
-    if (p->kind == LKI_OP_REDUCE_SCATTER)
-        return (lki_work){ 1 + local, hosts - 1, far * wide * n, 2 * p->size * n };
-    return (lki_work){ 2 + local, 2 * (hosts - 1), 2 * far / p->size * wide * n, 4 * n };
+    leg.size = p->size / p->each;
+    leg.rank = 0;
+    leg.each = 0;
+    leg.root = p->kind == LKI_OP_BROADCAST ? 0 : p->root;
+    if (p->kind == LKI_OP_ALL_REDUCE)
+        leg.bytes /= p->each;
+    leg.bytes *= wide;
+    leg.width *= wide;
+    leg.dtype = wide > 1 ? LK_F32 : p->dtype;
+    return leg;
+}
+
+/* All ranks of a host take part in it at once, but in a broadcast.  What is done in the memory of
+ * a host counts as reading and writing the vector twice. */
+static double seconds(const lki_tuning *tuning, const lki_problem *p)
+{
+    lki_problem leg   = between_hosts(p);
+    double      times = p->kind == LKI_OP_BROADCAST ? 1 : p->each;
+    double      whole = (double)p->bytes * (lki_tuning_divides(p->kind) ? p->size : 1);
+
+    return lki_tuning_least(tuning, &leg, times) + tuning->model.alpha +
+           4 * whole * tuning->model.gamma;
 }
 
 const lki_method lki_method_levels = {
-    .name = "levels", .exact = true, .uncut = true, .can = can, .work = work
+    .name = "levels", .exact = true, .uncut = true, .can = can, .seconds = seconds
 };

@@ -139,10 +139,14 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    double others = p->size - 1, n = (double)lki_problem_longest(p);
-    bool   reduces = p->kind == LKI_OP_REDUCE || p->kind == LKI_OP_ALL_REDUCE;
+    double N = p->size, others = N - 1, n = (double)lki_problem_longest(p);
 
-    return (lki_work){ 1, others, others * n, reduces ? p->size * n : 0 };
+    if (p->kind == LKI_OP_ALL_REDUCE)
+        return lki_work_alike(N, 1, others, others * n, N * n);
+    if (p->kind == LKI_OP_ALL_TO_ALL || p->kind == LKI_OP_ALL_TO_ALL_V)
+        return lki_work_alike(N, 1, others, others * n, 0);
+    return (lki_work){ 1, others, others * n, p->kind == LKI_OP_REDUCE ? N * n : 0, others,
+                       others * n };
 }
 
 const lki_method lki_method_linear = {

@@ -31,7 +31,7 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    return (lki_work){ 2, 1, (double)p->bytes, 0 };
+    return (lki_work){ 2, 1, (double)p->bytes, 0, 1, (double)p->bytes };
 }
 
 const lki_method lki_method_mail = {

@@ -40,7 +40,7 @@ static bool can(const lki_problem *p)
 static lki_work work(const lki_problem *p)
 {
     double others = p->span->hosts - 1;
-    return (lki_work){ 1, others, others * (double)lki_problem_longest(p), 0 };
+    return lki_work_alike(p->size, 1, others, others * (double)lki_problem_longest(p), 0);
 }
 
 const lki_method lki_method_mirror = {

@@ -123,10 +123,10 @@ static lki_work work(const lki_problem *p)
            sums = (1 + (others - 1) * wide) / (others > 0 ? others : 1);
 
     if (p->kind == LKI_OP_ALL_REDUCE)
-        return (lki_work){ 2 * others, 2 * others, half * (1 + sums), 2 * half };
+        return lki_work_alike(p->size, 2 * others, 2 * others, half * (1 + sums), 2 * half);
     if (p->kind == LKI_OP_REDUCE_SCATTER || p->kind == LKI_OP_REDUCE_SCATTER_V)
-        return (lki_work){ others, others, others * n * sums, 2 * others * n };
-    return (lki_work){ others, others, others * n, 0 };
+        return lki_work_alike(p->size, others, others, others * n * sums, 2 * others * n);
+    return lki_work_alike(p->size, others, others, others * n, 0);
 }
 
 const lki_method lki_method_ring = {

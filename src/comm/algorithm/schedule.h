@@ -141,13 +141,23 @@ void lki_schedule_compute(const lki_schedule *s, const lki_action *action, const
 
 /* ---- Algorithms (algorithm/) ------------------------------------------------------------- */
 
-/* The sum over rounds of what the busiest rank sends, or receives: what the model of costs
- * multiplies its constants with. */
+/* What the model of costs multiplies its constants with: the sum over rounds of what the busiest
+ * rank sends, or receives; and what all ranks send, for those that share cores. */
 typedef struct {
     double rounds, messages;
     double bytes;
     double combined;         /* bytes of elements that are read to be combined */
+    double all_messages, all_bytes;
 } lki_work;
+
+/* The same effort of every rank. */
+static inline lki_work lki_work_alike(double ranks, double rounds, double messages, double bytes,
+                                      double combined)
+{
+    return (lki_work){ rounds, messages, bytes, combined, ranks * messages, ranks * bytes };
+}
+
+struct lki_tuning;
 
 typedef struct lki_method {
     const char *name;
@@ -156,6 +166,7 @@ typedef struct lki_method {
     bool        asked; /* never taken but by name */
     bool (*can)(const lki_problem *p);
     lki_work (*work)(const lki_problem *p);
+    double (*seconds)(const struct lki_tuning *tuning, const lki_problem *p); /* in its place */
     void (*build)(const lki_problem *p, lki_schedule *s); /* one segment; NULL: no messages of ours,
                                                               * see span/relay.h, engine.h */
 } lki_method;

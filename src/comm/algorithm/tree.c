@@ -120,15 +120,19 @@ static bool can(const lki_problem *p)
 
 static lki_work work(const lki_problem *p)
 {
-    double rounds = height(p->size), n = (double)p->bytes;
-    double wide = p->kind == LKI_OP_BROADCAST ? 1 : (double)lki_problem_partial(p, p->width);
+    double rounds = height(p->size), n = (double)p->bytes, others = p->size - 1;
 
     if (p->kind == LKI_OP_BROADCAST)
-        return (lki_work){ rounds, rounds, rounds * n, 0 };
-    wide /= (double)p->width;
-    lki_work up = { rounds + (p->root != 0), rounds, n + (rounds - 1) * n * wide, 2 * rounds * n };
+        return (lki_work){ rounds, rounds, rounds * n, 0, others, others * n };
+    double   wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
+    double   leaves = (p->size + 1) / 2, /* that travel as they are */
+             more = p->kind == LKI_OP_REDUCE && p->root != 0;
+    lki_work up     = { rounds + more, rounds + more, n + (rounds - 1) * n * wide + more * n,
+                        2 * rounds * n, others + more,
+                        (leaves + (others - leaves) * wide + more) * n };
     if (p->kind == LKI_OP_ALL_REDUCE)
-        return (lki_work){ 2 * rounds, 2 * rounds, up.bytes + rounds * n, up.combined };
+        return (lki_work){ 2 * rounds, 2 * rounds, up.bytes + rounds * n, up.combined, 2 * others,
+                           up.all_bytes + others * n };
     return up;
 }
 

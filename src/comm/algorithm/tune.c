@@ -1,13 +1,15 @@
 /* tune.c -- measuring what cost.c multiplies with, and telling what it would choose.
  *
- * Rank 0 sends to the first rank on another host: one small message at a time, which takes there
- * and back (a send is complete when it is taken); several at once; and large ones.  The fastest of
- * a few counts: what is slower had something else in its way.  That is a round trip, or twice
- * alpha; what each of several adds is omega; what remains of a large one, by its bytes, is beta.
+ * Rank 0 and the first rank on another host: one small message at a time, which takes there and
+ * back (a send is complete when it is taken); several at once; and large ones in both directions at
+ * once, as most algorithms have them.  The fastest of a few counts: what is slower had something
+ * else in its way.  Half a round trip is alpha; what each of several adds is omega; what a large
+ * one takes longer than a smaller one, by its bytes, is beta.
  *
- * Cost: some 50 messages, and 3 MiB, between two ranks; the others wait.
+ * Cost: some 70 messages, and 2 MiB each way, between two ranks; the others wait.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,7 +18,16 @@
 #include "comm/span/span.h"
 #include "device/combine.h"
 
-enum { SMALL = 8, TRIES = 12, BURST = 16, LARGE = 1 << 20, LARGE_TRIES = 3, SUMMED = 1 << 19 };
+enum {
+    SMALL       = 8,
+    TRIES       = 12,
+    BURST       = 16,
+    BURST_TRIES = 3,
+    LARGE       = 512 << 10,
+    LESS        = 128 << 10,
+    LARGE_TRIES = 3,
+    SUMMED      = LARGE
+};
 
 static double now(void)
 {
@@ -25,32 +36,41 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* `count` messages at once from rank 0, or taken by `peer`; the time that takes. */
-static lk_status exchange(lk_comm *comm, uint32_t peer, unsigned char *data, size_t bytes,
-                          uint32_t count, double *seconds)
-{
-    lk_request *requests[BURST] = { NULL };
-    double      began           = now();
-    lk_status   st              = LK_OK;
+/* Messages between rank 0 and `peer`. */
+typedef struct {
+    lk_comm       *comm;
+    uint32_t       peer;
+    unsigned char *data; /* twice LARGE */
+} pair;
 
-    for (uint32_t i = 0; i < count && st == LK_OK; i++)
-        st = comm->rank == 0 ? lk_send_start(&requests[i], comm, data, bytes, peer)
-                             : lk_recv_start(&requests[i], comm, data, bytes, 0);
-    for (uint32_t i = 0; i < count && st == LK_OK; i++)
+/* `count` at once from rank 0, and in the other direction if `both`; the time that takes. */
+static lk_status exchange(const pair *p, size_t bytes, uint32_t count, bool both, double *seconds)
+{
+    lk_request *requests[2 * BURST] = { NULL };
+    uint32_t    other = p->comm->rank == 0 ? p->peer : 0, open = both ? 2 * count : count;
+    double      began = now();
+    lk_status   st    = LK_OK;
+
+    for (uint32_t i = 0; i < open && st == LK_OK; i++) {
+        bool sends = (p->comm->rank == 0) == (i < count);
+        st = sends ? lk_send_start(&requests[i], p->comm, p->data, bytes, other)
+                   : lk_recv_start(&requests[i], p->comm, p->data + LARGE, bytes, other);
+    }
+    for (uint32_t i = 0; i < open && st == LK_OK; i++)
         st = lk_request_wait(requests[i]);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < open; i++)
         lk_request_free(requests[i]);
     *seconds = now() - began;
     return st;
 }
 
-static lk_status fastest(lk_comm *comm, uint32_t peer, unsigned char *data, size_t bytes,
-                         uint32_t count, uint32_t tries, double *out)
+static lk_status fastest(const pair *p, size_t bytes, uint32_t count, bool both, uint32_t tries,
+                         double *out)
 {
     *out = HUGE_VAL;
     for (uint32_t i = 0; i < tries; i++) {
         double seconds;
-        LK_TRY(exchange(comm, peer, data, bytes, count, &seconds));
+        LK_TRY(exchange(p, bytes, count, both, &seconds));
         *out = fmin(*out, seconds);
     }
     return LK_OK;
@@ -70,39 +90,42 @@ static double summing(unsigned char *data)
     return least / (2 * SUMMED);
 }
 
-static lk_status measure(lk_comm *comm, uint32_t peer, unsigned char *data, lki_model *out)
+static lk_status measure(const pair *p, lki_model *out)
 {
-    double one, several, large;
+    double one, several, less, large;
 
-    LK_TRY(fastest(comm, peer, data, SMALL, 1, TRIES, &one));
-    LK_TRY(fastest(comm, peer, data, SMALL, BURST, LARGE_TRIES, &several));
-    LK_TRY(fastest(comm, peer, data, LARGE, 1, LARGE_TRIES, &large));
-    out->alpha = fmax(one / 2, 1e-7);
+    LK_TRY(fastest(p, SMALL, 1, false, TRIES, &one));
+    LK_TRY(fastest(p, SMALL, BURST, false, BURST_TRIES, &several));
+    LK_TRY(fastest(p, LESS, 1, true, LARGE_TRIES, &less));
+    LK_TRY(fastest(p, LARGE, 1, true, LARGE_TRIES, &large));
     out->omega = fmax((several - one) / (BURST - 1), 1e-8);
-    out->beta  = fmax((large - one) / LARGE, 1e-12);
-    out->gamma = fmax(summing(data), 1e-12);
+    out->alpha = fmax(one / 2, 1e-7);
+    out->beta  = fmax((large - less) / (LARGE - LESS), 1e-12);
+    out->gamma = fmax(summing(p->data), out->gamma); /* what has just come is in no near cache */
     return LK_OK;
 }
 
 lk_status lk_comm_tune(lk_comm *comm, const char *path)
 {
-    lki_model      model = comm->self->tuning.model;
-    unsigned char *data;
-    lk_status      st = LK_OK;
+    lki_tuning *tuning = &comm->self->tuning;
+    lki_model   model  = tuning->model;
+    pair        p      = { .comm = comm };
+    lk_status   st     = LK_OK;
 
     if (comm->span == NULL)
         return lk_fail(LK_EINVAL, "tune: all ranks are on one host, where sizes and places choose");
-    uint32_t peer = comm->span->hosts == 1 ? 0 : comm->span->ranks[comm->span->first_of[1]];
-    LK_TRY(lki_alloc((void **)&data, LARGE, "messages to measure"));
-    if (peer != 0 && (comm->rank == 0 || comm->rank == peer))
-        st = measure(comm, peer, data, &model);
-    lki_free(data);
+    p.peer = comm->span->hosts == 1 ? 0 : comm->span->ranks[comm->span->first_of[1]];
+    LK_TRY(LKI_NEW(&p.data, (size_t)2 * LARGE, "messages to measure"));
+    if (p.peer != 0 && (comm->rank == 0 || comm->rank == p.peer))
+        st = measure(&p, &model);
+    lki_free(p.data);
     LK_TRY(st);
     if (comm->rank == 0 && path != NULL)
         st = lki_model_write(&model, path);
     LK_TRY(lki_agree(comm, st));
     LK_TRY(lk_broadcast(comm, &model, sizeof model, 0));
-    comm->self->tuning.model = model;
+    tuning->model = model;
+    (void)snprintf(tuning->source, sizeof tuning->source, "measured");
     return LK_OK;
 }
 

@@ -124,6 +124,12 @@ lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char
         host_of[rank] = board->ranks[rank].node;
     if (st == LK_OK) {
         st = lki_span_open(out, local, link, host_of);
+        if (st == LK_OK)
+            st = lki_tuning_prepare(*out);
+        if (st != LK_OK) {
+            lk_comm_free(*out);
+            *out = NULL;
+        }
     } else {
         lk_comm_abort(local);
         if (link != NULL)

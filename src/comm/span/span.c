@@ -489,8 +489,10 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
         return st;
     }
     lki_tuning *tuning = &local->self->tuning;
-    if (tuning->of_a_file)
-        st = lk_broadcast(*out, &tuning->model, sizeof tuning->model, 0);
+    if (tuning->of_a_file) {
+        st            = lk_broadcast(*out, &tuning->given, sizeof tuning->given, 0);
+        tuning->model = st == LK_OK ? tuning->given : tuning->model;
+    }
     if (st == LK_OK)
         st = lki_levels_open(&(*out)->span->levels, *out);
     if (st != LK_OK) {

@@ -435,6 +435,11 @@ lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer)
     return wire->peers[peer].heard;
 }
 
+const lki_link *lki_wire_link(const lki_wire *wire)
+{
+    return wire->link;
+}
+
 lki_wire_counts lki_wire_count(const lki_wire *wire)
 {
     return wire->counts;

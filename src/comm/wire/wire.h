@@ -85,6 +85,7 @@ lki_wire_op lki_wire_heard(const lki_wire *wire, uint32_t peer);
 /* Tells every reachable rank that this one has failed, and why; then the wire has failed too. */
 void lki_wire_abort(lki_wire *wire, uint32_t culprit, const lk_error *why);
 
+const lki_link *lki_wire_link(const lki_wire *wire);
 lki_wire_counts lki_wire_count(const lki_wire *wire);
 int64_t         lki_wire_now_ms(const lki_wire *wire);
 

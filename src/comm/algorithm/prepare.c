@@ -1,0 +1,215 @@
+/* prepare.c -- what rank 0 knows about ranks and network before the first choice is made.
+ *
+ * When a communicator over hosts opens, every rank is there, and nothing else is going on.  Ranks
+ * tell rank 0 where they run.  It counts the cores that they share, and finds the constants of the
+ * model of costs: in the file that it was given; in its cache, if these hosts have been measured
+ * before; else it measures them (tune.c: some 50 messages, a few milliseconds) and keeps them.
+ * Everybody gets what it decides, once; nothing later depends on a clock.
+ *
+ * The cache is a directory with a file for each kind of link and set of hosts, put in its place
+ * whole.  One that cannot be read is measured anew and replaced.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/span/span.h"
+
+/* Where a rank runs. */
+typedef struct {
+    char      host[LKI_HOST_BYTES], boot[64];
+    cpu_set_t cores;
+} place;
+
+/* What rank 0 tells all. */
+typedef struct {
+    lki_model model;
+    double    cores;
+    uint32_t  measure;
+} decision;
+
+static place find_place(void)
+{
+    place p    = { .host = "" };
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (gethostname(p.host, sizeof p.host - 1) != 0)
+        p.host[0] = '\0';
+    if (file != NULL) {
+        (void)!fgets(p.boot, sizeof p.boot, file);
+        (void)fclose(file);
+    }
+    if (sched_getaffinity(0, sizeof p.cores, &p.cores) != 0)
+        CPU_ZERO(&p.cores);
+    return p;
+}
+
+/* ---- Cores ------------------------------------------------------------------------------- */
+
+/* How many cores all ranks would share if they were everywhere as crowded as where they are most;
+ * 0 where each has one.  Emulated hosts are one machine. */
+double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores)
+{
+    double least = 1;
+
+    for (uint32_t first = 0; first < ranks; first++) {
+        cpu_set_t all   = cores[first];
+        uint32_t  there = 0;
+        for (uint32_t rank = 0; rank < ranks; rank++)
+            if (machines[rank] == machines[first]) {
+                CPU_OR(&all, &all, &cores[rank]);
+                there++;
+            }
+        double each = (double)CPU_COUNT(&all) / there;
+        least       = each > 0 && each < least ? each : least;
+    }
+    return least < 1 ? least * ranks : 0;
+}
+
+static lk_status count_cores(double *out, const place *places, uint32_t ranks)
+{
+    uint64_t  *machines;
+    cpu_set_t *cores = NULL;
+
+    LK_TRY(LKI_NEW(&machines, ranks, "machines of ranks"));
+    lk_status st = LKI_NEW(&cores, ranks, "cores of ranks");
+    for (uint32_t rank = 0; rank < ranks && st == LK_OK; rank++) {
+        machines[rank] = lki_xxh3(places[rank].boot, sizeof places[rank].boot);
+        cores[rank]    = places[rank].cores;
+    }
+    if (st == LK_OK)
+        *out = lki_tuning_cores(ranks, machines, cores);
+    lki_free(machines);
+    lki_free(cores);
+    return st;
+}
+
+/* ---- The cache --------------------------------------------------------------------------- */
+
+/* Of these hosts and this kind of link. */
+static void name_file(char *out, size_t room, const lk_comm *comm, const place *places)
+{
+    const lki_link *link = lki_wire_link(comm->self->wire);
+    uint64_t        hash = lki_xxh3(link->ops->name, strlen(link->ops->name)) + link->sealed;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        const uint64_t words[3] = { hash, comm->span->host_of[rank],
+                                    lki_xxh3(places[rank].host, sizeof places[rank].host) };
+        hash = lki_xxh3(words, sizeof words);
+    }
+    (void)snprintf(out, room, "%.400s/tuning-%s%s-%016llx", comm->self->tuning.cache,
+                   link->ops->name, link->sealed ? "-sealed" : "", (unsigned long long)hash);
+}
+
+/* The directory and the one it is in; what cannot be made shows when a file is written. */
+static void make_directory(const char *path)
+{
+    char parent[512];
+
+    (void)snprintf(parent, sizeof parent, "%.500s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash != NULL && slash != parent) {
+        *slash = '\0';
+        (void)mkdir(parent, 0700);
+    }
+    (void)mkdir(path, 0700);
+}
+
+static void keep(lki_tuning *tuning, const char *path)
+{
+    char source[sizeof tuning->source];
+
+    if (tuning->cache[0] == '\0')
+        return;
+    make_directory(tuning->cache);
+    if (lki_model_write(&tuning->model, path) == LK_OK)
+        (void)snprintf(source, sizeof source, "%.500s, and kept in %.480s", tuning->source, path);
+    else
+        (void)snprintf(source, sizeof source, "%.500s; %.480s", tuning->source,
+                       lk_error_last()->message);
+    memcpy(tuning->source, source, sizeof source);
+}
+
+/* ---- Deciding ---------------------------------------------------------------------------- */
+
+/* On rank 0; whether there is something left to measure.  Until all have what it finds, it chooses
+ * by the same constants as they do. */
+static bool find_constants(lki_tuning *tuning, const char *path, lki_model *out)
+{
+    lki_model kept;
+
+    if (tuning->of_a_file)
+        return false;
+    (void)snprintf(tuning->source, sizeof tuning->source, "measured");
+    if (tuning->cache[0] == '\0' || access(path, F_OK) != 0)
+        return true;
+    if (lki_model_read_whole(&kept, path) != LK_OK) {
+        (void)snprintf(tuning->source, sizeof tuning->source, "measured (instead: %.480s)",
+                       lk_error_last()->message);
+        return true;
+    }
+    *out = kept;
+    (void)snprintf(tuning->source, sizeof tuning->source, "of %.480s", path);
+    return false;
+}
+
+static lk_status decide(lk_comm *comm, const place *places, char *path, size_t room, decision *out)
+{
+    lki_tuning *tuning = &comm->self->tuning;
+
+    LK_TRY(count_cores(&out->cores, places, comm->size));
+    name_file(path, room, comm, places);
+    out->model   = tuning->model;
+    out->measure = find_constants(tuning, path, &out->model);
+    return LK_OK;
+}
+
+/* Ranks that do not have a core each must not keep it from each other by polling. */
+static void stop_spinning(lk_comm *comm)
+{
+    const lki_levels *levels = comm->span->levels;
+
+    comm->self->crowded = true;
+    comm->spins = comm->span->local->spins = 0;
+    for (uint32_t i = 0; levels != NULL && i < LKI_LEGS; i++)
+        levels->groups[i]->spins = 0;
+}
+
+lk_status lki_tuning_prepare(lk_comm *comm)
+{
+    lki_tuning *tuning = &comm->self->tuning;
+    place       mine   = find_place(), *places = NULL;
+    decision    what   = { .cores = 0 };
+    char        path[600];
+
+    LK_TRY(LKI_NEW(&places, comm->rank == 0 ? comm->size : 1, "places of ranks"));
+    lk_status st = lk_gather(comm, &mine, places, sizeof mine, 0);
+    if (st == LK_OK && comm->rank == 0)
+        st = decide(comm, places, path, sizeof path, &what);
+    lki_free(places);
+    LK_TRY(lki_agree(comm, st));
+    LK_TRY(lk_broadcast(comm, &what, sizeof what, 0));
+    tuning->model = what.model;
+    tuning->cores = what.cores;
+    if (what.cores > 0)
+        stop_spinning(comm);
+    if (what.measure == 0)
+        return LK_OK;
+    char source[sizeof tuning->source]; /* a measurement says only that it is one */
+    memcpy(source, tuning->source, sizeof source);
+    LK_TRY(lk_comm_tune(comm, NULL));
+    memcpy(tuning->source, source, sizeof source);
+    if (comm->rank == 0)
+        keep(tuning, path);
+    return LK_OK;
+}
+
+const char *lk_comm_tuning(const lk_comm *comm)
+{
+    return comm->self->tuning.source;
+}
