@@ -89,6 +89,7 @@ void lki_comm_delete(lk_comm *comm)
     lki_free(comm->flows);
     lki_free(comm->inputs);
     lki_free(comm->pointers);
+    lki_free(comm->payloads);
     lki_free(comm->targets);
     lki_free(comm);
 }
@@ -115,6 +116,8 @@ lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t si
         st = LKI_NEW(&comm->pointers, (size_t)size * 2, "buffers of all ranks");
     if (st == LK_OK)
         st = LKI_NEW(&comm->targets, size, "buffers of all ranks");
+    if (st == LK_OK)
+        st = LKI_NEW(&comm->payloads, size * lki_payload_most(size), "payloads of all ranks");
     if (st == LK_OK)
         st = LKI_NEW(&comm->world, size, "ranks of a group");
     if (st == LK_OK)

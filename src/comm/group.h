@@ -1,10 +1,12 @@
 /* comm/group.h -- the control memory that the ranks share, and the few moves all collectives
  * are made of.
  *
- * Every collective takes the next sequence number and publishes a slot: a fingerprint, and up to
- * LKI_BODY_BYTES of whatever the operation needs to tell (small payloads, where the large ones
- * are).  The slot's own sequence word is the flag, so that the flag and a small payload travel
- * in one cache line.  "Everybody has published" is the only synchronisation most operations
+ * Every collective takes the next sequence number and publishes a slot: a fingerprint, and a few
+ * words of whatever the operation needs to tell (the smallest payloads, where large ones are).
+ * The slot's own sequence word is the flag, so that flag and words travel in one cache line.
+ * Payloads of up to LKI_PAYLOAD_BYTES follow in cells, lines with a flag each, so that nobody asks
+ * for a line only when another has come; what is not in such a hurry has a body of up to
+ * LKI_BODY_BYTES.  "Everybody has published" is the only synchronisation most operations
  * need; those that also touch each other's memory go on in rounds, and a rank counts the rounds
  * that it has finished beside the operation's slot, so that operations which are open at the same
  * time do not disturb each other.
@@ -41,7 +43,10 @@ enum {
     LKI_IN_FLIGHT   = 64,    /* operations that may be open at once */
     LKI_LINE        = 64,
     LKI_WORD_BYTES  = 32,    /* payload that fits beside the flag */
-    LKI_BODY_BYTES  = 1080,  /* payload that travels in a slot: 1 KiB, LK_TREE_NODES_MAX nodes */
+    LKI_BODY_BYTES  = 1080,  /* what an operation can tell: LK_TREE_NODES_MAX nodes */
+    LKI_CELL_BYTES  = 56,    /* payload beside the flag of a cell */
+    LKI_CELLS       = 36,
+    LKI_PAYLOAD_BYTES = 2048, /* that travels in slot and cells */
     LKI_STAGES      = 3,     /* staging buffers a rank: see coll/all_reduce.c */
     LKI_STAGE_BYTES = 65536, /* three of them from each of two ranks fit a 1 MiB cache */
 };
@@ -87,6 +92,13 @@ typedef struct {
 } lki_slot;
 
 typedef struct {
+    alignas(LKI_LINE) unsigned char bytes[LKI_CELL_BYTES];
+    _Atomic uint64_t seq; /* as in the slot: `bytes` are that operation's */
+} lki_cell;
+
+_Static_assert(LKI_WORD_BYTES + LKI_CELLS * LKI_CELL_BYTES >= LKI_PAYLOAD_BYTES, "cells hold it");
+
+typedef struct {
     alignas(LKI_LINE) unsigned char bytes[LKI_BODY_BYTES];
     _Atomic uint64_t rounds; /* finished, of all operations that ever used this slot */
 } lki_body;
@@ -115,6 +127,7 @@ typedef struct {
 
     lki_slot slots[LKI_IN_FLIGHT];
     lki_body bodies[LKI_IN_FLIGHT];
+    lki_cell cells[LKI_IN_FLIGHT][LKI_CELLS];
 
     alignas(4096) unsigned char stages[LKI_STAGES][LKI_STAGE_BYTES];
 } lki_seat;
@@ -165,6 +178,13 @@ typedef struct {
 
     alignas(LKI_LINE) lki_rank ranks[]; /* `size` ranks, then one for the launcher */
 } lki_board;
+
+/* The longest vector that every rank of a group reads whole from all others: more takes longer than
+ * a second synchronisation. */
+static inline size_t lki_payload_most(uint32_t size)
+{
+    return size <= 2 ? LKI_PAYLOAD_BYTES : LKI_PAYLOAD_BYTES / 2;
+}
 
 /* Bytes of a seat with its mail in a group of `size`, and of one piece of a message there. */
 size_t lki_seat_bytes(uint32_t size);
@@ -261,6 +281,7 @@ struct lk_comm {
     lki_tree_input  *inputs;      /* size * LK_TREE_NODES_MAX, twice: all nodes, one slice */
     const void     **pointers;    /* size, twice: buffers of all ranks, blocks of them */
     void           **targets;     /* size */
+    unsigned char   *payloads;    /* of all ranks: lki_payload_most() each */
 };
 
 static inline lki_rank *lki_rank_of(const lk_comm *comm, uint32_t rank)

@@ -66,6 +66,19 @@ void lki_request_complete(lk_request *request)
     request->offsets = NULL;
 }
 
+void lki_payload_write(const lk_request *r, const void *data, size_t bytes, size_t total)
+{
+    lki_op_write_word(r->comm, &r->op, data, bytes);
+    lki_op_write_cells(r->comm, &r->op, data, bytes, total);
+}
+
+/* Not all have come that far: calls that are no requests write after they publish. */
+void lki_payload_await(lk_request *request, size_t total)
+{
+    if (total > LKI_WORD_BYTES)
+        request->goal = lki_op_cell_goal(request->comm, &request->op, lki_cells(total) - 1);
+}
+
 static void complete_collective(lk_request *request)
 {
     lk_comm *comm = request->comm;
@@ -92,7 +105,7 @@ static lk_status move_collective(lk_request *r, bool *moved)
         r->how->plan(r);
         r->met = true;
     }
-    if (!lki_request_first(r))
+    if (!lki_request_first(r) || !lki_arrived(r->comm, r->goal))
         return LK_OK;
     *moved = true;
     LK_TRY(act(r));
@@ -216,6 +229,8 @@ static lk_status run_at_once(lk_request *request)
     LK_TRY(lki_await(comm, request->goal));
     LK_TRY(lki_op_compare(comm, &request->op));
     request->how->plan(request);
+    if (request->rounds == 1)
+        LK_TRY(lki_await(comm, request->goal));
     for (;;) {
         LK_TRY(act(request));
         if (++request->round == request->rounds)
@@ -375,7 +390,7 @@ static void give_up(lk_request *request)
         lki_span_drop(request, true);
         return;
     }
-    if (!request->met && request->lane == LKI_LANE_NONE) {
+    if (request->lane == LKI_LANE_NONE && (!request->met || request->rounds == 1)) {
         request->rounds = 1;
         complete_collective(request);
         lki_ring(comm);

@@ -77,6 +77,12 @@ LK_NODISCARD lk_status lki_request_start(lk_request **out, const lk_request *req
 /* Whether no earlier request is in the request's lane. */
 bool lki_request_first(const lk_request *request);
 
+/* For `publish`: the payload, `bytes` of the `total` that the largest has. */
+void lki_payload_write(const lk_request *request, const void *data, size_t bytes, size_t total);
+
+/* For `plan`: the next round needs the payload of `total` bytes of all ranks. */
+void lki_payload_await(lk_request *request, size_t total);
+
 /* For `move`: the request is done. */
 void lki_request_complete(lk_request *request);
 

@@ -1,7 +1,8 @@
 /* request_test.c -- operations that are open at the same time, and waits that end early.
  *
  * Goal:   requests of several communicators, staged and direct, complete in any order with the
- *         right results; the end of a wait of its own length harms nothing.
+ *         right results; the end of a wait of its own length harms nothing; a small payload is
+ *         taken when it is there.
  * Method: every rank finishes its requests in another order; on one host and on several.
  */
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "comm/hosted.h"
+#include "comm/slot.h"
 
 enum { OPEN = 12, EACH = 20000 };
 
@@ -77,6 +79,65 @@ static bool waits_briefly(lk_comm *comm, void *context)
     return true;
 }
 
+enum { SMALL = 500, REST_MS = 20 };
+
+/* Takes part in the sum of SMALL values of 1 as a rank does that is interrupted between its slot
+ * and its cells: until rank 0 says so, or for a while. */
+static bool sums_slowly(lk_comm *comm, bool until_told)
+{
+    float  ones[SMALL], told;
+    lki_op op;
+
+    for (size_t i = 0; i < SMALL; i++)
+        ones[i] = 1;
+    CHECK(lki_op_open(&op, comm, lki_print_reduce(LKI_OP_ALL_REDUCE, LK_F32, LK_SUM, 0, SMALL))
+          == LK_OK);
+    lki_op_write_word(comm, &op, ones, sizeof ones);
+    lki_op_publish(comm, &op);
+    lki_ring(comm);
+    if (until_told)
+        CHECK(lk_recv(comm, &told, sizeof told, 0) == LK_OK);
+    else
+        usleep(REST_MS * 1000);
+    lki_op_write_cells(comm, &op, ones, sizeof ones, sizeof ones);
+    CHECK(lki_op_meet(comm, &op) == LK_OK);
+    lki_op_finish(comm, &op, sizeof ones);
+    return true;
+}
+
+/* A small payload follows its slot: nobody takes what is not there yet. */
+static bool payload_comes_late(lk_comm *comm, void *context)
+{
+    float       sum[2][SMALL] = { { 0 } };
+    bool        done;
+    lk_request *request;
+
+    (void)context;
+    for (size_t i = 0; i < SMALL; i++)
+        sum[0][i] = sum[1][i] = 2;
+    if (lk_comm_rank(comm) == 1) {
+        CHECK(sums_slowly(comm, true) && sums_slowly(comm, false));
+        return lk_barrier(comm) == LK_OK;
+    }
+    CHECK(lk_all_reduce_start(&request, comm, sum[0], sum[0], SMALL, LK_F32, LK_SUM) == LK_OK);
+    for (int i = 0; i < REST_MS; i++, usleep(1000))
+        CHECK(lk_request_test(request, &done) == LK_OK && !done);
+    CHECK(lk_send(comm, sum[0], sizeof(float), 1) == LK_OK);
+    CHECK(lk_request_wait(request) == LK_OK);
+    lk_request_free(request);
+    CHECK(lk_all_reduce(comm, sum[1], sum[1], SMALL, LK_F32, LK_SUM) == LK_OK);
+    for (size_t i = 0; i < SMALL; i++)
+        CHECK(sum[0][i] == 3 && sum[1][i] == 3);
+    return lk_barrier(comm) == LK_OK;
+}
+
+static void late_payload(void **state)
+{
+    (void)state;
+    for (int threads = 0; threads < 2; threads++)
+        assert_true(world_all(2, threads == 1, payload_comes_late, NULL));
+}
+
 static void many_at_once(void **state)
 {
     (void)state;
@@ -104,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(late_payload),
         cmocka_unit_test(many_at_once_over_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

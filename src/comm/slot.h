@@ -10,6 +10,16 @@
 #include "comm/flight.h"
 #include "comm/group.h"
 
+/* Asks for a line, not to be shared. */
+static inline void lki_prefetch_to_write(const void *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 static inline size_t lki_op_index(const lki_op *op)
 {
     return (size_t)(op->seq % LKI_IN_FLIGHT);
@@ -34,7 +44,7 @@ LK_NODISCARD static inline lk_status lki_op_open(lki_op *op, lk_comm *comm, lki_
     return LK_OK;
 }
 
-/* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of payload. */
+/* Where `rank` keeps this operation's `bytes` <= LKI_BODY_BYTES of what it tells. */
 static inline void *lki_op_payload(const lk_comm *comm, const lki_op *op, uint32_t rank,
                                    size_t bytes)
 {
@@ -56,7 +66,7 @@ static inline void lki_op_note(lk_comm *comm, lki_op *op)
         op->flight = lki_flight_begin(comm, op->print, op->seq);
 }
 
-/* Lets the others see the fingerprint and payload. */
+/* Lets the others see the fingerprint, and what is in the slot and the body. */
 static inline void lki_op_publish(lk_comm *comm, lki_op *op)
 {
     lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
@@ -95,15 +105,121 @@ LK_NODISCARD static inline lk_status lki_op_meet(lk_comm *comm, const lki_op *op
     return lki_op_compare(comm, op);
 }
 
-/* Publishes `bytes` of payload, waits until all have, and compares: with lki_op_close() and
- * lki_ring() the whole of a small call, without a request around it. */
+/* ---- Payload ----------------------------------------------------------------------------- */
+
+/* The cells that `bytes` of payload take; its first bytes lie in the slot. */
+static inline size_t lki_cells(size_t bytes)
+{
+    return bytes <= LKI_WORD_BYTES ? 0 : (bytes - LKI_WORD_BYTES - 1) / LKI_CELL_BYTES + 1;
+}
+
+/* Reached when all have written cell `i`, and with it those before. */
+static inline lki_goal lki_op_cell_goal(const lk_comm *comm, const lki_op *op, size_t i)
+{
+    size_t cell = lki_op_index(op) * LKI_CELLS + i;
+    return lki_goal_all(comm, offsetof(lki_seat, cells) + cell * sizeof(lki_cell)
+                                  + offsetof(lki_cell, seq), op->seq + 1);
+}
+
+/* Before the slot is published. */
+static inline void lki_op_write_word(const lk_comm *comm, const lki_op *op, const void *data,
+                                     size_t bytes)
+{
+    unsigned char *word = comm->seat->slots[lki_op_index(op)].word;
+
+    if (bytes >= LKI_WORD_BYTES)
+        memcpy(word, data, LKI_WORD_BYTES);
+    else if (bytes > 0)
+        memcpy(word, data, bytes);
+}
+
+static inline void lki_cell_write(lki_cell *cell, const lki_op *op, const void *data, size_t bytes)
+{
+    memcpy(cell->bytes, data, bytes);
+    atomic_store_explicit(&cell->seq, op->seq + 1, memory_order_release);
+}
+
+/* The rest of `bytes` of payload, also after that.  `total` is the same on every rank: the last
+ * cell tells that all are written, also where this rank has less to say. */
+static inline void lki_op_write_cells(const lk_comm *comm, const lki_op *op, const void *data,
+                                      size_t bytes, size_t total)
+{
+    lki_cell            *cell = comm->seat->cells[lki_op_index(op)], *end = cell + lki_cells(total);
+    size_t               rest = bytes > LKI_WORD_BYTES ? bytes - LKI_WORD_BYTES : 0;
+    const unsigned char *from = rest > 0 ? (const unsigned char *)data + LKI_WORD_BYTES : NULL;
+
+    LK_ASSERT(bytes <= total && total <= LKI_PAYLOAD_BYTES);
+    for (; rest >= LKI_CELL_BYTES; rest -= LKI_CELL_BYTES, from += LKI_CELL_BYTES)
+        lki_cell_write(cell++, op, from, LKI_CELL_BYTES);
+    if (rest > 0)
+        lki_cell_write(cell++, op, from, rest);
+    if (cell < end)
+        atomic_store_explicit(&end[-1].seq, op->seq + 1, memory_order_release);
+}
+
+/* Waits until `rank` has written cell `i`. */
+LK_NODISCARD static inline lk_status lki_op_await_cell(lk_comm *comm, const lki_op *op,
+                                                       uint32_t rank, size_t i)
+{
+    lki_goal goal = lki_op_cell_goal(comm, op, i);
+
+    goal.first = (uint16_t)rank;
+    goal.end   = (uint16_t)(rank + 1);
+    return lki_counter(comm, rank, goal.offset) == goal.target ? LK_OK : lki_await(comm, goal);
+}
+
+/* Copies bytes [first, first + bytes) of a rank's payload. */
+LK_NODISCARD static inline lk_status lki_op_read(lk_comm *comm, const lki_op *op, uint32_t rank,
+                                                 size_t first, size_t bytes, void *to)
+{
+    const lki_seat *seat  = lki_seat_of(comm, rank);
+    size_t          index = lki_op_index(op);
+    unsigned char  *out   = to;
+
+    LK_ASSERT(first + bytes <= LKI_PAYLOAD_BYTES);
+    if (first < LKI_WORD_BYTES && bytes > 0) {
+        size_t room = LKI_WORD_BYTES - first, n = bytes < room ? bytes : room;
+        memcpy(out, seat->slots[index].word + first, n);
+        out   += n;
+        bytes -= n;
+        first  = LKI_WORD_BYTES;
+    }
+    size_t in = (first - LKI_WORD_BYTES) % LKI_CELL_BYTES;
+    for (size_t i = (first - LKI_WORD_BYTES) / LKI_CELL_BYTES; bytes > 0; i++, in = 0) {
+        const unsigned char *cell = seat->cells[index][i].bytes;
+        size_t               room = LKI_CELL_BYTES - in, n = bytes < room ? bytes : room;
+        LK_TRY(lki_op_await_cell(comm, op, rank, i));
+        if (n == LKI_CELL_BYTES)
+            memcpy(out, cell, LKI_CELL_BYTES);
+        else
+            memcpy(out, cell + in, n);
+        out   += n;
+        bytes -= n;
+    }
+    return LK_OK;
+}
+
+/* Has the lines that the next operation will write its slot and payload to, if it is as this one,
+ * fetched while the caller computes: the others had them last. */
+static inline void lki_op_foresee(const lk_comm *comm, size_t total)
+{
+    size_t          index = (size_t)(comm->seq % LKI_IN_FLIGHT);
+    const lki_cell *cells = comm->seat->cells[index];
+
+    lki_prefetch_to_write(&comm->seat->slots[index]);
+    for (size_t i = 0; i < lki_cells(total); i++)
+        lki_prefetch_to_write(&cells[i]);
+}
+
+/* Publishes `bytes` of payload, waits until all have published, and compares: with lki_op_read(),
+ * lki_op_finish() the whole of a small call, without a request around it. */
 LK_NODISCARD static inline lk_status lki_op_exchange(lki_op *op, lk_comm *comm, lki_print print,
                                                      const void *data, size_t bytes)
 {
     LK_TRY(lki_op_open(op, comm, print));
-    if (bytes > 0)
-        memcpy(lki_op_payload(comm, op, comm->rank, bytes), data, bytes);
+    lki_op_write_word(comm, op, data, bytes);
     lki_op_publish(comm, op);
+    lki_op_write_cells(comm, op, data, bytes, bytes);
     return lki_op_meet(comm, op);
 }
 
@@ -134,6 +250,14 @@ static inline void lki_op_close(lk_comm *comm, const lki_op *op)
     comm->unrung = true;
     if (op->flight != 0)
         lki_flight_end(comm->self->flight, op->flight, LKI_FATE_COMPLETE);
+}
+
+/* The end of what lki_op_exchange() began. */
+static inline void lki_op_finish(lk_comm *comm, const lki_op *op, size_t bytes)
+{
+    lki_op_close(comm, op);
+    lki_ring(comm);
+    lki_op_foresee(comm, bytes);
 }
 
 /* The staging buffer of a rank for chunk number `chunk`. */

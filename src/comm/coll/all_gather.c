@@ -53,11 +53,14 @@ static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t byt
 
     LK_TRY(lki_op_exchange(&slot, comm, lki_print_make(LKI_OP_ALL_GATHER, LK_U8, 0, bytes), send,
                            bytes));
-    for (uint32_t from = 0; from < comm->size && bytes > 0; from++)
-        memcpy((unsigned char *)recv + from * bytes, lki_op_payload(comm, &slot, from, bytes),
-               bytes);
-    lki_op_close(comm, &slot);
-    lki_ring(comm);
+    for (uint32_t from = 0; from < comm->size && bytes > 0; from++) {
+        unsigned char *to = (unsigned char *)recv + from * bytes;
+        if (from != comm->rank)
+            LK_TRY(lki_op_read(comm, &slot, from, 0, bytes, to));
+        else if (to != send)
+            memcpy(to, send, bytes);
+    }
+    lki_op_finish(comm, &slot, bytes);
     return LK_OK;
 }
 
@@ -94,7 +97,7 @@ lk_status lk_all_gather(lk_comm *comm, const void *send, void *recv, size_t byte
     lk_request r;
 
     LK_TRY(check(comm, send, recv, bytes));
-    if (bytes <= LKI_BODY_BYTES && comm->span == NULL &&
+    if (bytes <= LKI_PAYLOAD_BYTES && comm->span == NULL &&
         comm->self->tuning.forced[LKI_OP_ALL_GATHER] == NULL)
         return at_once(comm, send, recv, bytes);
     prepare(&r, comm, send, recv, bytes);

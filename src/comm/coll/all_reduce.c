@@ -3,7 +3,7 @@
  * Three ways; which one is taken depends on the size and on where the buffers lie, never on
  * timing, and none of them can change a bit, since the tree is elementwise:
  *
- *   slot     up to LKI_BODY_BYTES: payloads travel in the slots, everybody sums everything.
+ *   slot     up to lki_payload_most(): payloads travel in the slots, everybody sums everything.
  *   direct   all buffers in arenas: the owner of a slice reads it from all `send` buffers and
  *            writes the sum into all `recv` buffers.
  *   staged   else: chunk after chunk through the staging buffers, where everybody puts the slices
@@ -103,22 +103,26 @@ static void slice_of(const lk_request *r, size_t count, uint32_t rank, size_t *f
 
 /* ---- slot -------------------------------------------------------------------------------- */
 
-static void act_slot(lk_request *r)
+static lk_status act_slot(lk_request *r)
 {
     lk_comm      *comm = r->comm;
     const void  **from = comm->pointers;
-    unsigned char result[LKI_BODY_BYTES];
+    unsigned char result[LKI_PAYLOAD_BYTES];
 
     if (r->bytes == 0 || !receives(r, comm->rank))
-        return;
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        from[rank] = lki_op_payload(comm, &r->op, rank, r->bytes);
+        return LK_OK;
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        unsigned char *to = comm->payloads + rank * lki_payload_most(comm->size);
+        LK_TRY(lki_op_read(comm, &r->op, rank, 0, r->bytes, to));
+        from[rank] = to;
+    }
     if (r->reduce.parts == NULL) {
         sum(r, from, r->recv, r->reduce.count);
-        return;
+        return LK_OK;
     }
     sum(r, from, result, r->reduce.count);
     deliver(r, 0, r->bytes, result);
+    return LK_OK;
 }
 
 /* ---- direct ------------------------------------------------------------------------------ */
@@ -246,7 +250,8 @@ static void publish(lk_request *r)
     lki_reach mine = { .direct = r->reduce.parts == NULL };
 
     if (r->lane == LKI_LANE_NONE) {
-        fetch(r, 0, r->bytes, lki_op_payload(comm, &r->op, comm->rank, r->bytes));
+        fetch(r, 0, r->bytes, comm->payloads);
+        lki_payload_write(r, comm->payloads, r->bytes, r->bytes);
         return;
     }
     mine.send   = lki_place_of(comm, r->send, r->bytes);
@@ -267,8 +272,10 @@ static void plan(lk_request *r)
     bool direct = true, filled = true;
 
     r->rounds = 1;
-    if (r->lane == LKI_LANE_NONE)
+    if (r->lane == LKI_LANE_NONE) {
+        lki_payload_await(r, r->bytes);
         return;
+    }
     for (uint32_t rank = 0; rank < r->comm->size; rank++) {
         lki_reach reach = lki_reach_of(r, rank);
         direct          = direct && reach.direct != 0;
@@ -288,7 +295,7 @@ static lk_status act(lk_request *r)
     if (r->staged)
         act_staged(r);
     else if (r->rounds == 1)
-        act_slot(r);
+        return act_slot(r);
     else if (r->round == 0)
         act_direct(r);
     return LK_OK;
@@ -300,7 +307,7 @@ void lki_all_reduce_init(lk_request *r)
 {
     r->how   = &algorithm;
     r->bytes = r->reduce.count * r->reduce.width;
-    r->lane  = r->bytes <= LKI_BODY_BYTES ? LKI_LANE_NONE : LKI_LANE_STAGES;
+    r->lane  = r->bytes <= lki_payload_most(r->comm->size) ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
 
 /* ---- The calls --------------------------------------------------------------------------- */
@@ -348,11 +355,14 @@ static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t cou
 
     LK_TRY(lki_op_exchange(&slot, comm, lki_print_reduce(LKI_OP_ALL_REDUCE, dtype, op, 0, count),
                            send, bytes));
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        comm->pointers[rank] = lki_op_payload(comm, &slot, rank, bytes);
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        unsigned char *to    = comm->payloads + rank * lki_payload_most(comm->size);
+        comm->pointers[rank] = rank == comm->rank ? send : to;
+        if (rank != comm->rank)
+            LK_TRY(lki_op_read(comm, &slot, rank, 0, bytes, to));
+    }
     lki_combine(dtype, op, comm->size, comm->pointers, count, recv);
-    lki_op_close(comm, &slot);
-    lki_ring(comm);
+    lki_op_finish(comm, &slot, bytes);
     return LK_OK;
 }
 
@@ -365,7 +375,7 @@ lk_status lk_all_reduce(lk_comm *comm, const void *send, void *recv, size_t coun
     LK_TRY(check(&bytes, send, recv, count, dtype, op));
     if (op.kind == LK_REDUCE_ADASUM)
         return lki_adasum_reduce(comm, send, recv, count, dtype, LKI_ALL_RANKS);
-    if (bytes <= LKI_BODY_BYTES && comm->span == NULL &&
+    if (bytes <= lki_payload_most(comm->size) && comm->span == NULL &&
         comm->self->tuning.forced[LKI_OP_ALL_REDUCE] == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare(&r, comm, send, recv, count, dtype, op);

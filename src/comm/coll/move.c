@@ -122,7 +122,7 @@ static size_t slot_bytes(const lk_request *r)
 void lki_move_init(lk_request *r)
 {
     bool small = !r->route->header &&
-                 r->longest <= (size_t)LKI_BODY_BYTES / (r->route->personal ? r->comm->size : 1);
+                 r->longest <= (size_t)LKI_PAYLOAD_BYTES / (r->route->personal ? r->comm->size : 1);
     r->how  = &lki_move;
     r->lane = small ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
@@ -246,8 +246,7 @@ static void publish(lk_request *r)
     lk_comm *comm = r->comm;
 
     if (r->lane == LKI_LANE_NONE) {
-        if (r->send_bytes > 0)
-            memcpy(lki_op_payload(comm, &r->op, comm->rank, slot_bytes(r)), r->send, r->send_bytes);
+        lki_payload_write(r, r->send, r->send_bytes, slot_bytes(r));
         return;
     }
     lki_reach mine = { .longest = r->longest };
@@ -276,8 +275,10 @@ static void plan(lk_request *r)
     bool direct = true, filled = true;
 
     r->rounds = 1;
-    if (r->lane == LKI_LANE_NONE)
+    if (r->lane == LKI_LANE_NONE) {
+        lki_payload_await(r, slot_bytes(r));
         return;
+    }
     for (uint32_t rank = 0; rank < r->comm->size; rank++) {
         lki_reach reach = lki_reach_of(r, rank);
         direct          = direct && reach.direct != 0;
@@ -299,10 +300,9 @@ static void plan(lk_request *r)
 static lk_status act_slot(lk_request *r)
 {
     for (uint32_t from = 0; from < r->comm->size; from++) {
-        lki_parcel           p    = r->route->parcel(r, from, r->comm->rank);
-        const unsigned char *data = lki_op_payload(r->comm, &r->op, from, slot_bytes(r));
+        lki_parcel p = r->route->parcel(r, from, r->comm->rank);
         if (p.bytes > 0)
-            memcpy(r->recv + p.to_at, data + p.from_at, p.bytes);
+            LK_TRY(lki_op_read(r->comm, &r->op, from, p.from_at, p.bytes, r->recv + p.to_at));
     }
     return LK_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Three ways, none of which can change a bit:
  *
- *   slot     whole vectors of up to LKI_BODY_BYTES travel in the slots; everybody sums its part.
+ *   slot     whole vectors of up to lki_payload_most() travel in slots; everybody sums its part.
  *   direct   all `send` buffers in arenas: everybody sums its part from them.
  *   staged   else: chunk after chunk through the staging buffers, in which every rank has a
  *            share; rounds as in move.c, with a sum in the place of a copy.
@@ -38,14 +38,18 @@ static void sum(const lk_request *r, size_t at, size_t bytes)
                     bytes / r->reduce.width, r->recv + at);
 }
 
-static void act_slot(const lk_request *r)
+static lk_status act_slot(const lk_request *r)
 {
-    lk_comm *comm = r->comm;
+    lk_comm *comm  = r->comm;
+    size_t   first = part_at(r, comm->rank), bytes = part_bytes(r, comm->rank);
 
-    for (uint32_t from = 0; from < comm->size; from++)
-        comm->pointers[from] = lki_at(lki_op_payload(comm, &r->op, from, r->send_bytes),
-                                      part_at(r, comm->rank));
-    sum(r, 0, part_bytes(r, comm->rank));
+    for (uint32_t from = 0; from < comm->size; from++) {
+        unsigned char *to = comm->payloads + from * lki_payload_most(comm->size);
+        LK_TRY(lki_op_read(comm, &r->op, from, first, bytes, to));
+        comm->pointers[from] = to;
+    }
+    sum(r, 0, bytes);
+    return LK_OK;
 }
 
 static void act_direct(const lk_request *r)
@@ -114,8 +118,7 @@ static void publish(lk_request *r)
     lk_comm *comm = r->comm;
 
     if (r->lane == LKI_LANE_NONE) {
-        if (r->send_bytes > 0)
-            memcpy(lki_op_payload(comm, &r->op, comm->rank, r->send_bytes), r->send, r->send_bytes);
+        lki_payload_write(r, r->send, r->send_bytes, r->send_bytes);
         return;
     }
     lki_reach mine = { .send = lki_place_of(comm, r->send, r->send_bytes) };
@@ -133,8 +136,10 @@ static void plan(lk_request *r)
     size_t longest = 0;
 
     r->rounds = 1;
-    if (r->lane == LKI_LANE_NONE)
+    if (r->lane == LKI_LANE_NONE) {
+        lki_payload_await(r, r->send_bytes);
         return;
+    }
     for (uint32_t rank = 0; rank < r->comm->size; rank++) {
         lki_reach reach = lki_reach_of(r, rank);
         direct          = direct && reach.direct != 0;
@@ -153,7 +158,7 @@ static lk_status act(lk_request *r)
     if (r->staged)
         act_staged(r);
     else if (r->rounds == 1)
-        act_slot(r);
+        return act_slot(r);
     else if (r->round == 0)
         act_direct(r);
     return LK_OK;
@@ -167,7 +172,7 @@ static const lki_algorithm algorithm = { .publish = publish, .plan = plan, .act 
 static void prepare(lk_request *r)
 {
     r->how  = &algorithm;
-    r->lane = r->send_bytes <= LKI_BODY_BYTES ? LKI_LANE_NONE : LKI_LANE_STAGES;
+    r->lane = r->send_bytes <= lki_payload_most(r->comm->size) ? LKI_LANE_NONE : LKI_LANE_STAGES;
 }
 
 /* *total: of all parts. */
@@ -210,12 +215,14 @@ static lk_status at_once(lk_comm *comm, const void *send, void *recv, size_t cou
     LK_TRY(lki_op_exchange(&slot, comm,
                            lki_print_reduce(LKI_OP_REDUCE_SCATTER, dtype, op, 0, count), send,
                            total));
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        comm->pointers[rank] =
-            lki_at(lki_op_payload(comm, &slot, rank, total), comm->rank * bytes);
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        unsigned char *to    = comm->payloads + rank * lki_payload_most(comm->size);
+        comm->pointers[rank] = rank == comm->rank ? lki_at(send, rank * bytes) : to;
+        if (rank != comm->rank)
+            LK_TRY(lki_op_read(comm, &slot, rank, comm->rank * bytes, bytes, to));
+    }
     lki_combine(dtype, op, comm->size, comm->pointers, count, recv);
-    lki_op_close(comm, &slot);
-    lki_ring(comm);
+    lki_op_finish(comm, &slot, total);
     return LK_OK;
 }
 
@@ -261,7 +268,7 @@ lk_status lk_reduce_scatter(lk_comm *comm, const void *send, void *recv, size_t 
     size_t     total;
 
     LK_TRY(check_even(&total, comm, send, recv, count, dtype, op));
-    if (total <= LKI_BODY_BYTES && comm->span == NULL &&
+    if (total <= lki_payload_most(comm->size) && comm->span == NULL &&
         comm->self->tuning.forced[LKI_OP_REDUCE_SCATTER] == NULL)
         return at_once(comm, send, recv, count, dtype, op);
     prepare_even(&r, comm, send, recv, count, dtype, op);
