@@ -168,6 +168,24 @@ LK_NODISCARD static inline lk_status lki_op_await_cell(lk_comm *comm, const lki_
     return lki_counter(comm, rank, goal.offset) == goal.target ? LK_OK : lki_await(comm, goal);
 }
 
+/* Copies bytes [at, at + bytes) of what is in cells. */
+static inline void lki_cells_copy(const lki_cell *cell, size_t at, size_t bytes, unsigned char *out)
+{
+    size_t in = at % LKI_CELL_BYTES;
+
+    cell += at / LKI_CELL_BYTES;
+    if (in > 0) {
+        size_t n = bytes < LKI_CELL_BYTES - in ? bytes : LKI_CELL_BYTES - in;
+        memcpy(out, cell++->bytes + in, n);
+        out   += n;
+        bytes -= n;
+    }
+    for (; bytes >= LKI_CELL_BYTES; bytes -= LKI_CELL_BYTES, out += LKI_CELL_BYTES)
+        memcpy(out, cell++->bytes, LKI_CELL_BYTES);
+    if (bytes > 0)
+        memcpy(out, cell->bytes, bytes);
+}
+
 /* Copies bytes [first, first + bytes) of a rank's payload. */
 LK_NODISCARD static inline lk_status lki_op_read(lk_comm *comm, const lki_op *op, uint32_t rank,
                                                  size_t first, size_t bytes, void *to)
@@ -183,6 +201,13 @@ LK_NODISCARD static inline lk_status lki_op_read(lk_comm *comm, const lki_op *op
         out   += n;
         bytes -= n;
         first  = LKI_WORD_BYTES;
+    }
+    if (bytes == 0)
+        return LK_OK;
+    if (comm->spins == 0) { /* it has had to wait for its turn, and will find all there */
+        LK_TRY(lki_op_await_cell(comm, op, rank, lki_cells(first + bytes) - 1));
+        lki_cells_copy(seat->cells[index], first - LKI_WORD_BYTES, bytes, out);
+        return LK_OK;
     }
     size_t in = (first - LKI_WORD_BYTES) % LKI_CELL_BYTES;
     for (size_t i = (first - LKI_WORD_BYTES) / LKI_CELL_BYTES; bytes > 0; i++, in = 0) {
@@ -217,9 +242,13 @@ LK_NODISCARD static inline lk_status lki_op_exchange(lki_op *op, lk_comm *comm, 
                                                      const void *data, size_t bytes)
 {
     LK_TRY(lki_op_open(op, comm, print));
+    bool crowded = comm->spins == 0; /* then nobody who has seen the slot shall have to yield */
     lki_op_write_word(comm, op, data, bytes);
+    if (crowded)
+        lki_op_write_cells(comm, op, data, bytes, bytes);
     lki_op_publish(comm, op);
-    lki_op_write_cells(comm, op, data, bytes, bytes);
+    if (!crowded)
+        lki_op_write_cells(comm, op, data, bytes, bytes);
     return lki_op_meet(comm, op);
 }
 
@@ -257,7 +286,8 @@ static inline void lki_op_finish(lk_comm *comm, const lki_op *op, size_t bytes)
 {
     lki_op_close(comm, op);
     lki_ring(comm);
-    lki_op_foresee(comm, bytes);
+    if (comm->spins > 0)
+        lki_op_foresee(comm, bytes);
 }
 
 /* The staging buffer of a rank for chunk number `chunk`. */
