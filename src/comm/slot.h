@@ -161,11 +161,13 @@ static inline void lki_op_write_cells(const lk_comm *comm, const lki_op *op, con
 LK_NODISCARD static inline lk_status lki_op_await_cell(lk_comm *comm, const lki_op *op,
                                                        uint32_t rank, size_t i)
 {
+    const lki_cell *cell = &lki_seat_of(comm, rank)->cells[lki_op_index(op)][i];
+    if (__builtin_expect(atomic_load_explicit(&cell->seq, memory_order_acquire) > op->seq, 1))
+        return LK_OK;
     lki_goal goal = lki_op_cell_goal(comm, op, i);
-
-    goal.first = (uint16_t)rank;
-    goal.end   = (uint16_t)(rank + 1);
-    return lki_counter(comm, rank, goal.offset) == goal.target ? LK_OK : lki_await(comm, goal);
+    goal.first    = (uint16_t)rank;
+    goal.end      = (uint16_t)(rank + 1);
+    return lki_await(comm, goal);
 }
 
 /* Copies bytes [at, at + bytes) of what is in cells. */
