@@ -55,8 +55,8 @@ lk_bind lki_bind_of(const char *name);
       .preset = "300", .help = "how long to wait for the other hosts to come" }
 /* clang-format on */
 
-/* Puts what was given into `how`, and has notes written to stderr; the key is read here.  A negative
- * result says: go on.  Otherwise it is the exit status, and why has been said. */
+/* Puts what was given into `how`, and has notes written to stderr; the key is read here.  A
+ * negative result says: go on.  Otherwise it is the exit status, and why has been said. */
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how);
 
 #endif
