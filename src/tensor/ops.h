@@ -85,16 +85,29 @@ void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x
                             const float *gamma, const float *mean, const float *rstd,
                             const float *dy, float *dx, bool add, float *dgamma, float *dbeta);
 
-/* Over columns of x (rows, c), with statistics of these rows (biased variance, eps 1e-5).
- * mean, rstd, var: (c); var is the unbiased variance (rows 1: the biased one). */
-void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                   const float *beta, float *y, float *mean, float *rstd, float *var);
-void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
-                            const float *gamma, const float *mean, const float *rstd,
-                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta);
-/* With given (running) statistics: evaluation. */
-void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                         const float *beta, const float *mean, const float *var, float *y);
+/* BatchNorm over columns of x (rows, c), and what follows it: y = relu(norm(x) + plus), where both
+ * the sum and the ReLU are optional.  var: the unbiased variance (rows 1: the biased one). */
+typedef struct {
+    size_t       rows, c;
+    const float *x, *gamma, *beta;
+    const float *plus;              /* NULL: nothing */
+    bool         relu;
+    float       *y;
+    float       *mean, *rstd, *var; /* (c) */
+
+    /* backward, which reads y if `relu` */
+    const float *dy;
+    float       *dx, *dplus;        /* dplus may be NULL */
+    bool         add, add_plus;     /* to dx, to dplus */
+    float       *dgamma, *dbeta;
+} lki_batchnorm_args;
+
+/* With statistics of these rows (biased variance, eps 1e-5), which it leaves behind. */
+void lki_batchnorm(lk_exec *exec, const lki_batchnorm_args *args);
+void lki_batchnorm_backward(lk_exec *exec, const lki_batchnorm_args *args);
+/* With given (running) statistics instead of those of `args`: evaluation. */
+void lki_batchnorm_apply(lk_exec *exec, const lki_batchnorm_args *args, const float *mean,
+                         const float *var);
 
 /* ---- Convolution and pooling, NHWC ------------------------------------------------------- */
 

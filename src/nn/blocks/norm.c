@@ -5,7 +5,7 @@
  * samples here (samples * mean, samples * unbiased variance); whoever owns the state divides by
  * the count and folds them in.  Evaluation uses the running values.
  *
- * With a second input it is the end of a residual block: y = relu(norm(x0) + x1).
+ * With a second input it is the end of a residual block: y = relu(norm(x0) + x1), in one pass.
  *
  * Source: Ioffe and Szegedy 2015 (BatchNorm), Ba et al. 2016 (LayerNorm), Hoffer et al. 2017,
  * section 3.4 (ghost statistics).
@@ -127,13 +127,12 @@ static lk_status batchnorm_plan(lk_plan *plan)
     return LK_OK;
 }
 
-/* Scratch: the gradient before the ReLU, and dx where nobody wants it. */
 static void batchnorm_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
                               size_t *saved, size_t *scratch)
 {
     (void)exec;
     *saved   = 3 * lki_cut_bytes(lki_width(block->x[0]));
-    *scratch = 2 * lki_cut_bytes(samples * lk_shape_count(block->x[0]));
+    *scratch = lki_cut_bytes(samples * lk_shape_count(block->x[0]));
 }
 
 static void sum_statistics(const lk_block_call *call, const batchnorm_view *v)
@@ -147,45 +146,48 @@ static void sum_statistics(const lk_block_call *call, const batchnorm_view *v)
     }
 }
 
-static void batchnorm_forward(const lk_block_call *call)
+static lki_batchnorm_args batchnorm_args(const lk_block_call *call, const batchnorm_view *v)
 {
     const lk_batchnorm_options *options = call->block->options;
-    batchnorm_view              v       = batchnorm_of(call);
-    size_t                      count   = v.rows * v.c;
+    return (lki_batchnorm_args){ .rows  = v->rows,
+                                 .c     = v->c,
+                                 .x     = call->x[0],
+                                 .gamma = call->params[0],
+                                 .beta  = call->params[1],
+                                 .plus  = call->block->input_count == 2 ? call->x[1] : NULL,
+                                 .relu  = options->relu,
+                                 .y     = call->y,
+                                 .mean  = v->mean,
+                                 .rstd  = v->rstd,
+                                 .var   = v->var };
+}
 
-    if (call->training) {
-        lki_batchnorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1],
-                      call->y, v.mean, v.rstd, v.var);
-        sum_statistics(call, &v);
-    } else {
-        lki_batchnorm_apply(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1],
-                            call->state[STATE_MEAN], call->state[STATE_VAR], call->y);
+static void batchnorm_forward(const lk_block_call *call)
+{
+    batchnorm_view     v    = batchnorm_of(call);
+    lki_batchnorm_args args = batchnorm_args(call, &v);
+
+    if (!call->training) {
+        lki_batchnorm_apply(call->exec, &args, call->state[STATE_MEAN], call->state[STATE_VAR]);
+        return;
     }
-    if (call->block->input_count == 2)
-        lki_accumulate(call->exec, count, call->x[1], call->y);
-    if (options->relu)
-        lki_activate(call->exec, LKI_ACT_RELU, count, call->y, call->y);
+    lki_batchnorm(call->exec, &args);
+    sum_statistics(call, &v);
 }
 
 static void batchnorm_backward(const lk_block_call *call)
 {
-    const lk_batchnorm_options *options = call->block->options;
-    batchnorm_view              v       = batchnorm_of(call);
-    size_t                      count   = v.rows * v.c;
-    unsigned char              *at      = call->scratch;
-    float                      *before_relu = lki_cut(&at, count), *unwanted = lki_cut(&at, count);
-    const float                *dz          = call->dy;
+    batchnorm_view     v    = batchnorm_of(call);
+    lki_batchnorm_args args = batchnorm_args(call, &v);
 
-    if (options->relu) {
-        lki_activate_backward(call->exec, LKI_ACT_RELU, count, call->y, call->dy, before_relu,
-                              false);
-        dz = before_relu;
-    }
-    lki_batchnorm_backward(call->exec, v.rows, v.c, call->x[0], call->params[0], v.mean, v.rstd, dz,
-                           wanted_or_scratch(call, unwanted), call->add[0], call->grads[0],
-                           call->grads[1]);
-    if (call->block->input_count == 2)
-        lki_pass_gradient(call, 1, count, dz);
+    args.dy       = call->dy;
+    args.dx       = wanted_or_scratch(call, call->scratch);
+    args.add      = call->add[0] && call->dx[0] != NULL;
+    args.dplus    = call->block->input_count == 2 ? call->dx[1] : NULL;
+    args.add_plus = call->add[1];
+    args.dgamma   = call->grads[0];
+    args.dbeta    = call->grads[1];
+    lki_batchnorm_backward(call->exec, &args);
 }
 
 const lk_block_type lk_block_batchnorm = {

@@ -11,9 +11,10 @@
 #include <stddef.h>
 
 /* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns); where
- * `add` is given, the chain is added to what stands there, and c is only read.  A row of `a` is `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.
- * b lies in panels of 16 columns, padded: b(segment, l, j) is
- * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c and of `add` start at their
+ * `add` is given, the chain is added to what stands there, and c is only read.  A row of `a` is
+ * `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.  b lies
+ * in panels of 16 columns, padded: b(segment, l, j) is
+ * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c and `add` start at their
  * pointers. */
 typedef struct {
     size_t              rows, columns;

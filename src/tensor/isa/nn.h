@@ -50,7 +50,14 @@ typedef struct {
     const float *mean_dy, *mean_dy_xhat; /* batchnorm_dx: column means of dy and dy * xhat */
     float       *y;                      /* y or dx */
     bool         add;
+
+    /* BatchNorm's end: y = relu(norm + plus), either of them optional */
+    const float *plus, *out; /* backward: `out` is what relu left; NULL without it */
+    float       *dplus;
+    bool         relu, add_plus;
 } lki_columns;
+
+enum { LKI_COLUMNS_MAX = 128 }; /* of sums, squares and products */
 
 /* One row of scores against `count` keys, of which the first `valid` are in its past. */
 typedef struct {

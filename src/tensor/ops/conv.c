@@ -69,7 +69,8 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
 {
     const weights        *m = context;
     const lki_conv_shape *s = m->shape;
-    size_t taps = s->kh * s->kw, first = (m->first + index) * LANES, n = lki_min(LANES, s->cin - first);
+    size_t taps = s->kh * s->kw, first = (m->first + index) * LANES;
+    size_t n    = lki_min(LANES, s->cin - first);
     float *row = m->matrix + index * m->panel;
     (void)thread;
 

@@ -11,7 +11,8 @@
  *      are in isa/norm.inc; the tree is ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
  *
  * Cost: BatchNorm reads x three times forward, x and dy twice backward; a slab's rows are whole
- * cache lines where channels are multiples of 16.
+ * cache lines where channels are multiples of 16.  The residual sum and the ReLU behind it, and
+ * their gradients, are part of these passes.
  */
 #include "base/memory.h"
 #include "tensor/exec.h"
@@ -19,7 +20,7 @@
 
 enum {
     CHUNKS           = 8,
-    SLAB             = 128, /* columns: 8 chunks x 2 sums x 128 floats are 8 KiB of stack */
+    SLAB = LKI_COLUMNS_MAX, /* 8 chunks x 2 sums x 128 floats are 8 KiB of stack */
     ROWS_PER_TASK    = 32,
     COLUMNS_PER_TASK = 64,
 };
@@ -124,6 +125,12 @@ static void slab_task(void *context, size_t index, uint32_t thread)
         chunk.dy += first * chunk.stride;
     if (chunk.y != NULL)
         chunk.y += first * chunk.stride;
+    if (chunk.plus != NULL)
+        chunk.plus += first * chunk.stride;
+    if (chunk.out != NULL)
+        chunk.out += first * chunk.stride;
+    if (chunk.dplus != NULL)
+        chunk.dplus += first * chunk.stride;
     s->work(s, &chunk, index);
 }
 
@@ -169,70 +176,78 @@ static float fold_chunks(float (*sums)[SLAB], size_t column)
     return (pair[0] + pair[1]) + (pair[2] + pair[3]);
 }
 
-void lki_batchnorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                   const float *beta, float *y, float *mean, float *rstd, float *var)
+/* Columns first .. of the call, ready for the forward pass. */
+static lki_columns forward_columns(const lki_batchnorm_args *a, size_t first, const float *mean,
+                                   const float *rstd)
+{
+    return (lki_columns){ .rows    = a->rows,
+                          .columns = lki_min(SLAB, a->c - first),
+                          .stride  = a->c,
+                          .x       = a->x + first,
+                          .gamma   = a->gamma + first,
+                          .beta    = a->beta + first,
+                          .mean    = mean,
+                          .rstd    = rstd,
+                          .y       = a->y + first,
+                          .plus    = a->plus == NULL ? NULL : a->plus + first,
+                          .relu    = a->relu };
+}
+
+void lki_batchnorm(lk_exec *exec, const lki_batchnorm_args *a)
 {
     float sums[CHUNKS][SLAB];
-    for (size_t first = 0; first < c; first += SLAB) {
-        slab s = {
-            .kernels = lki_exec_kernels(exec)->nn,
-            .all     = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
-                         .x = x + first, .mean = mean + first, .rstd = rstd + first,
-                         .gamma = gamma + first, .beta = beta + first, .y = y + first },
-            .sums    = sums,
-        };
+    for (size_t first = 0; first < a->c; first += SLAB) {
+        slab s = { .kernels = lki_exec_kernels(exec)->nn,
+                   .all     = forward_columns(a, first, a->mean + first, a->rstd + first),
+                   .sums    = sums };
         slab_run(exec, &s, work_sums);
         for (size_t i = 0; i < s.all.columns; i++)
-            mean[first + i] = fold_chunks(sums, i) / (float)rows;
+            a->mean[first + i] = fold_chunks(sums, i) / (float)a->rows;
         slab_run(exec, &s, work_squares);
         for (size_t i = 0; i < s.all.columns; i++) {
-            float squares   = fold_chunks(sums, i);
-            rstd[first + i] = 1.0f / __builtin_sqrtf(squares / (float)rows + epsilon);
-            var[first + i]  = squares / (float)(rows > 1 ? rows - 1 : 1);
+            float squares      = fold_chunks(sums, i);
+            a->rstd[first + i] = 1.0f / __builtin_sqrtf(squares / (float)a->rows + epsilon);
+            a->var[first + i]  = squares / (float)(a->rows > 1 ? a->rows - 1 : 1);
         }
         slab_run(exec, &s, work_apply);
     }
 }
 
-void lki_batchnorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
-                            const float *gamma, const float *mean, const float *rstd,
-                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta)
+void lki_batchnorm_backward(lk_exec *exec, const lki_batchnorm_args *a)
 {
     float sums[CHUNKS][SLAB], products[CHUNKS][SLAB];
-    for (size_t first = 0; first < c; first += SLAB) {
+    for (size_t first = 0; first < a->c; first += SLAB) {
         float mean_dy[SLAB], mean_dy_xhat[SLAB];
         slab  s = {
             .kernels  = lki_exec_kernels(exec)->nn,
-            .all      = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
-                          .x = x + first, .dy = dy + first, .mean = mean + first,
-                          .rstd = rstd + first, .gamma = gamma + first, .mean_dy = mean_dy,
-                          .mean_dy_xhat = mean_dy_xhat, .y = dx + first, .add = add },
+            .all      = { .rows = a->rows, .columns = lki_min(SLAB, a->c - first), .stride = a->c,
+                          .x = a->x + first, .dy = a->dy + first, .mean = a->mean + first,
+                          .rstd = a->rstd + first, .gamma = a->gamma + first, .mean_dy = mean_dy,
+                          .mean_dy_xhat = mean_dy_xhat, .y = a->dx + first, .add = a->add,
+                          .out = a->relu ? a->y + first : NULL, .add_plus = a->add_plus,
+                          .dplus = a->dplus == NULL ? NULL : a->dplus + first },
             .sums     = sums,
             .products = products,
         };
         slab_run(exec, &s, work_products);
         for (size_t i = 0; i < s.all.columns; i++) {
             float sum = fold_chunks(sums, i), product = fold_chunks(products, i);
-            mean_dy[i]      = sum / (float)rows;
-            mean_dy_xhat[i] = product / (float)rows;
-            dbeta[first + i] += sum;
-            dgamma[first + i] += product;
+            mean_dy[i]      = sum / (float)a->rows;
+            mean_dy_xhat[i] = product / (float)a->rows;
+            a->dbeta[first + i] += sum;
+            a->dgamma[first + i] += product;
         }
         slab_run(exec, &s, work_dx);
     }
 }
 
-void lki_batchnorm_apply(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                         const float *beta, const float *mean, const float *var, float *y)
+void lki_batchnorm_apply(lk_exec *exec, const lki_batchnorm_args *a, const float *mean,
+                         const float *var)
 {
-    for (size_t first = 0; first < c; first += SLAB) {
+    for (size_t first = 0; first < a->c; first += SLAB) {
         float rstd[SLAB];
-        slab  s = {
-            .kernels = lki_exec_kernels(exec)->nn,
-            .all     = { .rows = rows, .columns = lki_min(SLAB, c - first), .stride = c,
-                         .x = x + first, .mean = mean + first, .rstd = rstd,
-                         .gamma = gamma + first, .beta = beta + first, .y = y + first },
-        };
+        slab  s = { .kernels = lki_exec_kernels(exec)->nn,
+                    .all     = forward_columns(a, first, mean + first, rstd) };
         for (size_t i = 0; i < s.all.columns; i++)
             rstd[i] = 1.0f / __builtin_sqrtf(var[first + i] + epsilon);
         slab_run(exec, &s, work_apply);

@@ -88,6 +88,14 @@ static void layernorm_bits(void **state)
     nn_machines_free(&m);
 }
 
+static lki_batchnorm_args batchnorm_of(shape s, const inputs *in, const outputs *out)
+{
+    return (lki_batchnorm_args){ .rows = s.rows, .c = s.c, .x = in->x, .gamma = in->gamma,
+                                 .beta = in->beta, .y = out->y, .mean = out->mean,
+                                 .rstd = out->rstd, .var = out->var, .dy = in->dy, .dx = out->dx,
+                                 .dgamma = out->dgamma, .dbeta = out->dbeta };
+}
+
 static void batchnorm_bits(void **state)
 {
     nn_machines m = nn_machines_open();
@@ -102,14 +110,71 @@ static void batchnorm_bits(void **state)
         lki_reference_batchnorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, in.dy,
                                          want.dx, add, want.dgamma, want.dbeta);
         for (size_t k = 0; k < m.count; k++) {
-            outputs got = outputs_new(s, s.c);
-            lki_batchnorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
-                          got.rstd, got.var);
-            lki_batchnorm_backward(m.exec[k], s.rows, s.c, in.x, in.gamma, got.mean, got.rstd,
-                                   in.dy, got.dx, add, got.dgamma, got.dbeta);
+            outputs            got  = outputs_new(s, s.c);
+            lki_batchnorm_args args = batchnorm_of(s, &in, &got);
+            args.add                = add;
+            lki_batchnorm(m.exec[k], &args);
+            lki_batchnorm_backward(m.exec[k], &args);
             outputs_same(m.exec[k], s, s.c, &got, &want);
             outputs_free(&got);
         }
+        outputs_free(&want);
+        inputs_free(&in);
+    }
+    nn_machines_free(&m);
+}
+
+/* What comes after the norm, step by step: y = relu(y + plus), and `dz`, the gradient of that. */
+static void reference_ends(shape s, const float *plus, bool relu, const float *dy, float *y,
+                           float *dz)
+{
+    for (size_t i = 0; i < s.rows * s.c; i++) {
+        if (plus != NULL)
+            y[i] = y[i] + plus[i];
+        if (relu)
+            y[i] = y[i] < 0.0f ? 0.0f : y[i];
+        dz[i] = relu ? dy[i] * (y[i] > 0.0f ? 1.0f : 0.0f) : dy[i];
+    }
+}
+
+/* With a residual sum, a ReLU or both, and gradients that are written or added to. */
+static void batchnorm_ends_bits(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 8 * SHAPES; i++) {
+        shape   s    = shapes[i / 8];
+        bool    sum  = i % 2 != 0, relu = i / 2 % 2 != 0, add = i / 4 % 2 != 0;
+        size_t  n    = s.rows * s.c;
+        inputs  in   = inputs_new(s);
+        outputs want = outputs_new(s, s.c);
+        float  *plus = nn_values(n, 8), *dz = nn_values(n, 9), *dplus = nn_values(n, 10);
+        lki_reference_batchnorm(s.rows, s.c, in.x, in.gamma, in.beta, want.y, want.mean, want.rstd,
+                                want.var);
+        reference_ends(s, sum ? plus : NULL, relu, in.dy, want.y, dz);
+        lki_reference_batchnorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, dz,
+                                         want.dx, false, want.dgamma, want.dbeta);
+        for (size_t j = 0; j < n; j++)
+            dplus[j] = add ? dplus[j] + dz[j] : dz[j];
+        for (size_t k = 0; k < m.count; k++) {
+            outputs            got  = outputs_new(s, s.c);
+            float             *gotp = nn_values(n, 10);
+            lki_batchnorm_args args = batchnorm_of(s, &in, &got);
+            args.plus     = sum ? plus : NULL;
+            args.relu     = relu;
+            args.dplus    = sum ? gotp : NULL;
+            args.add_plus = add;
+            lki_batchnorm(m.exec[k], &args);
+            lki_batchnorm_backward(m.exec[k], &args);
+            outputs_same(m.exec[k], s, s.c, &got, &want);
+            if (sum)
+                nn_same(m.exec[k], "dplus", n, gotp, dplus);
+            free(gotp);
+            outputs_free(&got);
+        }
+        free(plus);
+        free(dz);
+        free(dplus);
         outputs_free(&want);
         inputs_free(&in);
     }
@@ -132,7 +197,10 @@ static void batchnorm_apply_bits(void **state)
         want[i]    = fmaf((in.x[i] - mean[i % s.c]) * rstd, in.gamma[i % s.c], in.beta[i % s.c]);
     }
     for (size_t k = 0; k < m.count; k++) {
-        lki_batchnorm_apply(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, mean, var, y);
+        lki_batchnorm_apply(m.exec[k],
+                            &(lki_batchnorm_args){ .rows = s.rows, .c = s.c, .x = in.x,
+                                                   .gamma = in.gamma, .beta = in.beta, .y = y },
+                            mean, var);
         nn_same(m.exec[k], "y", s.rows * s.c, y, want);
     }
     free(mean);
@@ -177,10 +245,9 @@ static void gradients(shape s, bool batch)
     lk_exec *exec = NULL;
     assert_int_equal(lk_exec_open(&exec, 2, NULL), LK_OK);
     if (batch) {
-        lki_batchnorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd,
-                      out.var);
-        lki_batchnorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
-                               false, out.dgamma, out.dbeta);
+        lki_batchnorm_args args = batchnorm_of(s, &in, &out);
+        lki_batchnorm(exec, &args);
+        lki_batchnorm_backward(exec, &args);
     } else {
         lki_layernorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd);
         lki_layernorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
@@ -217,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_bits),
         cmocka_unit_test(batchnorm_bits),
+        cmocka_unit_test(batchnorm_ends_bits),
         cmocka_unit_test(batchnorm_apply_bits),
         cmocka_unit_test(norm_gradients),
     };
