@@ -74,7 +74,7 @@ static inline void forget_stream(const nodes *j, const char *stream, uint32_t i)
 /* Starts a line of shell, in which $L is the command and $R the options that all nodes share. */
 static inline uint32_t node_start(nodes *j, const char *line)
 {
-    static char whole[2000];
+    static char whole[12000];
     uint32_t    i = j->count++;
 
     assert_true(i < NODES_MAX);

@@ -1,0 +1,154 @@
+/* cut_test.c -- the link between two hosts is cut in the middle of a collective.
+ *
+ * Goal:   both sides end within the deadline and name the host that they miss; nobody keeps a
+ *         descriptor or a thread of it.
+ * Method: each node in a network namespace and with a host name of its own, a pair of virtual
+ *         interfaces between them.  The workers are this very program: rank 0 starts a collective of
+ *         some megabytes, takes its interface down, and all wait.  Skipped where that needs
+ *         somebody else's rights, or tools that are not there.
+ */
+#include "hosts/nodes.h"
+
+#include <dirent.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+
+#include "base/status.h"
+#include "lockstep/launch.h"
+
+enum { ELEMENTS = 1 << 20 };
+
+/* ---- The worker --------------------------------------------------------------------------- */
+
+static uint32_t entries_of(const char *path)
+{
+    uint32_t count  = 0;
+    DIR     *folder = opendir(path);
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        (void)closedir(folder);
+    return count;
+}
+
+static bool cut(void)
+{
+    struct ifreq request = { .ifr_name = "v0" };
+    int          fd      = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool         good    = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+
+    request.ifr_flags = (short)(request.ifr_flags & ~IFF_UP);
+    good              = good && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+    (void)close(fd);
+    return good;
+}
+
+/* The group works; then one of it is cut off while it does. */
+static lk_status work(lk_comm *comm, float *data)
+{
+    lk_request *request;
+
+    for (int i = 0; i < 3; i++)
+        LK_TRY(lk_all_reduce(comm, data, data, ELEMENTS, LK_F32, LK_SUM));
+    LK_TRY(lk_all_reduce_start(&request, comm, data, data, ELEMENTS, LK_F32, LK_SUM));
+    if (lk_comm_rank(comm) == 0 && !cut())
+        return lk_fail(LK_EIO, "cannot cut the link");
+    lk_status st = LK_OK;
+    for (int i = 0; i < 3 && st == LK_OK; i++) /* what was on its way may have come */
+        st = i == 0 ? lk_request_wait(request)
+                    : lk_all_reduce(comm, data, data, ELEMENTS, LK_F32, LK_SUM);
+    lk_error why = *lk_error_last();
+    lk_request_free(request);
+    return st == LK_OK ? LK_OK : lki_fail_again(&why);
+}
+
+/* Ends with 1 and a line if it is told of the failure, and holds nothing then. */
+static int worker(void)
+{
+    float   *data   = calloc(ELEMENTS, sizeof *data);
+    uint32_t before = entries_of("/proc/self/fd");
+    lk_comm *comm   = NULL;
+
+    if (data == NULL || lk_join(&comm) != LK_OK || work(comm, data) == LK_OK) {
+        fprintf(stderr, "not cut: %s\n", lk_error_last()->message);
+        return 97;
+    }
+    fprintf(stderr, "told: %s\n", lk_error_last()->message);
+    double since = seconds_now();
+    lk_comm_abort(comm);
+    lk_comm_free(comm);
+    if (seconds_now() - since > 7.5)
+        fprintf(stderr, "leaving took %g s\n", seconds_now() - since);
+    free(data);
+    uint32_t after = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task") - 2;
+    if (after > before || threads != 1)
+        fprintf(stderr, "kept: %u descriptors, %u before; %u threads\n", after, before, threads);
+    return 1;
+}
+
+/* ---- The test ----------------------------------------------------------------------------- */
+
+static char self[4096];
+
+#define WORKERS "-n 2 --timeout 20 --nnodes 2 --rendezvous tcp://10.77.0.1:29400 --job-key key"
+
+static void start(nodes *j)
+{
+    static char line[9000];
+
+    (void)snprintf(line, sizeof line,
+                   "exec unshare -n -u sh -c 'hostname far; ip link set lo up; echo $$ >pid1\n"
+                   "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05; done\n"
+                   "ip link set v1 up; exec '$L' run --node-rank 1 %s %.4000s worker'", WORKERS,
+                   self);
+    (void)node_start(j, line);
+    (void)snprintf(line, sizeof line,
+                   "exec unshare -n -u sh -c 'hostname near; ip link set lo up\n"
+                   "until test -s pid1; do sleep 0.05; done\n"
+                   "ip link add v0 type veth peer name v1 netns $(cat pid1)\n"
+                   "ip addr add 10.77.0.1/24 dev v0; ip link set v0 up\n"
+                   "exec '$L' run --node-rank 0 %s %.4000s worker'", WORKERS, self);
+    (void)node_start(j, line);
+}
+
+static bool names_another(const char *said, const char *host)
+{
+    char words[64];
+    (void)snprintf(words, sizeof words, "host %s", host);
+    return strstr(said, words) != NULL;
+}
+
+static void a_cut_link_is_found_and_named(void **state)
+{
+    static nodes j;
+
+    if (geteuid() != 0 || system("unshare -n -u ip link add v0 type veth peer name v1 2>/dev/null "
+                                 "&& command -v hostname >/dev/null") != 0) {
+        print_message("skipped: no right, or no tools, to make a network of one's own\n");
+        skip();
+    }
+    nodes_begin(&j, *state);
+    start(&j);
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *other = i == 0 ? "near" : "far"; /* node 0 was started last */
+        const char *err   = node_wait(&j, i)->err;
+        if (strstr(err, "told: ") == NULL || strstr(err, "kept: ") != NULL
+            || strstr(err, "leaving took") != NULL || strstr(err, "not cut") != NULL
+            || strstr(err, "lockstep run: ") == NULL || !names_another(err, other)
+            || j.ended[i].status == 0 || j.ended[i].status == 97)
+            nodes_fail(&j, "node %u ends with %d", i, j.ended[i].status);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "worker") == 0)
+        return worker();
+    ssize_t length                = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_cut_link_is_found_and_named),
+    };
+    return cmocka_run_group_tests_name("hosts.cut", tests, make_folder_with_key, remove_folder);
+}
