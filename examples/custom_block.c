@@ -59,12 +59,13 @@ static void scaled_leaky_forward(const lk_block_call *call)
     const scaled_leaky_options *options  = call->block->options;
     const float                *x        = call->x[0];
     const float                *scale    = call->params[0];
+    float                      *y        = call->y;
     size_t                      channels = channels_of(call), rows = rows_of(call, channels);
 
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < channels; c++) {
-            float z                   = scale[c] * x[r * channels + c];
-            call->y[r * channels + c] = z > 0.0f ? z : options->slope * z;
+            float z             = scale[c] * x[r * channels + c];
+            y[r * channels + c] = z > 0.0f ? z : options->slope * z;
         }
     }
 }
@@ -75,14 +76,14 @@ static void scaled_leaky_backward(const lk_block_call *call)
 {
     const scaled_leaky_options *options  = call->block->options;
     const float                *x        = call->x[0];
-    const float                *scale    = call->params[0];
+    const float                *scale    = call->params[0], *dy = call->dy;
     float                      *dx       = call->dx[0];
     size_t                      channels = channels_of(call), rows = rows_of(call, channels);
 
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < channels; c++) {
             size_t i  = r * channels + c;
-            float  dz = call->dy[i] * (scale[c] * x[i] > 0.0f ? 1.0f : options->slope);
+            float  dz = dy[i] * (scale[c] * x[i] > 0.0f ? 1.0f : options->slope);
             call->grads[0][c] += dz * x[i];
             if (dx != NULL)
                 dx[i] = (call->add[0] ? dx[i] : 0.0f) + dz * scale[c];
@@ -162,7 +163,8 @@ static lk_status open_all(program *self)
     if (status == LK_OK)
         status = lk_exec_open(&self->exec, 1, NULL);
     if (status == LK_OK)
-        status = lk_engine_open(&self->engine, self->model, self->exec, MICRO_BATCH, 1);
+        status = lk_engine_open(&self->engine, self->model, self->exec, LK_F32,
+                                MICRO_BATCH, 1);
     if (status != LK_OK)
         return status;
 

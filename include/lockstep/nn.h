@@ -9,7 +9,8 @@
  * (virtual workers) at a time, and calls the hooks.  Data-parallel strategies are hook tables.
  *
  * Shapes are per sample; a micro-batch puts the samples in front: a value of shape (T, C) is
- * (samples, T, C) in memory.  All values are FP32 except token ids (int32).
+ * (samples, T, C) in memory.  Values are FP32, or what the engine stores them as; token ids are
+ * int32.
  *
  * Threads: a model is read-only once built; one thread at a time per engine.
  */
@@ -50,16 +51,17 @@ typedef struct {
     uint64_t        seed;
     uint32_t        step, first_slot; /* for keyed randomness: sample s is slot first_slot + s */
 
+    lk_dtype            dtype;        /* of x, y, dy and dx; token ids are int32 always */
     const void         *x[LK_BLOCK_INPUTS_MAX];
-    float              *y;
+    void               *y;
     const float *const *params;       /* [param_count], in the order planned */
     const float *const *state;        /* [state_count], running values (BatchNorm) */
     void               *saved;        /* kept from forward to backward */
     void               *scratch;      /* garbage before and after every call */
 
     /* backward only */
-    const float  *dy;
-    float        *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: nobody wants it */
+    const void   *dy;
+    void         *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: nobody wants it */
     bool          add[LK_BLOCK_INPUTS_MAX]; /* add to dx (true) or write it */
     float *const *grads;              /* [param_count]; always add to them */
 
@@ -101,6 +103,8 @@ typedef struct {
                           * share its memory, which backward then leaves as it is; not with
                           * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
+    bool narrow;         /* takes calls of any dtype; the others are given FP32 copies of values
+                          * that are stored as BF16 or F16, and what they put out is rounded */
 } lk_block_type;
 
 /* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns
@@ -206,9 +210,12 @@ typedef struct {
 } lk_walk;
 
 /* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing
- * is allocated after this.  Borrows model and exec.  The last block must be a loss. */
+ * is allocated after this.  Values and their gradients are stored as `dtype`: LK_F32, LK_BF16 or
+ * LK_F16 (parameters and their gradients, losses and running state are FP32 always).  Borrows
+ * model and exec.  The last block must be a loss. */
 LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
-                                             uint32_t micro_batch, uint32_t contexts);
+                                             lk_dtype dtype, uint32_t micro_batch,
+                                             uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);
 
 LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
@@ -220,7 +227,8 @@ LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *
  * wants, such as that of the model's input. */
 LK_API double lk_engine_flops(const lk_engine *engine, uint32_t block);
 
-/* The value before the loss (logits) of a context after forward with training == false. */
+/* The value before the loss (logits) of a context after forward with training == false; valid
+ * until the engine's next call. */
 LK_API const float *lk_engine_output(const lk_engine *engine, uint32_t context);
 
 /* ---- Built-in block types ---------------------------------------------------------------- */

@@ -77,6 +77,7 @@ typedef struct {
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */
     const char *isa, *strategy;
+    lk_dtype    precision; /* of values and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */
     size_t      bucket_bytes, first_bucket_bytes;
 
     uint64_t     steps; /* steps or epochs, not both */
@@ -108,6 +109,9 @@ typedef struct {
     bool (*stop)(void *context);
     void *stop_context;
 } lk_train_config;
+
+/* "fp32", "bf16" or "fp16": the option's value. */
+LK_API const char *lk_precision_name(lk_dtype precision);
 
 /* Fills in what follows from the rest (V, micro-batch, steps, workers), opens data and plans the
  * model once: everything that can be wrong is said here, before workers start.  Allocates nothing

@@ -173,14 +173,14 @@ static void print_json(const step_options *o)
 {
     const lk_step_report  *r = &o->report;
     const lk_train_config *c = &o->train.config;
-    const char            *precision = o->train.precision != NULL ? o->train.precision : "fp32";
     printf("{\"model\": \"%s\", \"global_batch\": %u, \"virtual_workers\": %u, \"workers\": %u, "
            "\"threads\": %u, \"precision\": \"%s\", \"steps\": %llu, \"samples_per_s\": %.3f, "
            "\"tokens_per_s\": %.3f, \"step_ms\": %.6f, \"median_ms\": %.6f, \"fastest_ms\": %.6f, "
            "\"slowest_ms\": %.6f, \"flops\": %.0f, \"peak_flops_per_s\": %.0f, "
            "\"utilisation\": %.4f, \"pss_bytes\": %llu, \"lost_spans\": %llu, \"parts_ms\": {",
            c->model, c->global_batch, c->virtual_workers, c->workers,
-           c->threads > 0 ? c->threads : 1, precision, (unsigned long long)r->steps,
+           c->threads > 0 ? c->threads : 1, lk_precision_name(c->precision),
+           (unsigned long long)r->steps,
            rate_of(r, r->samples), rate_of(r, r->tokens), 1e3 * mean_of(r), 1e3 * r->median,
            1e3 * r->fastest, 1e3 * r->slowest, r->flops, r->peak, utilisation(r),
            (unsigned long long)r->pss_bytes, (unsigned long long)r->lost);

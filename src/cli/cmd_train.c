@@ -80,9 +80,9 @@ static const lki_choice schedules[] = {
     { NULL, 0, NULL },
 };
 static const lki_choice precisions[] = {
-    { "fp32", 0, NULL },
-    { "bf16", 0, HERE_LATER "; use fp32" },
-    { "fp16", 0, HERE_LATER "; use fp32" },
+    { "fp32", LK_F32, NULL },
+    { "bf16", LK_BF16, NULL },
+    { "fp16", LK_F16, NULL },
     { NULL, 0, NULL },
 };
 static const lki_choice kernels[] = {
@@ -222,8 +222,8 @@ const lki_option lki_train_table[] = {
     { .needs = &deep, .name = "activation-checkpointing", .type = LKI_OPTION_FLAG,
       .offset = AT(config.model_options.activation_checkpointing),
       .help = "keep what layers put out, compute the rest again in backward: less memory" },
-    LKI_CHOICE(LKI_OPTION_NAME, "precision", "NAME", AT(precision), precisions, "fp32",
-               "arithmetic of the kernels"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(config.precision), precisions, "fp32",
+               "of activations and their gradients; weights and sums are fp32 always"),
 
     { .group = "files", .name = "checkpoint", .type = LKI_OPTION_STRING, .value = "DIR",
       .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end" },

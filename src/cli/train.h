@@ -11,7 +11,7 @@ typedef struct train_options train_options;
 struct train_options {
     lk_train_config config;
     char           *config_text; /* of --config */
-    const char     *precision, *kernels;
+    const char     *kernels;
     const char     *flight;
     int             worker_mode;
     lki_nodes       nodes;

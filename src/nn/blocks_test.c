@@ -26,15 +26,17 @@ static void probe_forward(const lk_block_call *call)
 {
     size_t       count = lk_shape_count(call->block->y);
     const float *x     = call->x[0];
+    float       *y     = call->y;
     for (size_t i = 0; i < call->samples * count; i++)
-        call->y[i] = x[i] + call->params[0][i % count];
+        y[i] = x[i] + call->params[0][i % count];
 }
 
 static void probe_backward(const lk_block_call *call)
 {
-    size_t count = lk_shape_count(call->block->y);
+    size_t       count = lk_shape_count(call->block->y);
+    const float *dy    = call->dy;
     for (size_t i = 0; i < call->samples * count; i++)
-        call->grads[0][i % count] += call->dy[i];
+        call->grads[0][i % count] += dy[i];
 }
 
 static const lk_block_type probe = {
@@ -57,9 +59,10 @@ static void combine_forward(const lk_block_call *call)
 {
     const combine_options *options = call->block->options;
     size_t                 count   = call->samples * lk_shape_count(call->block->x[0]);
+    const float           *y       = call->y;
     *options->sum                  = 0.0;
     for (size_t i = 0; i < count; i++)
-        *options->sum += (double)noise(9, (uint32_t)i) * (double)call->y[i];
+        *options->sum += (double)noise(9, (uint32_t)i) * (double)y[i];
     for (uint32_t s = 0; s < call->samples; s++)
         call->loss[s] = 0.0F;
 }
@@ -67,8 +70,9 @@ static void combine_forward(const lk_block_call *call)
 static void combine_backward(const lk_block_call *call)
 {
     size_t count = call->samples * lk_shape_count(call->block->x[0]);
+    float *dx    = call->dx[0];
     for (size_t i = 0; i < count; i++)
-        call->dx[0][i] = noise(9, (uint32_t)i);
+        dx[i] = noise(9, (uint32_t)i);
 }
 
 static const lk_block_type combine = { .name = "combine", .plan = combine_plan,

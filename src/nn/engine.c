@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "nn/widen.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
 
@@ -47,7 +48,8 @@ static lk_status allocate(lk_engine *engine)
     size_t            bytes, total;
 
     if (__builtin_mul_overflow(layout->context_bytes, (size_t)engine->contexts, &bytes) ||
-        __builtin_add_overflow(bytes, layout->scratch_bytes + layout->loss_rows * 5, &total))
+        __builtin_add_overflow(bytes, layout->scratch_bytes + layout->wide_bytes +
+                                          layout->loss_rows * 5, &total))
         return lk_fail(LK_ENOMEM,
                        "model %s: activations of %u contexts of %zu bytes are more than any "
                        "machine has; walk fewer at a time",
@@ -57,6 +59,7 @@ static lk_status allocate(lk_engine *engine)
                      "activations; a smaller micro-batch needs less"));
     LK_TRY(
         lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
+    LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "FP32 copies of values"));
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
@@ -68,12 +71,15 @@ static lk_status allocate(lk_engine *engine)
     return LK_OK;
 }
 
-lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
+lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
                          uint32_t micro_batch, uint32_t contexts)
 {
     lk_engine *engine;
 
     *out = NULL;
+    if (dtype != LK_F32 && dtype != LK_BF16 && dtype != LK_F16)
+        return lk_fail(LK_EINVAL, "an engine stores values as F32, BF16 or F16, not %s",
+                       lk_dtype_name(dtype));
     if (micro_batch == 0 || contexts == 0)
         return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1",
                        contexts, micro_batch);
@@ -82,7 +88,7 @@ lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
     engine->exec        = exec;
     engine->micro_batch = micro_batch;
     engine->contexts    = contexts;
-    lk_status st        = lki_layout_init(&engine->layout, model, exec, micro_batch);
+    lk_status st        = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch);
     if (st == LK_OK)
         st = allocate(engine);
     if (st != LK_OK) {
@@ -100,6 +106,7 @@ void lk_engine_free(lk_engine *engine)
     lki_layout_deinit(&engine->layout);
     lki_free(engine->memory);
     lki_free(engine->scratch);
+    lki_free(engine->wide);
     lki_free(engine->loss);
     lki_free(engine->hits);
     lki_free(engine->first_terms);
@@ -108,17 +115,17 @@ void lk_engine_free(lk_engine *engine)
 
 /* ---- Where things are -------------------------------------------------------------------- */
 
-static float *at(const lk_engine *engine, uint32_t context, size_t offset)
+static void *at(const lk_engine *engine, uint32_t context, size_t offset)
 {
-    return (float *)(void *)(engine->memory + context * engine->layout.context_bytes + offset);
+    return engine->memory + context * engine->layout.context_bytes + offset;
 }
 
-static float *value_of(const lk_engine *engine, uint32_t context, lk_value v)
+static void *value_of(const lk_engine *engine, uint32_t context, lk_value v)
 {
     return at(engine, context, engine->layout.places[v - 1].value);
 }
 
-static float *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
+static void *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
 {
     const lki_place *place = &engine->layout.places[v - 1];
     if (place->grad_in_value)
@@ -130,9 +137,16 @@ static float *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
 
 const float *lk_engine_output(const lk_engine *engine, uint32_t context)
 {
+    const lk_model        *model = engine->model;
+    const lki_block_entry *loss  = &model->blocks[model->block_count - 1];
+    const void            *value = value_of(engine, context, loss->inputs[0]);
+
     LK_ASSERT(context < engine->contexts);
-    return value_of(engine, context,
-                    engine->model->blocks[engine->model->block_count - 1].inputs[0]);
+    if (engine->layout.dtype == LK_F32)
+        return value;
+    lki_convert(engine->exec, engine->micro_batch * lk_shape_count(loss->block.x[0]),
+                engine->layout.dtype, value, LK_F32, engine->wide);
+    return (const float *)(const void *)engine->wide;
 }
 
 double lk_engine_flops(const lk_engine *engine, uint32_t block)
@@ -170,7 +184,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call = (lk_block_call){
         .block = &entry->block, .exec = engine->exec, .training = walk->training,
         .samples = pass->samples, .seed = walk->seed, .step = walk->step,
-        .first_slot = pass->first_slot, .params = f->params, .state = f->state,
+        .first_slot = pass->first_slot, .dtype = engine->layout.dtype, .params = f->params,
+        .state = f->state,
         .saved = at(engine, context, place->saved), .scratch = engine->scratch,
     };
     for (uint32_t i = 0; i < entry->block.input_count; i++)
@@ -190,6 +205,23 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.targets = pass->targets;
     f->call.loss    = engine->loss;
     f->call.hit     = engine->hits;
+}
+
+/* Forward or, where there are gradients, backward; on FP32 copies if the block wants that. */
+static void run_block(const lk_engine *engine, const lki_block_entry *entry,
+                      const lk_block_call *call)
+{
+    void (*run)(const lk_block_call *) =
+        call->grads != NULL ? entry->type->backward : entry->type->forward;
+    lki_widened wide;
+
+    if (call->dtype == LK_F32 || (entry->type->narrow && entry->inputs[0] != 0)) {
+        run(call);
+        return;
+    }
+    lki_widen_begin(&wide, entry, call, engine->wide);
+    run(&wide.wide);
+    lki_widen_end(&wide);
 }
 
 /* Adds the rows of loss to the pass's sums, in order. */
@@ -223,13 +255,13 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
         f.call.state_sums = f.sums;
     }
     if (entry->type->loss) {
-        const float *logits = value_of(engine, context, entry->inputs[0]);
+        const void *logits = value_of(engine, context, entry->inputs[0]);
         if (f.call.y != logits)
-            memcpy(f.call.y, logits,
-                   pass->samples * lk_shape_count(entry->block.x[0]) * sizeof *logits);
+            memcpy(f.call.y, logits, pass->samples * lk_shape_count(entry->block.x[0]) *
+                                         lk_dtype_bytes(engine->layout.dtype));
         memset(engine->hits, 0, pass->samples * lk_shape_count(entry->block.y));
     }
-    entry->type->forward(&f.call);
+    run_block(engine, entry, &f.call);
     if (entry->type->loss)
         sum_rows(engine, pass);
 }
@@ -254,7 +286,7 @@ static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk
     for (uint32_t i = 0; i < entry->block.param_count; i++)
         f.grads[i] = pass->grads[engine->first_terms[b] + i];
     f.call.grads = f.grads;
-    entry->type->backward(&f.call);
+    run_block(engine, entry, &f.call);
 }
 
 /* ---- The walks --------------------------------------------------------------------------- */

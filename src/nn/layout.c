@@ -26,6 +26,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "nn/widen.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -120,7 +121,8 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
     lki_place             *place = &layout->places[b];
     size_t                 count = lk_shape_count(entry->block.y);
 
-    if (__builtin_mul_overflow(count, (size_t)micro_batch * sizeof(float), &place->value_bytes) ||
+    if (__builtin_mul_overflow(count, (size_t)micro_batch * lk_dtype_bytes(layout->dtype),
+                               &place->value_bytes) ||
         place->value_bytes > BYTES_MAX)
         return too_large(entry, "output", micro_batch);
     if (entry->type->loss) {
@@ -156,6 +158,14 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
     return LK_OK;
 }
 
+static void place_copies(lki_layout *layout, const lk_model *model, uint32_t b,
+                         uint32_t micro_batch)
+{
+    if (layout->dtype != LK_F32)
+        layout->wide_bytes = lki_max(layout->wide_bytes,
+                                     lki_widen_bytes(&model->blocks[b], micro_batch));
+}
+
 static lk_status place_forward(lki_layout *layout, const lk_model *model, const lk_exec *exec,
                                uint32_t micro_batch)
 {
@@ -164,6 +174,7 @@ static lk_status place_forward(lki_layout *layout, const lk_model *model, const 
             layout->segment = 0;
         LK_TRY(place_value(layout, model, b, micro_batch));
         LK_TRY(place_saved(layout, model, exec, b, micro_batch));
+        place_copies(layout, model, b, micro_batch);
         layout->segment_bytes = lki_max(layout->segment_bytes, layout->segment);
     }
     layout->segment = layout->context_bytes;
@@ -317,9 +328,9 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
 }
 
 lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                          uint32_t micro_batch)
+                          lk_dtype dtype, uint32_t micro_batch)
 {
-    *layout      = (lki_layout){ 0 };
+    *layout      = (lki_layout){ .dtype = dtype };
     lk_status st = lay_out(layout, model, exec, micro_batch);
     if (st != LK_OK)
         lki_layout_deinit(layout);

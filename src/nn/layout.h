@@ -39,13 +39,15 @@ typedef struct {
     size_t         segment, segment_bytes;  /* where the memory that segments share begins */
     size_t         grads, grads_bytes;      /* where the gradients' part begins, and its size */
     size_t         scratch_bytes;           /* the most that any block wants */
+    size_t         wide_bytes;              /* the most that FP32 copies of values take */
+    lk_dtype       dtype;                   /* of values and their gradients */
     size_t         loss_rows;               /* of a micro-batch */
 } lki_layout;
 
-/* Lays out the memory for micro-batches of up to `micro_batch` samples.  LK_EINVAL: the model has
- * no loss, or a value nobody reads.  LK_ENOMEM says what is too large. */
+/* Lays out the memory for micro-batches of up to `micro_batch` samples, values stored as `dtype`.
+ * LK_EINVAL: the model has no loss, or a value nobody reads.  LK_ENOMEM says what is too large. */
 LK_NODISCARD lk_status lki_layout_init(lki_layout *layout, const lk_model *model,
-                                       const lk_exec *exec, uint32_t micro_batch);
+                                       const lk_exec *exec, lk_dtype dtype, uint32_t micro_batch);
 void lki_layout_deinit(lki_layout *layout);
 
 #endif

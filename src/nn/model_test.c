@@ -132,7 +132,7 @@ static lk_status open_with(lk_model *model, uint32_t micro_batch, uint32_t conte
     lk_exec   *exec;
     lk_engine *engine;
     MUST(lk_exec_open(&exec, 1, NULL));
-    lk_status st = lk_engine_open(&engine, model, exec, micro_batch, contexts);
+    lk_status st = lk_engine_open(&engine, model, exec, LK_F32, micro_batch, contexts);
     assert_true((st == LK_OK) == (engine != NULL));
     lk_engine_free(engine);
     lk_exec_free(exec);

@@ -22,6 +22,23 @@
 
 enum { CONTEXTS_MAX = 4 };
 
+static inline lk_value add1(lk_model *model, const lk_block_type *type, const char *name,
+                            const void *options, size_t bytes, lk_value x)
+{
+    lk_value out;
+    MUST(lk_model_add(&out, model, type, name, options, bytes, &x, 1));
+    return out;
+}
+
+static inline lk_value add2(lk_model *model, const lk_block_type *type, const char *name,
+                            const void *options, size_t bytes, lk_value x0, lk_value x1)
+{
+    const lk_value inputs[] = { x0, x1 };
+    lk_value       out;
+    MUST(lk_model_add(&out, model, type, name, options, bytes, inputs, 2));
+    return out;
+}
+
 typedef struct {
     lk_model    *model;
     lk_exec     *exec;
@@ -57,12 +74,12 @@ static inline float *noise_floats(uint32_t stream, size_t count)
 }
 
 /* Takes the model.  Parameters get noise: around 1 where they would start at 1. */
-static inline net net_open(lk_model *model, uint32_t threads, const char *isa, uint32_t micro_batch,
-                           uint32_t contexts)
+static inline net net_open_as(lk_dtype dtype, lk_model *model, uint32_t threads, const char *isa,
+                              uint32_t micro_batch, uint32_t contexts)
 {
     net n = { .model = model };
     MUST(lk_exec_open(&n.exec, threads, isa));
-    MUST(lk_engine_open(&n.engine, model, n.exec, micro_batch, contexts));
+    MUST(lk_engine_open(&n.engine, model, n.exec, dtype, micro_batch, contexts));
     const lk_param     *params = lk_model_params(model, &n.param_count);
     const lk_state     *states = lk_model_states(model, &n.state_count);
     const lk_grad_term *terms  = lk_model_terms(model, &n.term_count);
@@ -91,6 +108,12 @@ static inline net net_open(lk_model *model, uint32_t threads, const char *isa, u
             n.sums[c][i] = new_floats(states[i].count);
     }
     return n;
+}
+
+static inline net net_open(lk_model *model, uint32_t threads, const char *isa, uint32_t micro_batch,
+                           uint32_t contexts)
+{
+    return net_open_as(LK_F32, model, threads, isa, micro_batch, contexts);
 }
 
 /* A value of the net that a test may change. */

@@ -8,23 +8,6 @@ enum { SAMPLES = 3, TIME = 6, VOCABULARY = 11, WIDTH = 8 };
 
 /* ---- Two nets that use every kind of block ------------------------------------------------ */
 
-static inline lk_value add1(lk_model *model, const lk_block_type *type, const char *name,
-                            const void *options, size_t bytes, lk_value x)
-{
-    lk_value out;
-    MUST(lk_model_add(&out, model, type, name, options, bytes, &x, 1));
-    return out;
-}
-
-static inline lk_value add2(lk_model *model, const lk_block_type *type, const char *name,
-                            const void *options, size_t bytes, lk_value x0, lk_value x1)
-{
-    const lk_value inputs[] = { x0, x1 };
-    lk_value       out;
-    MUST(lk_model_add(&out, model, type, name, options, bytes, inputs, 2));
-    return out;
-}
-
 static inline lk_value linear(lk_model *model, const char *name, uint64_t out,
                               const char *activation, lk_value x)
 {

@@ -195,6 +195,11 @@ lk_status lk_train_check(lk_train_config *c)
                        c->clip_norm);
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;
+    if (c->precision == 0)
+        c->precision = LK_F32;
+    if (c->precision != LK_F32 && c->precision != LK_BF16 && c->precision != LK_F16)
+        return lk_fail(LK_EINVAL, "values cannot be stored as %s; precision is F32, BF16 or F16",
+                       lk_dtype_name(c->precision));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));

@@ -121,9 +121,16 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     put_integer(object, "global-batch", config->global_batch);
     put_integer(object, "micro-batch", config->micro_batch);
     put_integer(object, "virtual-workers", config->virtual_workers);
+    (void)json_object_set_new(object, "precision",
+                              json_string(lk_precision_name(config->precision)));
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
     put_optimizer(object, config);
     return object;
+}
+
+const char *lk_precision_name(lk_dtype precision)
+{
+    return precision == LK_BF16 ? "bf16" : precision == LK_F16 ? "fp16" : "fp32";
 }
 
 /* How people know a value: by its option, unless it has none. */
@@ -178,6 +185,8 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
         const json_t *other = recorded(stored, defaults, key);
+        if (strcmp(key, "precision") == 0) /* free to change: the exactness id tells */
+            continue;
         if (status == LK_OK && !json_equal(other, value))
             status = refuse(key, value, other);
     }
@@ -191,10 +200,11 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256 hash;
     int        length = snprintf(
                text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype fp32 virtual-workers %u micro-batch %u "
+               "lockstep kernels %d rng %d tree %d dtype %s virtual-workers %u micro-batch %u "
                "global-batch %u data %s",
-               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, config->virtual_workers,
-               config->micro_batch, config->global_batch, data->content_hash);
+               KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
+               config->virtual_workers, config->micro_batch, config->global_batch,
+               data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -32,7 +32,8 @@ static lk_status open_model(lki_session *s)
     LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
     LK_TRY(LKI_NEW(&s->grads, s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&s->state_sums, s->state_count + 1, "state table"));
-    return lk_engine_open(&s->engine, s->model, s->exec, s->config->micro_batch, 1);
+    return lk_engine_open(&s->engine, s->model, s->exec, s->config->precision,
+                          s->config->micro_batch, 1);
 }
 
 static lk_status open_parallel(lki_session *s)

@@ -254,7 +254,7 @@ static lk_status open_sampler(sampler *s)
     LK_TRY(lk_model_build(&s->model, "gpt", &options));
     LK_TRY(load_weights(s));
     LK_TRY(lk_exec_open(&s->exec, s->options->threads, s->options->isa));
-    LK_TRY(lk_engine_open(&s->engine, s->model, s->exec, 1, 1));
+    LK_TRY(lk_engine_open(&s->engine, s->model, s->exec, LK_F32, 1, 1));
     LK_TRY(LKI_NEW(&s->window, s->context, "the window"));
     return LKI_NEW(&s->weights, s->vocabulary, "weights of a draw");
 }

@@ -104,8 +104,8 @@ static void note_exactness(lki_session *session, const lk_checkpoint_info *info)
 {
     if (strcmp(info->exactness_id, session->exactness_id) != 0)
         lki_journal_note(session->journal,
-                         "note: the checkpoint has exactness id %s, this run %s: the data or the "
-                         "kernels have changed, so bits may differ from here on",
+                         "note: the checkpoint has exactness id %s, this run %s: the data, the "
+                         "precision or the kernels have changed, so bits may differ from here on",
                          info->exactness_id, session->exactness_id);
 }
 

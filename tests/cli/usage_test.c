@@ -94,7 +94,7 @@ static const struct {
       "--optimizer adam: is none of: sgd, adamw; did you mean adamw" },
     { GOOD "--steps 1 --optimizer lars", "--optimizer lars: is not part of this version" },
     { GOOD "--steps 1 --strategy zero1", "--strategy zero1: is not part of this version" },
-    { GOOD "--steps 1 --precision bf16", "--precision bf16: is not part of this version" },
+    { GOOD "--steps 1 --precision bf8", "--precision bf8: is none of: fp32, bf16, fp16" },
     { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
     { GOOD "--steps 1 --workers 1 --hosts 2", "--hosts 2 are more than the 1 workers" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --worker-mode threads",

@@ -8,7 +8,7 @@
  *         options at once, so that pairs of them are covered; every other one computes activations
  *         again where the model can; `./dev bench exactness` has the full
  *         matrix.  Every rank says which virtual workers it really ran, and that is checked.
- * Negative controls: another V, seed, learning rate or clipping must give another hash.
+ * Negative controls: another V, seed, learning rate, clipping or precision must give another hash.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,13 +119,14 @@ static const char *with_checkpointing(const run_model *model, size_t way_index)
     return has ? "--activation-checkpointing" : "";
 }
 
-static void check_model(const run_model *model)
+/* In the `nth` way and every `step`-th after it. */
+static void check_ways(const run_model *model, size_t nth, size_t step)
 {
     for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
         outcome want = run(model, leaves, "7 --strategy single --workers 1");
         assert_int_equal(want.status, 0);
         assert_int_equal(strlen(want.hash), 64);
-        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        for (size_t i = nth; i < sizeof ways / sizeof ways[0]; i += step) {
             if (ways[i].leaves != leaves || !isa_is_here(ways[i].options))
                 continue;
             char options[256];
@@ -146,19 +147,33 @@ static void check_model(const run_model *model)
 static void mlp_has_the_same_bits(void **state)
 {
     (void)state;
-    check_model(&models[0]);
+    check_ways(&models[0], 0, 1);
 }
 
 static void gpt_has_the_same_bits(void **state)
 {
     (void)state;
-    check_model(&models[1]);
+    check_ways(&models[1], 0, 1);
 }
 
 static void resnet_has_the_same_bits(void **state)
 {
     (void)state;
-    check_model(&models[2]);
+    check_ways(&models[2], 0, 1);
+}
+
+/* Each model in a third of the ways. */
+static void other_precisions_have_the_same_bits(void **state)
+{
+    static const char *const precisions[] = { "bf16", "bf16", "fp16" };
+    char                     name[32], options[512];
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        (void)snprintf(name, sizeof name, "%s, %s", models[m].name, precisions[m]);
+        (void)snprintf(options, sizeof options, "%s --precision %s", models[m].options,
+                       precisions[m]);
+        check_ways(&(run_model){ name, options }, 1 + m, 3);
+    }
 }
 
 /* Four steps in one way and the rest in another, from the checkpoint. */
@@ -197,7 +212,9 @@ static void what_defines_the_result_changes_it(void **state)
 {
     (void)state;
     static const char *const others[] = { "7 --workers 2 --seed 4", "7 --workers 2 --lr 0.04",
-                                          "7 --workers 2 --clip-norm 0.01" };
+                                          "7 --workers 2 --clip-norm 0.01",
+                                          "7 --workers 2 --precision bf16",
+                                          "7 --workers 2 --precision fp16" };
     outcome base  = run(&models[0], 8, "7 --workers 2"),
             other = run(&models[0], 12, "7 --workers 2 --hosts 2");
     assert_string_not_equal(base.hash, other.hash);
@@ -214,6 +231,7 @@ int main(void)
         cmocka_unit_test(mlp_has_the_same_bits),
         cmocka_unit_test(gpt_has_the_same_bits),
         cmocka_unit_test(resnet_has_the_same_bits),
+        cmocka_unit_test(other_precisions_have_the_same_bits),
         cmocka_unit_test(a_run_goes_on_anywhere),
         cmocka_unit_test(what_defines_the_result_changes_it),
     };

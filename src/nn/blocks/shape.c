@@ -104,7 +104,7 @@ static void shortcut_forward_row(void *context, size_t index)
     size_t                     sample = index / y[0], row = index % y[0], from = x[2], to = y[2];
     const float *in =
         (const float *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
-    float       *out = call->y + index * y[1] * to;
+    float       *out = (float *)call->y + index * y[1] * to;
 
     for (size_t i = 0; i < y[1]; i++) {
         memcpy(out + i * to, in + i * options->stride * from, from * sizeof *out);
@@ -126,13 +126,13 @@ static void shortcut_backward_row(void *context, size_t index)
     const lk_shortcut_options *options = call->block->options;
     const uint64_t            *x = call->block->x[0].dims, *y = call->block->y.dims;
     size_t                     sample = index / x[0], row = index % x[0], from = x[2], to = y[2];
-    float                     *dx = call->dx[0] + index * x[1] * from;
+    float                     *dx = (float *)call->dx[0] + index * x[1] * from;
 
     if (!call->add[0])
         memset(dx, 0, x[1] * from * sizeof *dx);
     if (row % options->stride != 0)
         return;
-    const float *dy = call->dy + (sample * y[0] + row / options->stride) * y[1] * to;
+    const float *dy = (const float *)call->dy + (sample * y[0] + row / options->stride) * y[1] * to;
     for (size_t i = 0; i < y[1]; i++)
         for (size_t c = 0; c < from; c++)
             dx[i * options->stride * from + c] += dy[i * to + c];

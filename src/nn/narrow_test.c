@@ -1,0 +1,136 @@
+/* narrow_test.c -- values that are stored as bf16 or fp16.
+ *
+ * Goal:   what a block puts out is rounded once; gradients are near those of FP32, and not equal.
+ * (That bits do not depend on who computes them is tests/exactness's.)
+ */
+#include "nn/testing.h"
+
+#include <math.h>
+
+#include "device/half.h"
+
+enum { SAMPLES = 5, IN = 12, OUT = 7 };
+
+static const lk_dtype dtypes[]         = { LK_BF16, LK_F16 };
+static const int32_t  targets[SAMPLES] = { 1, 0, 6, 3, 3 };
+
+static float rounded(lk_dtype dtype, float x)
+{
+    return dtype == LK_BF16 ? lki_bf16_widen(lki_bf16_narrow(x)) : lki_f16_widen(lki_f16_narrow(x));
+}
+
+/* Evaluation of BatchNorm, after which ReLU has nothing to round. */
+static lk_model *normalise(bool relu)
+{
+    lk_model *model;
+    MUST(lk_model_new(&model, "narrow", (lk_shape){ 1, { IN } }, false));
+    lk_batchnorm_options options = { 0 };
+    lk_value             v = add1(model, &lk_block_batchnorm, "bn", &options, sizeof options, 0);
+    if (relu)
+        v = add1(model, &lk_block_relu, "", NULL, 0, v);
+    add1(model, &lk_block_cross_entropy, "", NULL, 0, v);
+    return model;
+}
+
+static lk_value linear(lk_model *model, const char *name, uint64_t out, const char *activation,
+                       lk_value x)
+{
+    lk_linear_options options = { .out = out, .activation = activation };
+    return add1(model, &lk_block_linear, name, &options, sizeof options, x);
+}
+
+/* A residual sum, so that a gradient is added to. */
+static lk_model *residual(void)
+{
+    lk_model *model;
+    MUST(lk_model_new(&model, "narrow", (lk_shape){ 1, { IN } }, false));
+    lk_value x = linear(model, "a", IN, "gelu_tanh", 0);
+    lk_value y = add1(model, &lk_block_layernorm, "ln", NULL, 0, x);
+    y          = linear(model, "b", IN, "relu", y);
+    y          = add2(model, &lk_block_add, "", NULL, 0, y, x);
+    y          = linear(model, "c", OUT, NULL, y);
+    add1(model, &lk_block_cross_entropy, "", NULL, 0, y);
+    return model;
+}
+
+static void test_values_are_rounded_once(void **state)
+{
+    float *x = noise_floats(3, (size_t)SAMPLES * IN);
+    (void)state;
+    for (size_t d = 0; d < 2 * 2; d++) {
+        net     wide = net_open(normalise(d & 1), 1, NULL, SAMPLES, 1);
+        net     n    = net_open_as(dtypes[d / 2], normalise(d & 1), 1, NULL, SAMPLES, 1);
+        lk_walk walk = net_walk(&wide, false);
+        lk_pass pass = net_pass(&wide, 0, SAMPLES, x, targets);
+        lk_engine_forward(wide.engine, &walk, &pass, 1);
+        walk = net_walk(&n, false);
+        lk_engine_forward(n.engine, &walk, &pass, 1);
+        const float *want = lk_engine_output(wide.engine, 0), *got = lk_engine_output(n.engine, 0);
+        for (size_t i = 0; i < (size_t)SAMPLES * IN; i++)
+            assert_true(got[i] == rounded(dtypes[d / 2], want[i]));
+        net_close(&wide);
+        net_close(&n);
+    }
+    lki_free(x);
+}
+
+/* Of the difference of two nets' gradients, as a part of the first's. */
+static double distance(const net *a, const net *b, uint32_t term)
+{
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < net_term_count(a, term); i++) {
+        double x = (double)a->grads[0][term][i], y = (double)b->grads[0][term][i];
+        difference += (x - y) * (x - y);
+        norm += x * x;
+    }
+    return sqrt(difference / norm);
+}
+
+static void test_gradients_are_near_those_of_fp32(void **state)
+{
+    static const double within[] = { 0.02, 0.003 };
+    float              *x        = noise_floats(4, (size_t)SAMPLES * IN);
+    (void)state;
+    for (size_t d = 0; d < 2; d++) {
+        net nets[2] = { net_open(residual(), 1, NULL, SAMPLES, 1),
+                        net_open_as(dtypes[d], residual(), 2, NULL, SAMPLES, 1) };
+        for (size_t i = 0; i < 2; i++) {
+            lk_walk walk = net_walk(&nets[i], true);
+            lk_pass pass = net_pass(&nets[i], 0, SAMPLES, x, targets);
+            lk_engine_forward(nets[i].engine, &walk, &pass, 1);
+            lk_engine_backward(nets[i].engine, &walk, &pass, 1);
+        }
+        for (uint32_t t = 0; t < nets[0].term_count; t++) {
+            double far = distance(&nets[0], &nets[1], t);
+            if (!(far > 0.0 && far < within[d]))
+                fail_msg("%s, term %u: %g", lk_dtype_name(dtypes[d]), t, far);
+        }
+        net_close(&nets[0]);
+        net_close(&nets[1]);
+    }
+    lki_free(x);
+}
+
+static void test_other_types_are_refused(void **state)
+{
+    lk_exec   *exec;
+    lk_engine *engine;
+    lk_model  *model = residual();
+    (void)state;
+    MUST(lk_exec_open(&exec, 1, NULL));
+    assert_int_equal(lk_engine_open(&engine, model, exec, LK_F64, 1, 1), LK_EINVAL);
+    assert_null(engine);
+    assert_non_null(strstr(lk_error_last()->message, "not F64"));
+    lk_exec_free(exec);
+    lk_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values_are_rounded_once),
+        cmocka_unit_test(test_gradients_are_near_those_of_fp32),
+        cmocka_unit_test(test_other_types_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

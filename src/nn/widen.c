@@ -1,0 +1,92 @@
+/* widen.c -- FP32 copies of a call's values, and back.
+ *
+ * A value that is stored as bf16 or fp16 is exact in FP32.  So a block that knows FP32 alone
+ * computes on copies, and what it puts out is rounded once, to nearest even: storage is narrow,
+ * arithmetic is not.  A gradient that is added to is widened, added to and rounded.
+ *
+ * Cost: a pass over each value that the block reads or writes, 6 bytes an element.
+ */
+#include "base/memory.h"
+#include "nn/widen.h"
+#include "tensor/ops.h"
+
+static size_t copy_bytes(lk_shape shape, uint32_t samples)
+{
+    return lki_round_up(samples * lk_shape_count(shape) * sizeof(float), 64);
+}
+
+size_t lki_widen_bytes(const lki_block_entry *entry, uint32_t samples)
+{
+    size_t bytes = 2 * copy_bytes(entry->block.y, samples);
+    for (uint32_t i = 0; i < entry->block.input_count; i++)
+        bytes += 2 * copy_bytes(entry->block.x[i], samples);
+    return bytes;
+}
+
+/* Memory for a copy, filled if `fill`. */
+static float *copy_of(const lki_widened *w, unsigned char **at, lk_shape shape, const void *value,
+                      bool fill)
+{
+    float *copy = (float *)(void *)*at;
+    *at += copy_bytes(shape, w->narrow->samples);
+    if (fill)
+        lki_convert(w->narrow->exec, w->narrow->samples * lk_shape_count(shape), w->narrow->dtype,
+                    value, LK_F32, copy);
+    return copy;
+}
+
+static void round_to(const lki_widened *w, lk_shape shape, const float *copy, void *value)
+{
+    lki_convert(w->narrow->exec, w->narrow->samples * lk_shape_count(shape), LK_F32, copy,
+                w->narrow->dtype, value);
+}
+
+/* One copy for a gradient that two inputs share: the first writes, the second adds. */
+static float *gradient_copy(lki_widened *w, unsigned char **at, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (w->narrow->dx[k] == w->narrow->dx[i])
+            return w->wide.dx[k];
+    return copy_of(w, at, w->entry->block.x[i], w->narrow->dx[i], w->narrow->add[i]);
+}
+
+void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_block_call *narrow,
+                     void *memory)
+{
+    const lk_block *block    = &entry->block;
+    bool            backward = narrow->grads != NULL, loss = entry->type->loss;
+    unsigned char  *at = memory;
+
+    *w            = (lki_widened){ .entry = entry, .narrow = narrow, .wide = *narrow };
+    w->wide.dtype = LK_F32;
+    for (uint32_t i = 0; i < block->input_count; i++)
+        if (entry->inputs[i] != 0)
+            w->wide.x[i] = copy_of(w, &at, block->x[i], narrow->x[i], true);
+    if (loss) { /* its y and dx[0] are its x[0] */
+        w->wide.y = (float *)(uintptr_t)w->wide.x[0];
+        if (backward)
+            w->wide.dx[0] = w->wide.y;
+        return;
+    }
+    w->wide.y = copy_of(w, &at, block->y, narrow->y, backward && !entry->output_unread);
+    if (!backward)
+        return;
+    w->wide.dy = copy_of(w, &at, block->y, narrow->dy, true);
+    for (uint32_t i = 0; i < block->input_count; i++)
+        if (narrow->dx[i] != NULL)
+            w->wide.dx[i] = gradient_copy(w, &at, i);
+}
+
+void lki_widen_end(const lki_widened *w)
+{
+    const lk_block *block = &w->entry->block;
+    if (w->entry->type->loss) {
+        round_to(w, block->x[0], w->wide.y, w->narrow->y);
+    } else if (w->narrow->grads == NULL) {
+        round_to(w, block->y, w->wide.y, w->narrow->y);
+    } else {
+        for (uint32_t i = 0; i < block->input_count; i++)
+            if (w->narrow->dx[i] != NULL)
+                round_to(w, block->x[i], w->wide.dx[i], w->narrow->dx[i]);
+    }
+}
