@@ -7,7 +7,12 @@
  *
  *      gemm [THREADS] [ISA] [PREFIX OF USE]
  *
- * Peers: lockstep-onednn.so of this build; libopenblas.so.0 as the dynamic linker finds it.
+ * Products in FP32, then in bf16 with results in FP32.  Shapes of more than LARGE results are left
+ * out unless they are named.
+ *
+ * Peers: lockstep-onednn.so of this build; libopenblas.so.0 as the dynamic linker finds it.  Set
+ * OPENBLAS_CORETYPE=SkylakeX where OpenBLAS takes an AVX-512 processor that is newer than it for an
+ * older one (it prints what for): that makes it twice as fast.
  * `peak` is a loop of independent fma on registers' worth of data, in the same process.
  */
 #include <dlfcn.h>
@@ -18,12 +23,13 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/exec.h"
 #include "tensor/onednn/module.h"
 
-enum { TURNS = 5, CALLS = 4000, ROOM = 52 << 20 };
+enum { TURNS = 5, CALLS = 4000, LARGE = 4 << 20 };
 
-static const double WARM = 0.025, COUNT = 0.04; /* seconds a turn */
+static const double WARM = 0.05, COUNT = 0.04; /* seconds a turn */
 
 typedef struct {
     const char *use;
@@ -57,8 +63,11 @@ static const shape shapes[] = {
     { "rows 1 nn", false, false, 1, 768, 768 },
     { "classes", false, true, 64, 10, 512 },
 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static float *a, *b, *c, *ours; /* ROOM each */
+static const char *prefix = "";
+static float      *a, *b, *c, *ours;
+static uint16_t   *a16, *b16; /* the same values, in bf16 */
 
 static double now(void)
 {
@@ -71,28 +80,39 @@ static double now(void)
 
 typedef struct {
     const char *name;
-    void (*run)(void *self, const shape *s, float *result);
+    void (*run)(void *self, const shape *s, bool bf16, float *result);
     void *self; /* NULL: not here */
+    bool  has_bf16;
 } party;
 
-static void run_ours(void *self, const shape *s, float *result)
+static void run_ours(void *self, const shape *s, bool bf16, float *result)
 {
-    lk_gemm(self, s->ta, s->tb, s->m, s->n, s->k, a, b, result, false);
+    lki_gemm(self, &(lki_gemm_args){ .transpose_a = s->ta,
+                                     .transpose_b = s->tb,
+                                     .operands    = bf16 ? LK_BF16 : LK_F32,
+                                     .m           = s->m,
+                                     .n           = s->n,
+                                     .k           = s->k,
+                                     .a           = bf16 ? (const void *)a16 : a,
+                                     .b           = bf16 ? (const void *)b16 : b,
+                                     .c           = result });
 }
 
 static const lki_onednn_module *onednn;
 
-static void run_onednn(void *self, const shape *s, float *result)
+static void run_onednn(void *self, const shape *s, bool bf16, float *result)
 {
-    lki_onednn_shape wanted = { .transpose_a = s->ta,
-                               .transpose_b = s->tb,
-                               .m           = s->m,
-                               .n           = s->n,
-                               .k           = s->k,
-                               .lda         = s->ta ? s->m : s->k,
-                               .ldb         = s->tb ? s->k : s->n,
-                               .ldc         = s->n };
-    const char      *error  = onednn->gemm(self, &wanted, a, b, result);
+    lki_onednn_shape wanted = { .transpose_a   = s->ta,
+                                .transpose_b   = s->tb,
+                                .bf16_operands = bf16,
+                                .m             = s->m,
+                                .n             = s->n,
+                                .k             = s->k,
+                                .lda           = s->ta ? s->m : s->k,
+                                .ldb           = s->tb ? s->k : s->n,
+                                .ldc           = s->n };
+    const char      *error  = onednn->gemm(self, &wanted, bf16 ? (const void *)a16 : a,
+                                           bf16 ? (const void *)b16 : b, result);
     if (error != NULL) {
         fprintf(stderr, "%s\n", error);
         exit(1);
@@ -116,8 +136,9 @@ typedef struct {
                   int lda, const float *b, int ldb, float beta, float *c, int ldc);
 } openblas;
 
-static void run_openblas(void *self, const shape *s, float *result)
+static void run_openblas(void *self, const shape *s, bool bf16, float *result)
 {
+    (void)bf16;
     enum { ROW_MAJOR = 101, PLAIN = 111, TRANSPOSED = 112 };
     const openblas *blas = self;
     int             m = (int)s->m, n = (int)s->n, k = (int)s->k;
@@ -127,7 +148,6 @@ static void run_openblas(void *self, const shape *s, float *result)
 
 static openblas *open_openblas(openblas *blas, uint32_t threads)
 {
-    (void)setenv("OPENBLAS_CORETYPE", "SkylakeX", 0); /* it knows no newer AMD */
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         printf("OpenBLAS: not here (package libopenblas0-pthread)\n");
@@ -151,7 +171,7 @@ static openblas *open_openblas(openblas *blas, uint32_t threads)
 typedef struct {
     const lki_gemm_kernels *kernels;
 } peak_loop;
-enum { PEAK_K = 96, PEAK_CALLS = 400 };
+enum { PEAK_K = 96, PEAK_CALLS = 400, PEAK_ROOM = 1 << 16 };
 
 static void peak_task(void *context, size_t index, uint32_t thread)
 {
@@ -171,9 +191,10 @@ static void peak_task(void *context, size_t index, uint32_t thread)
         l->kernels->block(&block);
 }
 
-static double peak(lk_exec *exec)
+static double peak(lk_exec *exec, bool bf16)
 {
-    peak_loop loop    = { lki_exec_kernels(exec)->gemm };
+    const lki_kernels *all = lki_exec_kernels(exec);
+    peak_loop loop    = { bf16 ? all->gemm_bf16 : all->gemm };
     size_t    threads = lk_exec_threads(exec);
     double    best    = 1e30;
     for (int i = 0; i < 20; i++) {
@@ -181,8 +202,8 @@ static double peak(lk_exec *exec)
         lki_exec_run(exec, threads, peak_task, &loop);
         best = fmin(best, now() - start);
     }
-    return 2e-9 * (double)(threads * loop.kernels->rows * loop.kernels->columns) * PEAK_K *
-           PEAK_CALLS / best;
+    return (bf16 ? 4e-9 : 2e-9) * (double)(threads * loop.kernels->rows * loop.kernels->columns) *
+           PEAK_K * PEAK_CALLS / best;
 }
 
 /* ---- Turns ------------------------------------------------------------------------------- */
@@ -200,15 +221,15 @@ static double median(double *values, size_t count)
 }
 
 /* Seconds a call: the median of this turn's. */
-static double turn(const party *p, const shape *s, float *result)
+static double turn(const party *p, const shape *s, bool bf16, float *result)
 {
     static double took[CALLS];
     size_t        calls = 0;
     for (double began = now(); now() - began < WARM;)
-        p->run(p->self, s, result);
+        p->run(p->self, s, bf16, result);
     for (double began = now(); now() - began < COUNT && calls < CALLS; calls++) {
         double start = now();
-        p->run(p->self, s, result);
+        p->run(p->self, s, bf16, result);
         took[calls] = now() - start;
     }
     return median(took, calls);
@@ -224,22 +245,22 @@ static void verify(const party *p, const shape *s)
         }
 }
 
-static void measure(const party *parties, size_t count, const shape *s)
+static void measure(const party *parties, size_t count, const shape *s, bool bf16)
 {
     double took[4][TURNS], ratio[4][TURNS], flops = 2e-9 * (double)(s->m * s->n * s->k);
     for (int t = 0; t < TURNS; t++)
         for (size_t i = 0; i < count; i++) {
-            if (parties[i].self == NULL)
+            if (parties[i].self == NULL || (bf16 && !parties[i].has_bf16))
                 continue;
-            took[i][t]  = turn(&parties[i], s, i == 0 ? ours : c);
+            took[i][t]  = turn(&parties[i], s, bf16, i == 0 ? ours : c);
             ratio[i][t] = took[i][t] / took[0][t];
             if (i > 0)
                 verify(&parties[i], s);
         }
-    printf("%-14s %c%c %5zu %5zu %5zu  %8.1f", s->use, s->ta ? 't' : 'n', s->tb ? 't' : 'n', s->m,
+    printf("%-4s %-14s %c%c %5zu %5zu %5zu  %8.1f", bf16 ? "bf16" : "f32", s->use, s->ta ? 't' : 'n', s->tb ? 't' : 'n', s->m,
            s->n, s->k, flops / median(took[0], TURNS));
     for (size_t i = 1; i < count; i++)
-        if (parties[i].self == NULL)
+        if (parties[i].self == NULL || (bf16 && !parties[i].has_bf16))
             printf(" %8s %6s", "-", "-");
         else
             printf(" %8.1f %6.3f", flops / median(took[i], TURNS), median(ratio[i], TURNS));
@@ -247,37 +268,69 @@ static void measure(const party *parties, size_t count, const shape *s)
     fflush(stdout);
 }
 
+static bool wanted(const shape *s)
+{
+    return strncmp(s->use, prefix, strlen(prefix)) == 0 &&
+           (s->m * s->n <= LARGE || strcmp(s->use, prefix) == 0);
+}
+
+static lk_status make_operands(void)
+{
+    size_t most[3] = { 0, 0, 0 };
+    for (size_t i = 0; i < SHAPES; i++)
+        if (wanted(&shapes[i])) {
+            const shape *s = &shapes[i];
+            most[0]        = lki_max(most[0], s->m * s->k);
+            most[1]        = lki_max(most[1], s->n * s->k);
+            most[2]        = lki_max(most[2], s->m * s->n);
+        }
+    most[0] = lki_max(most[0], PEAK_ROOM); /* which the loop of the peak reads and writes, too */
+    most[1] = lki_max(most[1], PEAK_ROOM);
+    most[2] = lki_max(most[2], PEAK_ROOM);
+    LK_TRY(LKI_NEW(&a, most[0], "a"));
+    LK_TRY(LKI_NEW(&b, most[1], "b"));
+    LK_TRY(LKI_NEW(&a16, most[0], "a"));
+    LK_TRY(LKI_NEW(&b16, most[1], "b"));
+    LK_TRY(LKI_NEW(&c, most[2], "c"));
+    LK_TRY(LKI_NEW(&ours, most[2], "c"));
+    for (size_t i = 0; i < most[0]; i++) {
+        a16[i] = lki_bf16_narrow((float)(i * 7919 % 1000) * 1e-3f - 0.5f);
+        a[i]   = lki_bf16_widen(a16[i]);
+    }
+    for (size_t i = 0; i < most[1]; i++) {
+        b16[i] = lki_bf16_narrow((float)(i * 104729 % 1000) * 1e-3f - 0.5f);
+        b[i]   = lki_bf16_widen(b16[i]);
+    }
+    return LK_OK;
+}
+
 int main(int count, char **words)
 {
-    lk_exec    *exec    = NULL;
-    uint32_t    threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
-    const char *prefix  = count > 3 ? words[3] : "";
-    float     **arrays[] = { &a, &b, &c, &ours };
-    bool        ready    = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) == LK_OK;
-    for (int i = 0; i < 4; i++)
-        ready = ready && LKI_NEW(arrays[i], ROOM, "operands") == LK_OK;
-    if (!ready) {
+    lk_exec *exec    = NULL;
+    uint32_t threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
+    prefix           = count > 3 ? words[3] : "";
+    if (lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) != LK_OK ||
+        make_operands() != LK_OK) {
         fprintf(stderr, "%s\n", lk_error_last()->message);
         return 1;
     }
-    for (size_t i = 0; i < ROOM; i++) {
-        a[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
-        b[i] = (float)(i * 104729 % 1000) * 1e-3f - 0.5f;
-    }
     openblas    blas      = { NULL };
     const party parties[] = {
-        { "ours", run_ours, exec },
-        { "oneDNN", run_onednn, open_onednn(threads) },
-        { "OpenBLAS", run_openblas, open_openblas(&blas, threads) },
+        { "ours", run_ours, exec, true },
+        { "oneDNN", run_onednn, open_onednn(threads), true },
+        { "OpenBLAS", run_openblas, open_openblas(&blas, threads), false },
     };
-    printf("ours: %s, %u threads, peak %.1f GFLOP/s\n", lk_exec_isa(exec), threads, peak(exec));
-    printf("%-14s %2s %5s %5s %5s  %8s %8s %6s %8s %6s\n", "use", "", "m", "n", "k", "GFLOP/s",
-           "oneDNN", "ratio", "OpenBLAS", "ratio");
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        if (strncmp(shapes[i].use, prefix, strlen(prefix)) == 0)
-            measure(parties, sizeof parties / sizeof parties[0], &shapes[i]);
+    printf("ours: %s, %u threads, peak %.1f GFLOP/s in FP32, %.1f in bf16\n", lk_exec_isa(exec),
+           threads, peak(exec, false), peak(exec, true));
+    printf("%-4s %-14s %2s %5s %5s %5s  %8s %8s %6s %8s %6s\n", "type", "use", "", "m", "n", "k",
+           "GFLOP/s", "oneDNN", "ratio", "OpenBLAS", "ratio");
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (size_t i = 0; i < SHAPES; i++)
+            if (wanted(&shapes[i]))
+                measure(parties, sizeof parties / sizeof parties[0], &shapes[i], bf16 == 1);
+    void *const all[] = { a, b, a16, b16, c, ours };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        lki_free(all[i]);
     lk_exec_free(exec);
-    for (int i = 0; i < 4; i++)
-        lki_free(*arrays[i]);
     return 0;
 }
