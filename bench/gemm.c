@@ -257,8 +257,8 @@ static void measure(const party *parties, size_t count, const shape *s, bool bf1
             if (i > 0)
                 verify(&parties[i], s);
         }
-    printf("%-4s %-14s %c%c %5zu %5zu %5zu  %8.1f", bf16 ? "bf16" : "f32", s->use, s->ta ? 't' : 'n', s->tb ? 't' : 'n', s->m,
-           s->n, s->k, flops / median(took[0], TURNS));
+    printf("%-4s %-14s %c%c %5zu %5zu %5zu  %8.1f", bf16 ? "bf16" : "f32", s->use,
+           s->ta ? 't' : 'n', s->tb ? 't' : 'n', s->m, s->n, s->k, flops / median(took[0], TURNS));
     for (size_t i = 1; i < count; i++)
         if (parties[i].self == NULL || (bf16 && !parties[i].has_bf16))
             printf(" %8s %6s", "-", "-");

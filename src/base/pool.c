@@ -30,6 +30,7 @@ struct lki_pool {
     _Atomic size_t   next;
     _Atomic uint32_t generation; /* futex: helpers wait for it to change */
     _Atomic uint32_t busy;       /* futex: helpers still in the job; the owner waits for zero */
+    _Atomic uint32_t asleep;     /* who waits in the kernel, or is on the way there */
     _Atomic uint32_t stop;
     _Atomic uint32_t names; /* hands each helper its thread number */
 };
@@ -39,12 +40,15 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value)
     (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word)
+/* After `word` has changed.  Who sleeps has counted itself before it looks at the word for the last
+ * time, so one of the two sees what the other did. */
+static void wake(lki_pool *pool, _Atomic uint32_t *word)
 {
-    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (atomic_load(&pool->asleep) > 0)
+        (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen)
+static uint32_t wait_change(lki_pool *pool, _Atomic uint32_t *word, uint32_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
         uint32_t now = atomic_load_explicit(word, memory_order_acquire);
@@ -55,8 +59,10 @@ static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen)
 #endif
     }
     uint32_t now;
-    while ((now = atomic_load_explicit(word, memory_order_acquire)) == seen)
+    atomic_fetch_add(&pool->asleep, 1);
+    while ((now = atomic_load(word)) == seen)
         futex_wait(word, seen);
+    atomic_fetch_sub(&pool->asleep, 1);
     return now;
 }
 
@@ -75,15 +81,15 @@ static void *helper(void *argument)
 
     lki_float_mode_set(LKI_FLOAT_STANDARD); /* not that of whoever opened the pool */
     for (;;) {
-        seen = wait_change(&pool->generation, seen);
+        seen = wait_change(pool, &pool->generation, seen);
         if (atomic_load(&pool->stop))
             return NULL;
         lki_track *track  = lki_trace_track(pool->trace, pool->first_track + thread - 1);
         uint64_t  begun = lki_trace_begin(track);
         work(pool, thread);
         lki_trace_end(track, LKI_SPAN_WORK, 0, begun);
-        if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1)
-            futex_wake(&pool->busy);
+        if (atomic_fetch_sub(&pool->busy, 1) == 1)
+            wake(pool, &pool->busy);
     }
 }
 
@@ -115,8 +121,8 @@ void lki_pool_free(lki_pool *pool)
     if (pool == NULL)
         return;
     atomic_store(&pool->stop, 1);
-    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
-    futex_wake(&pool->generation);
+    atomic_fetch_add(&pool->generation, 1);
+    wake(pool, &pool->generation);
     for (uint32_t i = 0; i < pool->started; i++)
         (void)pthread_join(pool->handles[i], NULL);
     lki_free(pool->handles);
@@ -146,10 +152,10 @@ void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)
     pool->count   = count;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
-    futex_wake(&pool->generation);
+    atomic_fetch_add(&pool->generation, 1);
+    wake(pool, &pool->generation);
     work(pool, 0);
     uint32_t busy;
     while ((busy = atomic_load_explicit(&pool->busy, memory_order_acquire)) != 0)
-        (void)wait_change(&pool->busy, busy);
+        (void)wait_change(pool, &pool->busy, busy);
 }

@@ -6,7 +6,7 @@
 
 enum {
     LKI_EXEC_SHARED  = 1u << 20, /* floats all threads share: packed panels of b */
-    LKI_EXEC_PRIVATE = 1u << 17, /* floats a thread has to itself */
+    LKI_EXEC_PRIVATE = 1u << 18, /* floats a thread has to itself */
 };
 
 const lki_kernels *lki_exec_kernels(const lk_exec *exec);

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "tensor/ops.h"
 
-enum { LKI_EXECS_MAX = 9, LKI_TEST_ISAS = 4 };
+enum { LKI_EXECS_MAX = 20, LKI_TEST_ISAS = 4 };
 
 /* One exec for each instruction set that this processor has, on 1, 2 and 3 threads. */
 static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])

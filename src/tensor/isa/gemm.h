@@ -14,8 +14,6 @@ enum {
     LKI_GEMM_K        = 384, /* words a panel holds; a chain goes on through c between panels */
     LKI_GEMM_ROWS_MAX = 16,  /* no micro-tile has more rows: packing writes whole vectors */
     LKI_GEMM_M        = 112, /* rows of a tile of c: 8 micro-panels of 14 */
-
-    LKI_GEMM_PANELS_MAX = 20, /* micro-panels in a tile: 112 / 6, rounded up, and one to spare */
 };
 
 /* c (m, n) += a (m, k) b (k, n), or = when `from_zero`.  Word (i, p) of a is at
@@ -40,7 +38,7 @@ typedef struct {
 
     void (*block)(const lki_gemm_block *block);
 
-    /* a (m, k) or, transposed, (k, m), into micro-panels of nearly equal height, m <= 112.  `to`
+    /* a (m, k) or, transposed, (k, m), into micro-panels of nearly equal height.  `to`
      * has LKI_GEMM_ROWS_MAX words of slack. */
     void (*pack_a)(bool transposed, size_t m, size_t k, const void *a, size_t lda, float *to);
 

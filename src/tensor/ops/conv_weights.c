@@ -175,7 +175,7 @@ static void slab_open(const gradient *g, slab *b, size_t from, size_t to, size_t
     b->pixel   = s->cin;
     b->sample_pitch = s->h * s->w * s->cin;
     size_t pixels = b->height * s->w, floats = pixels * channels;
-    if (!g->pack || b->samples * floats + LKI_CONV_SLACK > LKI_EXEC_PRIVATE)
+    if (!g->pack || b->samples * floats + LKI_CONV_SLACK > LKI_EXEC_PRIVATE / 2)
         return;
     for (size_t i = 0; i < b->samples; i++)
         g->kernels->pack_pixels(pixels, channels, b->x + i * b->sample_pitch, s->cin,

@@ -3,11 +3,11 @@
  * What:   c = a b, each element one chain of fma over ascending k, from 0 or from what c holds.
  *         A chain leaves the registers every LKI_GEMM_K steps and goes on from c, which rounds
  *         nothing, so neither tiles nor threads nor the instruction set can show in the bits.
- * How:    For each slab of b that fits the shared buffer: all threads pack it into panels of
- *         16 VECTORS columns; then all threads take tiles of c, and for every panel height run
- *         the micro-kernels of isa/gemm.inc over it.  a is read where it stands,
- *         unless it is transposed or its rows lie a power of two apart and would evict each
- *         other: then the thread that needs a tile of it packs that.
+ * How:    Where a can be read as it stands, a thread takes a group of columns, packs its panels of
+ *         b block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
+ *         nothing is shared, nobody waits.  Where a must be packed (it is transposed, or its rows
+ *         would evict each other) and is large, all threads pack a slab of b first, and
+ *         then take tiles of c, packing a for each.
  *         bf16 values go in pairs, as words: see isa/gemm.h; all sizes here are in words.
  *         A result in bf16 is summed in the thread's buffer, over the whole of k, and rounded from
  *         there.
@@ -21,19 +21,26 @@
 #include "tensor/exec.h"
 
 enum {
-    TILE_ROWS    = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
-    SLAB_COLUMNS = 1280,       /* 384 x 1280 words of b: 1.9 MiB; narrower tiles measured slower */
-    SUM_COLUMNS  = 640,        /* of a tile whose result is bf16: its sums fit the buffer */
-    FEW_ROWS     = 48,  /* up to here c is cut by columns only, and b packed where it is used */
-    ALIASED      = 512, /* rows of a so many words apart fall into the same cache sets */
+    TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
+    SLAB_COLUMNS  = 1280, /* 384 x 1280 words of b: 1.9 MiB; narrower tiles measured slower */
+    SUM_COLUMNS   = 640,  /* of a tile whose result is bf16: its sums fit the buffer */
+    FEW_ROWS      = 48,   /* up to here b is packed panel by panel, or read where it stands */
+    SOME_ROWS     = 384,  /* up to here all rows of a stay in a second-level cache */
+    GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
+    GROUP_FEWER   = 96,   /* the same beside SOME_ROWS of a */
+    ALIASED       = 1024, /* rows of a so many words apart fall into the same cache sets */
 };
 
-/* A thread's buffer: packed a, then one panel of b, then the sums of a tile. */
+/* A thread's buffer: packed a, packed panels of b, the sums of a tile.  A share of whole
+ * micro-panels may exceed the rows above by less than one. */
 enum {
-    PANEL_OFFSET = TILE_ROWS * LKI_GEMM_K + LKI_GEMM_ROWS_MAX,
-    SUMS_OFFSET  = PANEL_OFFSET + LKI_GEMM_K * 32,
+    B_OFFSET    = (TILE_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
+    SUMS_OFFSET = B_OFFSET + LKI_GEMM_K * GROUP_COLUMNS,
+    SUMS_ROOM   = LKI_EXEC_PRIVATE - SUMS_OFFSET,
 };
-_Static_assert(SUMS_OFFSET + TILE_ROWS * SUM_COLUMNS <= LKI_EXEC_PRIVATE, "buffer too small");
+_Static_assert((TILE_ROWS + LKI_GEMM_ROWS_MAX) * SUM_COLUMNS <= SUMS_ROOM &&
+                   (SOME_ROWS + LKI_GEMM_ROWS_MAX) * GROUP_FEWER <= SUMS_ROOM,
+               "a thread's buffer is too small");
 
 typedef struct {
     const lki_gemm_args    *args;
@@ -48,8 +55,8 @@ typedef struct {
     size_t                  col, columns; /* the slab: columns of b and c ... */
     size_t                  k, depth;     /* ... and words of k */
     size_t                  pack_panels;  /* panels a packing task takes */
-    bool                    pack_a;
-    size_t                  tile_rows, tile_columns, tiles_down;
+    bool                    pack_a, b_in_place;
+    size_t                  tiles_down, tiles_across;
 } product;
 
 static size_t divide_up(size_t a, size_t b)
@@ -156,25 +163,34 @@ static void finish(const product *p, const lki_gemm_block *block, size_t row, si
     });
 }
 
+/* Where part `index` of `count` starts, when whole units share out `total` evenly. */
+static size_t share(size_t total, size_t unit, size_t count, size_t index)
+{
+    size_t units = divide_up(total, unit);
+    return lki_min(total, (units / count * index + lki_min(index, units % count)) * unit);
+}
+
 static void tile_task(void *context, size_t index, uint32_t thread)
 {
-    const product *p     = context;
-    size_t         row   = index % p->tiles_down * p->tile_rows;
-    size_t         j     = index / p->tiles_down * p->tile_columns;
+    const product *p    = context;
+    size_t         rows = p->kernels->rows, width = p->kernels->columns;
+    size_t         down = index % p->tiles_down, across = index / p->tiles_down;
+    size_t         row  = share(p->args->m, rows, p->tiles_down, down);
+    size_t         j    = share(p->columns, width, p->tiles_across, across);
     lki_gemm_block block = {
-        .m          = lki_min(p->tile_rows, p->args->m - row),
-        .n          = lki_min(p->tile_columns, p->columns - j),
+        .m          = share(p->args->m, rows, p->tiles_down, down + 1) - row,
+        .n          = share(p->columns, width, p->tiles_across, across + 1) - j,
         .row_stride = p->lda / p->pair,
         .k_stride   = 1,
         .packed     = p->pack_a,
-        .b_row      = p->kernels->columns,
+        .b_row      = width,
     };
     place_sums(p, &block, row, p->col + j, thread);
     size_t k0 = 0;
     do { /* once even for k = 0: c must still be written */
         block.k         = lki_min(LKI_GEMM_K, p->depth - k0);
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
-        block.b_panel   = block.k * p->kernels->columns;
+        block.b_panel   = block.k * width;
         block.from_zero = p->k + k0 == 0 && !p->args->accumulate;
         block.a         = operand_a(p, row, block.m, p->k + k0, block.k, thread);
         p->kernels->block(&block);
@@ -184,59 +200,90 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         finish(p, &block, row, p->col + j);
 }
 
-/* One panel of b for a tile of few rows: nothing that a thread packs is used by another, so it
- * packs one panel, uses it while it is in the cache, and goes on.  A whole panel of an FP32 b that
- * is not transposed is read in place. */
-static void panel_task(void *context, size_t index, uint32_t thread)
+/* The panels of b for words k0 .. k0 + k of a group; or, where few rows use it, b as it stands. */
+static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t col, float *packed)
 {
-    const product       *p     = context;
     const lki_gemm_args *g     = p->args;
     size_t               width = p->kernels->columns;
-    size_t               row   = index % p->tiles_down * p->tile_rows;
-    size_t               col   = index / p->tiles_down * width;
-    float               *panel = lki_exec_private(p->exec, thread) + PANEL_OFFSET;
-    lki_gemm_block       block = {
-              .m          = lki_min(p->tile_rows, g->m - row),
-              .n          = lki_min(width, g->n - col),
-              .row_stride = p->lda / p->pair,
-              .k_stride   = 1,
-              .packed     = p->pack_a,
-    };
-    bool   in_place = !g->transpose_b && p->pair == 1 && block.n == width;
-    size_t k0       = 0;
-    place_sums(p, &block, row, col, thread);
-    do {
-        block.k         = lki_min(LKI_GEMM_K, p->steps - k0);
-        block.from_zero = k0 == 0 && !g->accumulate;
-        block.a         = operand_a(p, row, block.m, k0, block.k, thread);
-        block.b         = in_place ? operand(p, g->b, k0, p->ldb, col) : panel;
-        block.b_row     = in_place ? p->ldb : width;
-        if (!in_place)
-            pack_b(p, k0, block.k, col, block.n, panel);
-        p->kernels->block(&block);
-        k0 += block.k;
-    } while (k0 < p->steps);
-    finish(p, &block, row, col);
+
+    block->b       = packed;
+    block->b_row   = width;
+    block->b_panel = width * block->k;
+    if (p->b_in_place && block->n % width == 0) {
+        block->b       = operand(p, g->b, k0, p->ldb, col);
+        block->b_row   = p->ldb;
+        block->b_panel = width;
+        return;
+    }
+    for (size_t j = 0; j < block->n; j += width)
+        pack_b(p, k0, block->k, col + j, lki_min(width, block->n - j), packed + j * block->k);
 }
 
-/* Tiles small enough that every thread gets several, yet whole micro-tiles. */
+/* All rows of a share times the group's panels of b, for words k0 .. k0 + k. */
+static void group_rows(const product *p, const lki_gemm_block *group, size_t k0, size_t row,
+                       size_t col, uint32_t thread)
+{
+    size_t rows = p->kernels->rows, tiles = divide_up(group->m, TILE_ROWS);
+    for (size_t t = 0; t < tiles; t++) {
+        lki_gemm_block tile  = *group;
+        size_t         first = share(group->m, rows, tiles, t);
+        tile.m = share(group->m, rows, tiles, t + 1) - first;
+        tile.a = operand_a(p, row + first, tile.m, k0, tile.k, thread);
+        tile.c += first * tile.ldc;
+        p->kernels->block(&tile);
+        if (p->result == LK_F32 && k0 + tile.k == p->steps)
+            finish(p, &tile, row + first, col);
+    }
+}
+
+/* A group of columns for a share of the rows: what is packed is used by this thread alone, while it
+ * is in its cache. */
+static void group_task(void *context, size_t index, uint32_t thread)
+{
+    const product *p     = context;
+    size_t         rows  = p->kernels->rows, width = p->kernels->columns;
+    size_t         down  = index % p->tiles_down, across = index / p->tiles_down;
+    size_t         row   = share(p->args->m, rows, p->tiles_down, down);
+    size_t         col   = share(p->args->n, width, p->tiles_across, across);
+    lki_gemm_block group = {
+        .m          = share(p->args->m, rows, p->tiles_down, down + 1) - row,
+        .n          = share(p->args->n, width, p->tiles_across, across + 1) - col,
+        .row_stride = p->lda / p->pair,
+        .k_stride   = 1,
+        .packed     = p->pack_a,
+    };
+    place_sums(p, &group, row, col, thread);
+    size_t k0 = 0;
+    do { /* once even for k = 0: c must still be written */
+        group.k         = lki_min(LKI_GEMM_K, p->steps - k0);
+        group.from_zero = k0 == 0 && !p->args->accumulate;
+        group_b(p, &group, k0, col, lki_exec_private(p->exec, thread) + B_OFFSET);
+        group_rows(p, &group, k0, row, col, thread);
+        k0 += group.k;
+    } while (k0 < p->steps);
+    if (p->result != LK_F32)
+        finish(p, &group, row, col);
+}
+
+/* Tiles of which every thread gets the same share, and several where that leaves them large.  Rows
+ * are cut first: what is packed of a serves one tile. */
 static void choose_tiles(product *p)
 {
-    size_t threads = lk_exec_threads(p->exec), width = p->kernels->columns;
+    size_t threads = lk_exec_threads(p->exec), m = p->args->m;
+    size_t panels = divide_up(p->columns, p->kernels->columns);
     size_t wanted = threads == 1 ? 1 : 4 * threads;
+    size_t down = divide_up(m, TILE_ROWS), across = 1;
 
-    p->tile_rows    = lki_min(TILE_ROWS, lki_round_up(p->args->m, p->kernels->rows));
-    p->tile_columns = padded_columns(p);
-    while (divide_up(p->args->m, p->tile_rows) * divide_up(p->columns, p->tile_columns) < wanted) {
-        if (p->tile_columns > 2 * width)
-            p->tile_columns = lki_round_up(p->tile_columns / 2, width);
-        else if (p->tile_rows > 2 * p->kernels->rows)
-            p->tile_rows = lki_round_up(p->tile_rows / 2, p->kernels->rows);
+    while (down * across < wanted || down * across % threads != 0)
+        if (m / (down + 1) >= 4 * p->kernels->rows)
+            down++;
+        else if (across < panels / 2)
+            across++;
         else
             break;
-    }
-    p->tiles_down  = divide_up(p->args->m, p->tile_rows);
-    p->pack_panels = lki_max(1, divide_up(p->columns, width) / wanted);
+    p->tiles_down   = down;
+    p->tiles_across = across;
+    p->pack_panels  = lki_max(1, panels / wanted);
 }
 
 static void run_slab(product *p)
@@ -245,15 +292,33 @@ static void run_slab(product *p)
     size_t panels = divide_up(p->columns, p->kernels->columns);
     lki_exec_run(p->exec, divide_up(p->depth, LKI_GEMM_K) * divide_up(panels, p->pack_panels),
                  pack_task, p);
-    lki_exec_run(p->exec, p->tiles_down * divide_up(p->columns, p->tile_columns), tile_task, p);
+    lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
 }
 
-static void run_panels(product *p)
+/* The columns of a group, at most: panel by panel where rows are few, unless packing a is to be
+ * paid for. */
+static size_t group_columns(const product *p)
 {
-    p->tile_rows  = lki_min(TILE_ROWS, p->args->m);
-    p->tiles_down = divide_up(p->args->m, p->tile_rows);
-    size_t panels = divide_up(p->args->n, p->kernels->columns);
-    lki_exec_run(p->exec, p->tiles_down * panels, panel_task, p);
+    if (p->args->m <= FEW_ROWS)
+        return p->pack_a ? GROUP_FEWER : p->kernels->columns;
+    return p->args->m <= SOME_ROWS || p->result != LK_F32 ? GROUP_FEWER : GROUP_COLUMNS;
+}
+
+/* As many groups as give every thread the same; rows are cut where there are too few columns. */
+static void run_groups(product *p)
+{
+    size_t m = p->args->m, panels = divide_up(p->args->n, p->kernels->columns);
+    size_t threads = lk_exec_threads(p->exec);
+    size_t wanted  = threads == 1 ? 1 : 4 * threads;
+    size_t across  = lki_max(divide_up(p->args->n, group_columns(p)), wanted);
+    size_t down    = p->result == LK_F32 ? 1 : divide_up(m, p->pack_a ? TILE_ROWS : SOME_ROWS);
+
+    p->tiles_across = lki_min(lki_round_up(across, threads), panels);
+    while (p->tiles_across * down % threads != 0 && m / (down + 1) >= 2 * p->kernels->rows)
+        down++;
+    p->tiles_down = down;
+    p->b_in_place = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS;
+    lki_exec_run(p->exec, p->tiles_down * p->tiles_across, group_task, p);
 }
 
 /* Rows in place are words apart; packing costs little where they would evict each other. */
@@ -296,8 +361,9 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
     p.steps      = divide_up(args->k, p.pair);
     p.pack_a     = must_pack_a(&p);
     size_t limit = slab_columns(&p);
-    if (args->m <= FEW_ROWS || limit == 0) {
-        run_panels(&p);
+    bool   kept  = p.result == LK_F32 || args->m <= SOME_ROWS; /* sums of a group have a place */
+    if (args->m <= FEW_ROWS || (!p.pack_a && kept) || limit == 0) {
+        run_groups(&p);
         return;
     }
     for (p.col = 0; p.col < args->n; p.col += p.columns) {

@@ -6,6 +6,7 @@
  *         give other bits, or the data would prove nothing.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/memory.h"
 #include "device/half.h"
@@ -21,12 +22,13 @@ typedef struct {
     size_t m, n, k;
 } size;
 
-/* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel. */
+/* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel,
+ * more rows and columns than one tile. */
 static const size sizes[] = {
     { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
     { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
     { 5, 40, 769 },  { 61, 20, 390 }, { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 },
-    { 50, 64, 512 }, { 64, 128, 17 },
+    { 50, 64, 512 }, { 64, 128, 17 }, { 393, 33, 400 }, { 49, 300, 390 }, { 400, 290, 6 },
 };
 
 static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
@@ -123,25 +125,53 @@ static void equals_the_scalar_loop_in_bf16(void **state)
 {
     (void)state;
     static const uint32_t threads[] = { 1, 2, 3, 5, 8 };
+    lk_exec              *execs[LKI_EXECS_MAX];
+    size_t                count = 0;
+    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++)
+        count += lki_test_products(execs + count, threads[t]);
     fill_all();
-    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
-        lk_exec *execs[LKI_EXECS_MAX];
-        size_t   count = lki_test_products(execs, threads[t]);
-        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-            for (unsigned way = 0; way < 16; way++)
-                check(execs, count,
-                      (lki_gemm_args){ .transpose_a = way & 1,
-                                       .transpose_b = way & 2,
-                                       .accumulate  = way & 4,
-                                       .operands    = LK_BF16,
-                                       .result      = way & 8 ? LK_BF16 : LK_F32,
-                                       .m           = sizes[s].m,
-                                       .n           = sizes[s].n,
-                                       .k           = sizes[s].k,
-                                       .a           = a16,
-                                       .b           = b16 });
-        lki_test_execs_free(execs, count);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (unsigned way = 0; way < 16; way++)
+            check(execs, count,
+                  (lki_gemm_args){ .transpose_a = way & 1,
+                                   .transpose_b = way & 2,
+                                   .accumulate  = way & 4,
+                                   .operands    = LK_BF16,
+                                   .result      = way & 8 ? LK_BF16 : LK_F32,
+                                   .m           = sizes[s].m,
+                                   .n           = sizes[s].n,
+                                   .k           = sizes[s].k,
+                                   .a           = a16,
+                                   .b           = b16 });
+    lki_test_execs_free(execs, count);
+}
+
+/* So long a k that not one panel of it fits the buffer that threads share. */
+static void equals_it_in_bf16_over_a_long_k(void **state)
+{
+    (void)state;
+    enum { M = 114, N = 1, K = 66001 };
+    lk_exec  *execs[LKI_EXECS_MAX];
+    size_t    count = lki_test_products(execs, 2);
+    uint16_t *left  = calloc((size_t)M * K, sizeof *left);
+    uint16_t *right = calloc((size_t)N * K, sizeof *right);
+    assert_true(left != NULL && right != NULL);
+    for (size_t i = 0; i < (size_t)M * K; i++)
+        left[i] = lki_bf16_narrow((float)(i * 7919 % 1000) * 1e-3f - 0.5f);
+    for (size_t i = 0; i < (size_t)N * K; i++)
+        right[i] = lki_bf16_narrow((float)(i * 104729 % 1000) * 1e-3f - 0.5f);
+    lki_gemm_args args = { .transpose_b = true, .operands = LK_BF16, .result = LK_BF16, .m = M,
+                           .n = N, .k = K, .a = left, .b = right, .c = want };
+    lki_reference_gemm(&args);
+    for (size_t e = 0; e < count; e++) {
+        memset(got, 0, sizeof got);
+        args.c = got;
+        lki_gemm(execs[e], &args);
+        assert_memory_equal(got, want, M * N * sizeof(uint16_t));
     }
+    free(left);
+    free(right);
+    lki_test_execs_free(execs, count);
 }
 
 /* Strides of every parity, operands at odd addresses, every epilogue, mixed types. */
@@ -326,6 +356,7 @@ int main(void)
         cmocka_unit_test(equals_the_scalar_loop),
         cmocka_unit_test(equals_it_with_strides_and_epilogues),
         cmocka_unit_test(equals_the_scalar_loop_in_bf16),
+        cmocka_unit_test(equals_it_in_bf16_over_a_long_k),
         cmocka_unit_test(equals_it_in_bf16_with_strides_and_epilogues),
         cmocka_unit_test(flushes_what_is_subnormal_in_bf16),
         cmocka_unit_test(other_orders_give_other_bits_in_bf16),
