@@ -3,8 +3,8 @@
  * Goal:   both sides end within the deadline and name the host that they miss; nobody keeps a
  *         descriptor or a thread of it.
  * Method: each node in a network namespace and with a host name of its own, a pair of virtual
- *         interfaces between them.  The workers are this very program: rank 0 starts a collective of
- *         some megabytes, takes its interface down, and all wait.  Skipped where that needs
+ *         interfaces between them.  The workers are this very program: rank 0 starts a collective
+ *         of some megabytes, takes its interface down, and all wait.  Skipped where that needs
  *         somebody else's rights, or tools that are not there.
  */
 #include "hosts/nodes.h"

@@ -408,8 +408,9 @@ static void a_deadline_names_who_is_missing(void **state)
     for (size_t i = 0; i < OPERATIONS; i++) {
         story  s     = { .op     = &operations[i],
                          .expect = LK_ETIMEOUT,
-                         .words  = { "waited ", rooted(&operations[i]) ? NULL : operations[i].name,
-                               rooted(&operations[i]) ? "rank " : "rank 1 (" } };
+                         .words  = { rooted(&operations[i]) ? "waited " : "last heard of in ",
+                                     rooted(&operations[i]) ? NULL : operations[i].name,
+                                     rooted(&operations[i]) ? "rank " : "rank 1 (" } };
         hosted h     = shapes[i % 2];
         h.timeout_ms = 2000;
         assert_true(hosted_all(h, stays_away, &s));

@@ -363,13 +363,45 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
     return LK_OK;
 }
 
+/* ", host 1 of 2, last heard of in barrier #4", of a rank in the job. */
+static void last_heard(char *out, size_t bytes, const lk_comm *comm, uint32_t rank)
+{
+    lki_wire_op heard = lki_wire_heard(comm->self->wire, rank);
+    char        text[LKI_OPERATION_BYTES];
+    uint32_t    at = 0;
+
+    while (comm->world[at] != rank)
+        at++;
+    lki_print_text(text, sizeof text, heard.print, heard.seq, heard.label);
+    (void)snprintf(out, bytes, ", host %u of %u, %s%.90s", comm->span->host_of[at],
+                   comm->span->hosts, heard.print.what == 0 ? "not heard of yet"
+                                                            : "last heard of in ",
+                   heard.print.what == 0 ? "" : text);
+}
+
+/* As many as there is room for, and how many more. */
+static void missing_text(char *out, size_t bytes, const lk_comm *comm, const uint32_t *ranks,
+                         uint32_t count)
+{
+    char   who[LKI_WHO_BYTES], more[160];
+    size_t used = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (used + 180 > bytes) {
+            (void)snprintf(out + used, bytes - used, " and %u more", count - i);
+            return;
+        }
+        last_heard(more, sizeof more, comm, ranks[i]);
+        lki_board_who(who, comm->board, ranks[i], more);
+        used += (size_t)snprintf(out + used, bytes - used, "%s%.160s", used == 0 ? "" : ", ", who);
+    }
+}
+
 lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
 {
-    lk_comm      *comm = r->comm;
-    char          missing[360] = "", mine[LKI_OPERATION_BYTES];
-    size_t        used = 0;
-    uint32_t      ranks[8], count;
-    lki_rank_view view;
+    lk_comm *comm = r->comm;
+    char     missing[370] = "", mine[LKI_OPERATION_BYTES];
+    uint32_t ranks[8], count;
 
     if (r->forest != NULL && lki_forest_gathering(r->forest) != NULL)
         return lki_fail_timeout(comm->span->local, lki_forest_gathering(r->forest)->goal,
@@ -380,15 +412,7 @@ lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
                                        : lki_fail_timeout(leg->comm, leg->goal, waited_ms);
     }
     count = task_of(r) == NULL ? 0 : lki_task_missing(task_of(r), ranks, 8);
-    for (uint32_t i = 0; i < count && used < sizeof missing - 100; i++) {
-        uint32_t at = 0;
-        while (comm->world[at] != ranks[i])
-            at++;
-        lki_board_view(comm->board, ranks[i], &view);
-        used += (size_t)snprintf(missing + used, sizeof missing - used,
-                                 "%srank %u (pid %d, host %u of %u)", used == 0 ? "" : ", ",
-                                 ranks[i], view.pid, comm->span->host_of[at], comm->span->hosts);
-    }
+    missing_text(missing, sizeof missing, comm, ranks, count);
     lki_print_text(mine, sizeof mine, r->op.print, r->op.seq, comm->group);
     return lki_fail_group(comm, count > 0 ? ranks[0] : comm->self->rank, LK_ETIMEOUT,
                           "rank %u in %.60s: waited %lld ms for %s", comm->self->rank, mine,
