@@ -21,6 +21,7 @@
 
 #include "base/status.h"
 #include "comm/control.h"
+#include "comm/flight.h"
 #include "launch/agent.h"
 
 static bool is_ours(void)
@@ -166,6 +167,17 @@ static lk_status find_ours(inheritance *from)
     return LK_OK;
 }
 
+/* No launcher of ours has made the directory; the first worker of the host does, before the others
+ * come so far. */
+static lk_status find_flight(inheritance *from, const lki_foreign *job)
+{
+    lki_roster here = {job->size, job->rank - job->local_rank, job->local_size};
+
+    from->options.flight = getenv("LOCKSTEP_FLIGHT");
+    return from->options.flight != NULL && job->local_rank == 0
+               ? lki_flight_prepare(from->options.flight, here) : LK_OK;
+}
+
 /* From this host's agent, which stands in for one of ours. */
 static lk_status find_foreign(inheritance *from, const lki_foreign *job)
 {
@@ -173,6 +185,7 @@ static lk_status find_foreign(inheritance *from, const lki_foreign *job)
 
     if (getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
         LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    LK_TRY(find_flight(from, job));
     LK_TRY(lki_agent_join(&gift, job, from->options.timeout_ms));
     from->rank    = job->rank;
     from->size    = job->size;
