@@ -18,8 +18,8 @@ lk_status lki_alloc(void **out, size_t bytes, const char *what)
         return lk_fail(LK_ENOMEM, "%s: %zu bytes are more than any machine has", what, bytes);
     size_t alignment = bytes >= HUGE_BYTES ? HUGE_BYTES : ALIGNMENT;
     size_t padded    = lki_round_up(lki_max(bytes, 1), ALIGNMENT);
-    void  *memory    = aligned_alloc(alignment, padded);
-    if (memory == NULL)
+    void  *memory    = NULL;
+    if (posix_memalign(&memory, alignment, padded) != 0)
         return lk_fail(LK_ENOMEM, "%s: no memory for %zu bytes", what, bytes);
 #ifdef MADV_HUGEPAGE
     if (alignment == HUGE_BYTES)
