@@ -1,0 +1,119 @@
+/* bench/conv.c -- our side of bench/conv: how long convolutions take.
+ *
+ * Says "ready ISA", then reads a line a measurement and answers with the median of the calls, in
+ * milliseconds:
+ *
+ *      forward|input|weights N H W CIN COUT KERNEL STRIDE PAD SECONDS
+ *
+ *      conv [THREADS] [ISA]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+
+enum { CALLS_MAX = 1000 };
+
+typedef struct {
+    lki_conv_shape shape;
+    float         *x, *w, *y;
+    void          *scratch;
+} conv;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static lk_status values_new(float **out, size_t count)
+{
+    LK_TRY(LKI_NEW(out, count, "values"));
+    for (size_t i = 0; i < count; i++)
+        (*out)[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
+    return LK_OK;
+}
+
+static lk_status conv_init(conv *c, const lk_exec *exec)
+{
+    const lki_conv_shape *s = &c->shape;
+    LK_TRY(values_new(&c->x, s->n * s->h * s->w * s->cin));
+    LK_TRY(values_new(&c->w, s->cout * s->cin * s->kh * s->kw));
+    LK_TRY(values_new(&c->y, s->n * s->oh * s->ow * s->cout));
+    return lki_alloc(&c->scratch, lki_conv_scratch_bytes(exec, s), "scratch memory");
+}
+
+static void conv_deinit(conv *c)
+{
+    lki_free(c->x);
+    lki_free(c->w);
+    lki_free(c->y);
+    lki_free(c->scratch);
+}
+
+static void call(const conv *c, lk_exec *exec, const char *what)
+{
+    if (strcmp(what, "forward") == 0)
+        lki_conv(exec, &c->shape, c->x, c->w, c->y, c->scratch);
+    else if (strcmp(what, "input") == 0)
+        lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch);
+    else
+        lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, c->scratch);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_ms(const conv *c, lk_exec *exec, const char *what, double seconds)
+{
+    static double took[CALLS_MAX];
+    size_t        calls = 0;
+    call(c, exec, what);
+    for (double began = now(); calls < 3 || (calls < CALLS_MAX && now() - began < seconds);) {
+        double start = now();
+        call(c, exec, what);
+        took[calls++] = now() - start;
+    }
+    qsort(took, calls, sizeof *took, compare);
+    return 1e3 * took[calls / 2];
+}
+
+int main(int count, char **words)
+{
+    lk_exec *exec = NULL;
+    char     what[16];
+    size_t   kernel;
+    double   seconds;
+    conv     c       = { 0 };
+    uint32_t threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
+    bool     good    = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) == LK_OK;
+
+    if (good)
+        printf("ready %s\n", lk_exec_isa(exec));
+    fflush(stdout);
+    while (good && scanf("%15s %zu %zu %zu %zu %zu %zu %zu %zu %lf", what, &c.shape.n, &c.shape.h,
+                         &c.shape.w, &c.shape.cin, &c.shape.cout, &kernel, &c.shape.stride,
+                         &c.shape.pad, &seconds) == 10) {
+        lki_conv_shape *s = &c.shape;
+        s->kh = s->kw = kernel;
+        s->oh         = (s->h + 2 * s->pad - kernel) / s->stride + 1;
+        s->ow         = (s->w + 2 * s->pad - kernel) / s->stride + 1;
+        good          = conv_init(&c, exec) == LK_OK;
+        if (good)
+            printf("%.4f\n", median_ms(&c, exec, what, seconds));
+        fflush(stdout);
+        conv_deinit(&c);
+        c = (conv){ 0 };
+    }
+    if (!good)
+        fprintf(stderr, "%s\n", lk_error_last()->message);
+    lk_exec_free(exec);
+    return good ? 0 : 1;
+}
