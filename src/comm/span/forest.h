@@ -7,6 +7,8 @@
 
 typedef struct lki_forest lki_forest;
 
+/* A host's branches are the lanes of a round, of which LKI_STEPS_MAX / 4 have names (forest.c takes
+ * a stride of 4); at worst every other leaf is one. */
 enum { LKI_FOREST_LEAVES_MAX = 4096 };
 
 /* For a request of a communicator over hosts; begins to gather the nodes of this host. */
