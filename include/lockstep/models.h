@@ -19,6 +19,8 @@ typedef struct {
     uint32_t heads;   /* 4 */
     uint32_t width;   /* 128 */
     float    dropout; /* 0 */
+    bool     logits;  /* the last value is logits, for lk_engine_output(); else the head and the
+                       * loss are one block, which takes less memory */
     /* gpt and resnet: keep only what layers or residual blocks put out, and compute the rest again
      * in backward; the same bits */
     bool     activation_checkpointing;

@@ -67,7 +67,9 @@ typedef struct {
 
     float *const *state_sums;         /* [state_count]; training forward adds samples * value */
 
-    /* loss blocks only: targets as the data set gives them; loss and hit have a row each */
+    /* loss blocks only: targets as the data set gives them; loss and hit have a row each; grads, in
+     * forward when training, for a block that does its backward pass there */
+    float *const  *forward_grads;
     const int32_t *targets;
     float         *loss;
     uint8_t       *hit;
@@ -281,13 +283,23 @@ typedef struct {
     uint64_t channels, stride;
 } lk_shortcut_options;
 
+/* linear_cross_entropy: a loss block of linear's product without a bias and cross_entropy, for
+ * which the logits, (..., classes), are never in memory as a whole.  weight (classes, in): an
+ * earlier block's by its full name, or its own, normal with deviation `scale`. */
+typedef struct {
+    uint64_t    classes;
+    const char *shared;
+    float       scale;
+    uint64_t    rows; /* of logits at a time, whole sixteens; 0: as many as take 128 MiB */
+} lk_linear_cross_entropy_options;
+
 /* Without options: layernorm (over the last dimension), add (two inputs), relu, avgpool (the mean
  * over all but the last dimension), flatten, cross_entropy (of logits (..., classes); a row of
  * loss for each). */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
     lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
     lk_block_batchnorm, lk_block_maxpool, lk_block_avgpool, lk_block_shortcut, lk_block_flatten,
-    lk_block_cross_entropy;
+    lk_block_cross_entropy, lk_block_linear_cross_entropy;
 
 #ifdef __cplusplus
 }

@@ -74,6 +74,20 @@ static lk_value layer(gpt *g, uint32_t i, lk_value x)
     return end_branch(g, lki_name_of("h.%u.mlp.c_proj", i), h, x);
 }
 
+static void end(gpt *g, const lk_model_options *options, lk_value x)
+{
+    static const char shared[] = "wte.weight";
+    lk_linear_cross_entropy_options both = { .classes = options->classes, .shared = shared };
+    lk_linear_options head = { .out = options->classes, .no_bias = true, .shared = shared };
+
+    if (!options->logits) {
+        lki_build(&g->base, &lk_block_linear_cross_entropy, "lm_head", &both, sizeof both, x);
+        return;
+    }
+    x = lki_build(&g->base, &lk_block_linear, "lm_head", &head, sizeof head, x);
+    lki_build(&g->base, &lk_block_cross_entropy, "", NULL, 0, x);
+}
+
 static lk_status check_options(const lk_model_options *options, const gpt *g)
 {
     if (!options->tokens || options->input.rank != 1)
@@ -99,6 +113,7 @@ void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options)
     out->heads   = options->heads > 0 ? options->heads : HEADS_DEFAULT;
     out->width   = options->width > 0 ? options->width : WIDTH_DEFAULT;
     out->dropout = options->dropout;
+    out->logits  = options->logits;
 
     out->activation_checkpointing = options->activation_checkpointing;
 }
@@ -123,8 +138,6 @@ lk_status lki_build_gpt(lk_model **out, const lk_model_options *options)
     }
     lki_build_segment(&g.base, false);
     x = norm(&g, lki_name_of("ln_f"), x);
-    lk_linear_options head = { .out = options->classes, .no_bias = true, .shared = "wte.weight" };
-    x = lki_build(&g.base, &lk_block_linear, "lm_head", &head, sizeof head, x);
-    lki_build(&g.base, &lk_block_cross_entropy, "", NULL, 0, x);
+    end(&g, options, x);
     return lki_build_end(&g.base, out);
 }

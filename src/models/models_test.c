@@ -109,7 +109,7 @@ static void test_gpt_has_dropout_only_when_asked(void **state)
     lk_model        *model   = model_of("gpt", &options);
     uint32_t         blocks  = lk_model_block_count(model);
     (void)state;
-    assert_int_equal(blocks, 1 + 4 * 7 + 3);
+    assert_int_equal(blocks, 1 + 4 * 7 + 2);
     lk_model_free(model);
     options.dropout = 0.1F;
     model           = model_of("gpt", &options);

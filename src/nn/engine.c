@@ -256,6 +256,9 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
     }
     if (entry->type->loss) {
         const void *logits = value_of(engine, context, entry->inputs[0]);
+        for (uint32_t i = 0; walk->training && i < entry->block.param_count; i++)
+            f.grads[i] = pass->grads[engine->first_terms[b] + i];
+        f.call.forward_grads = f.grads;
         if (f.call.y != logits)
             memcpy(f.call.y, logits, pass->samples * lk_shape_count(entry->block.x[0]) *
                                          lk_dtype_bytes(engine->layout.dtype));

@@ -11,8 +11,18 @@ static void test_in_place_changes_nothing(void **state)
     lk_block_type        dropout = lk_block_dropout, add = lk_block_add, end = lk_block_linear;
     (void)state;
     dropout.inplace = add.inplace = end.residual = false;
-    size_t bytes = run(decoder(&dropout, &add, &end, false), 1, NULL, 1, NULL, reference);
+    size_t bytes = run(decoder(&dropout, &add, &end, false, 0), 1, NULL, 1, NULL, reference);
     assert_same_results(reference, bytes, out, run(plain_decoder(), 1, NULL, 1, NULL, out));
+}
+
+/* 18 rows are two chunks of 16. */
+static void test_logits_by_chunks_change_nothing(void **state)
+{
+    static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
+    size_t               bytes = run(plain_decoder(), 1, NULL, 1, NULL, reference);
+    (void)state;
+    assert_same_results(reference, bytes, out, run(chunked_decoder(), 1, NULL, 1, NULL, out));
+    assert_same_results(reference, bytes, out, run(chunked_decoder(), 3, NULL, PASSES, NULL, out));
 }
 
 static void count_forward(void *user, uint32_t block)
@@ -149,6 +159,7 @@ static void test_dead_memory_is_dead(void **state)
     check_poisoned(plain_decoder);
     check_poisoned(convnet);
     check_poisoned(checkpointed_decoder);
+    check_poisoned(chunked_decoder);
     check_poisoned(checkpointed_convnet);
 }
 
@@ -178,6 +189,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_in_place_changes_nothing),
+        cmocka_unit_test(test_logits_by_chunks_change_nothing),
         cmocka_unit_test(test_checkpointing_changes_nothing_but_memory),
         cmocka_unit_test(test_dead_memory_is_dead),
         cmocka_unit_test(test_slots_do_not_overlap),

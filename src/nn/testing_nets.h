@@ -23,16 +23,18 @@ static inline void begin_segment(lk_model *model, bool segments)
 
 /* A decoder of one layer with a tied head.  The block types that can work in place, and the one
  * that ends a residual branch, are given, so that a test can forbid what they do; `segments` are
- * checkpointed or none. */
+ * checkpointed or none; the loss makes the logits itself, `rows` at a time, unless that is 0. */
 static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add,
-                                const lk_block_type *end, bool segments)
+                                const lk_block_type *end, bool segments, uint64_t rows)
 {
     lk_embedding_options embedding = { .vocabulary = VOCABULARY, .width = WIDTH };
     lk_attention_options attention = { .heads = 2, .dropout = 0.2F };
     lk_dropout_options   p         = { .p = 0.3F };
     lk_linear_options    down = { .out = WIDTH, .transposed = true };
     lk_linear_options    head = { .out = VOCABULARY, .no_bias = true, .shared = "wte.weight" };
-    lk_model            *model;
+    lk_linear_cross_entropy_options both = { .classes = VOCABULARY, .shared = "wte.weight",
+                                             .rows = rows };
+    lk_model *model;
 
     MUST(lk_model_new(&model, "decoder", (lk_shape){ 1, { TIME } }, true));
     lk_value x = add1(model, &lk_block_embedding, "", &embedding, sizeof embedding, 0);
@@ -52,7 +54,11 @@ static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_typ
     h          = add1(model, &lk_block_layernorm, "ln_f", NULL, 0, x);
     x          = add2(model, end, "square", &down, sizeof down, h, x);
     lk_model_checkpoint_end(model);
-    x          = add1(model, &lk_block_linear, "head", &head, sizeof head, x);
+    if (rows > 0) {
+        add1(model, &lk_block_linear_cross_entropy, "head", &both, sizeof both, x);
+        return model;
+    }
+    x = add1(model, &lk_block_linear, "head", &head, sizeof head, x);
     add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
     return model;
 }
@@ -157,12 +163,17 @@ typedef lk_model *(*build)(void);
 
 static inline lk_model *plain_decoder(void)
 {
-    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear, false);
+    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear, false, 0);
 }
 
 static inline lk_model *checkpointed_decoder(void)
 {
-    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear, true);
+    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear, true, 0);
+}
+
+static inline lk_model *chunked_decoder(void)
+{
+    return decoder(&lk_block_dropout, &lk_block_add, &lk_block_linear, false, 16);
 }
 
 static inline lk_model *convnet(void)

@@ -122,6 +122,7 @@ static lk_status describe(sampler *s, lk_model_options *out)
     s->context    = (uint32_t)places->shape.dims[0];
     *out          = (lk_model_options){ .input   = { 1, { s->context } },
                                         .tokens  = true,
+                                        .logits  = true,
                                         .classes = s->vocabulary,
                                         .layers  = count_layers(s),
                                         .heads   = heads,
