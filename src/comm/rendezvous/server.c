@@ -173,19 +173,12 @@ static void hint_at_the_key(const lki_guest *g)
     (void)!send(g->line.fd, bytes, lki_letter_write(bytes, &letter), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void lki_server_serve(lki_server *server, uint32_t number, int64_t now)
+/* Takes what a guest has said, and answers. */
+static void hear_all(lki_server *server, lki_guest *g, int64_t now)
 {
-    if (number == LKI_SERVER_LISTENER) {
-        accept_all(server, now);
-        return;
-    }
-    LK_ASSERT(number < server->capacity);
-    lki_guest *g = &server->guests[number];
     lki_letter letter;
     bool       got = true;
-    if (!lki_line_is_open(&g->line))
-        return;
-    lk_status st = lki_line_receive(&g->line, now);
+    lk_status  st  = lki_line_receive(&g->line, now);
     while (st == LK_OK && got && !g->failing) {
         st = lki_line_next(&g->line, &letter, &got);
         if (got)
@@ -199,6 +192,22 @@ void lki_server_serve(lki_server *server, uint32_t number, int64_t now)
         lki_guest_fail(server, g, lk_error_last()->message);
     else if (!g->failing)
         send_to(server, g, now);
+}
+
+void lki_server_serve(lki_server *server, uint32_t number, int64_t now)
+{
+    if (number == LKI_SERVER_LISTENER) {
+        accept_all(server, now);
+        return;
+    }
+    LK_ASSERT(number < server->capacity);
+    lki_guest *g = &server->guests[number];
+    if (!lki_line_is_open(&g->line))
+        return;
+    bool fresh = !g->line.established;
+    hear_all(server, g, now);
+    if (fresh && g->line.established && !g->failing) /* the answer ended the handshake: what came */
+        hear_all(server, g, now);                    /* with that, TLS has, and epoll is silent */
     dismiss_failing(server);
 }
 
