@@ -239,7 +239,7 @@ static double median_of(const timing *t)
 
 static double p99_of(const timing *t)
 {
-    return t->times[(t->rounds - 1) * 99 / 100];
+    return t->times[(t->rounds * 99 + 99) / 100 - 1];
 }
 
 /* What a JSON object and a line of the table begin with. */
