@@ -307,12 +307,18 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
 
 /* ---- For the caller ---------------------------------------------------------------------- */
 
+static lk_request *first_of(const lk_comm *comm)
+{
+    lk_request *r = comm->self->requests;
+    while (r != NULL && r->comm != comm)
+        r = r->next;
+    return r;
+}
+
+/* From the start each time: dropping one over hosts frees those that it is made of. */
 void lki_requests_orphan(lk_comm *comm)
 {
-    for (lk_request *r = comm->self->requests, *next; r != NULL; r = next) {
-        next = r->next;
-        if (r->comm != comm)
-            continue;
+    for (lk_request *r = first_of(comm); r != NULL; r = first_of(comm)) {
         remove_from_list(r);
         if (r->op.flight != 0)
             lki_flight_end(comm->self->flight, r->op.flight, LKI_FATE_ABANDONED);

@@ -417,6 +417,58 @@ static void a_deadline_names_who_is_missing(void **state)
     }
 }
 
+/* ---- Levels ------------------------------------------------------------------------------ */
+
+/* Both hosts make three calls, but not in one order.  Nobody may take one's value for another's:
+ * a rank has what its call's root sent, or an error, and in the end all have one. */
+static bool calls_in_another_order(lk_comm *comm, void *context)
+{
+    static const uint32_t roots[2][3] = { { 0, 0, 1 }, { 1, 0, 0 } };
+    const uint32_t       *root        = roots[lk_comm_host(comm, lk_comm_rank(comm))];
+    lk_status             st          = LK_OK;
+    (void)context;
+    for (int i = 0; i < 3 && st == LK_OK; i++) {
+        char value[2] = { (char)('0' + lk_comm_rank(comm)), "xyz"[i] };
+        st            = lk_broadcast(comm, value, sizeof value, root[i]);
+        CHECK(st != LK_OK || (value[0] == (char)('0' + root[i]) && value[1] == "xyz"[i]));
+    }
+    st = st == LK_OK ? lk_barrier(comm) : st;
+    CHECK(st == LK_EMISMATCH || st == LK_EPEER);
+    return true;
+}
+
+static void levels_do_not_mix_up_calls(void **state)
+{
+    hosted h = { .hosts = 2, .each = 2, .algorithms = "broadcast:levels", .timeout_ms = 5000 };
+    (void)state;
+    assert_true(hosted_all(h, calls_in_another_order, NULL));
+}
+
+/* An operation over levels is requests of smaller groups, which go with it. */
+static bool leaves_a_request_open(lk_comm *comm, void *context)
+{
+    lk_request *request = NULL;
+    float      *data    = calloc(1 << 16, sizeof *data);
+    (void)context;
+    CHECK(data != NULL);
+    if (lk_comm_rank(comm) == 0)
+        lk_comm_abort(comm);
+    else if (lk_all_reduce_start(&request, comm, data, data, 1 << 16, LK_F32, LK_SUM) == LK_OK)
+        CHECK(lk_request_wait(request) != LK_OK);
+    lki_requests_orphan(comm);
+    lk_request_free(request);
+    free(data);
+    return true;
+}
+
+static void requests_over_levels_outlive_a_communicator(void **state)
+{
+    hosted h = { .hosts = 2, .each = 2, .algorithms = "all_reduce:levels", .quarrels = true };
+    (void)state;
+    for (h.seed = 1; h.seed <= 10; h.seed++)
+        assert_true(hosted_all(h, leaves_a_request_open, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +480,8 @@ int main(void)
         cmocka_unit_test(a_dropped_request_is_told),
         cmocka_unit_test(requests_outlive_a_communicator),
         cmocka_unit_test(a_deadline_names_who_is_missing),
+        cmocka_unit_test(levels_do_not_mix_up_calls),
+        cmocka_unit_test(requests_over_levels_outlive_a_communicator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

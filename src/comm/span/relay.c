@@ -260,12 +260,15 @@ static lk_status run_leg(lki_relay *y, part *p)
     }
 }
 
-/* Whatever it takes, it is called what the caller called: for those that are in something else. */
+/* Whatever it takes, it is called what the caller called: for those that are in something else.
+ * And which of his calls it is belongs to it: who has no part in a leg does not see it go by. */
 static lk_status start_leg(lki_relay *y, part *p)
 {
-    lk_comm *group = y->levels->groups[p->leg];
+    lk_comm  *group = y->levels->groups[p->leg];
+    lki_print print = y->request->op.print;
 
-    group->alias = &y->request->op.print;
+    print.hash ^= (y->request->op.seq + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    group->alias = &print;
     lk_status st = run_leg(y, p);
     group->alias = NULL;
     return st;

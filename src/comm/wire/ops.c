@@ -119,7 +119,9 @@ lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t pe
     return lki_wire_fail(wire, peer, LK_EMISMATCH, "rank %u is in %s; rank %u is in %s%s",
                          lower ? me : peer, texts[0], lower ? peer : me, texts[1],
                          strcmp(texts[0], texts[1]) == 0
-                             ? ", but their slices, leaves, names, counts or factors differ" : "");
+                             ? ", but their slices, leaves, names, counts, places in the order "
+                               "of calls or factors differ"
+                             : "");
 }
 
 /* Where this rank is with `op`; *known is the operation it had under that number, NULL if it
