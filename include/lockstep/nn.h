@@ -51,7 +51,7 @@ typedef struct {
     uint64_t        seed;
     uint32_t        step, first_slot; /* for keyed randomness: sample s is slot first_slot + s */
 
-    lk_dtype            dtype;        /* of x, y, dy and dx; token ids are int32 always */
+    lk_dtype            dtype;        /* of x, y, dy and dx: LK_F32, whatever the engine stores */
     const void         *x[LK_BLOCK_INPUTS_MAX];
     void               *y;
     const float *const *params;       /* [param_count], in the order planned */
@@ -105,8 +105,6 @@ typedef struct {
                           * share its memory, which backward then leaves as it is; not with
                           * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
-    bool narrow;         /* takes calls of any dtype; the others are given FP32 copies of values
-                          * that are stored as BF16 or F16, and what they put out is rounded */
 } lk_block_type;
 
 /* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns

@@ -207,7 +207,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.hit     = engine->hits;
 }
 
-/* Forward or, where there are gradients, backward; on FP32 copies if the block wants that. */
+/* Forward or, where there are gradients, backward; on FP32 copies where values are narrower. */
 static void run_block(const lk_engine *engine, const lki_block_entry *entry,
                       const lk_block_call *call)
 {
@@ -215,7 +215,7 @@ static void run_block(const lk_engine *engine, const lki_block_entry *entry,
         call->grads != NULL ? entry->type->backward : entry->type->forward;
     lki_widened wide;
 
-    if (call->dtype == LK_F32 || (entry->type->narrow && entry->inputs[0] != 0)) {
+    if (call->dtype == LK_F32) {
         run(call);
         return;
     }
