@@ -258,7 +258,7 @@ struct lk_comm {
     size_t           seat_bytes;
     lki_self        *self;
     struct lki_span *span;        /* NULL: all ranks are on this host (span/span.h) */
-    const struct lki_print *alias; /* what is started here is called so (span/relay.c); NULL */
+    lk_request      *caller;      /* what is started here is a part of it (span/relay.c); NULL */
     lk_comm         *parent;      /* NULL: this is the first */
     uint32_t         users;       /* its owner, until it is freed, and its children */
     uint32_t         level;       /* 0 = the first, 1 = its children ... */

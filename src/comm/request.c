@@ -55,6 +55,12 @@ bool lki_request_first(const lk_request *request)
     return request->lane == LKI_LANE_NONE || first == NULL || first == request;
 }
 
+void lki_request_text(char out[LKI_OPERATION_BYTES], const lk_request *request)
+{
+    const lk_request *r = request->caller != NULL ? request->caller : request;
+    lki_print_text(out, LKI_OPERATION_BYTES, r->op.print, r->op.seq, r->comm->group);
+}
+
 /* ---- Moving forward ---------------------------------------------------------------------- */
 
 void lki_request_complete(lk_request *request)
@@ -98,9 +104,13 @@ static lk_status act(lk_request *request)
     return status;
 }
 
+/* Of a part that does not meet the others' the callers are in different calls; there they are
+ * compared, and named (span/span.c). */
 static lk_status move_collective(lk_request *r, bool *moved)
 {
     if (!r->met) {
+        if (r->caller != NULL && lki_op_dissenter(r->comm, &r->op) < r->comm->size)
+            return LK_OK;
         LK_TRY(lki_op_compare(r->comm, &r->op));
         r->how->plan(r);
         r->met = true;
@@ -216,9 +226,19 @@ static lk_status publish(lk_request *request)
     LK_TRY(lki_op_open(&request->op, request->comm, request->op.print));
     if (request->how->publish != NULL)
         request->how->publish(request);
-    lki_op_publish(request->comm, &request->op);
+    if (request->caller == NULL)
+        lki_op_note(request->comm, &request->op);
+    lki_op_show(request->comm, &request->op);
     request->goal = lki_op_goal(request->comm, &request->op);
     return LK_OK;
+}
+
+/* A part is called what the caller called, whatever it does: for those that are in something else.
+ * And which of his calls it is belongs to it: who has no share in a part does not see it go by. */
+static void call_by_caller(lk_request *request)
+{
+    request->op.print = request->caller->op.print;
+    request->op.print.hash ^= (request->caller->op.seq + 1) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* From beginning to end, outside the list. */
@@ -278,8 +298,10 @@ lk_status lki_request_start(lk_request **out, const lk_request *request)
     lk_status st = LKI_NEW(&copy, 1, "request");
     if (st == LK_OK) {
         *copy = *request;
-        if (copy->comm->alias != NULL)
-            copy->op.print = *copy->comm->alias;
+        if (copy->caller == NULL)
+            copy->caller = copy->comm->caller;
+        if (copy->caller != NULL)
+            call_by_caller(copy);
         lki_native_claim(copy);
         st = publish(copy);
     }
@@ -377,7 +399,7 @@ lk_status lk_request_wait_for(lk_request *request, uint32_t timeout_ms)
         return LK_OK;
     }
     char text[LKI_OPERATION_BYTES];
-    lki_print_text(text, sizeof text, request->op.print, request->op.seq, request->comm->group);
+    lki_request_text(text, request);
     return lk_fail(LK_ETIMEOUT,
                    "%s is not complete after %u ms; it goes on, and can be waited for "
                    "again",
@@ -402,7 +424,7 @@ static void give_up(lk_request *request)
         lki_ring(comm);
         return;
     }
-    lki_print_text(text, sizeof text, request->op.print, request->op.seq, comm->group);
+    lki_request_text(text, request);
     (void)(lki_fail_group(comm, comm->self->rank, LK_EPEER,
                           "rank %u freed its request of %s before it was complete",
                           comm->self->rank, text) == LK_OK);

@@ -39,6 +39,7 @@ typedef struct {
 struct lk_request {
     lk_request          *next;
     lk_comm             *comm; /* NULL once the communicator is gone */
+    lk_request          *caller; /* it is a part of this one's work, and called by its name; NULL */
     const lki_algorithm *how;
     lki_op               op;
     lki_goal             goal;
@@ -61,6 +62,7 @@ struct lk_request {
     const lki_route     *route;
     lki_reduction        reduce;
     lk_tree_op           tree; /* its arrays are the caller's */
+    uint64_t             named;  /* segments whose messages have names: its own, or its parts' */
     struct lki_task     *task;   /* over hosts: owned */
     struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
     struct lki_relay    *relay;  /* over hosts of several ranks: owned */
@@ -82,6 +84,9 @@ void lki_payload_write(const lk_request *request, const void *data, size_t bytes
 
 /* For `plan`: the next round needs the payload of `total` bytes of all ranks. */
 void lki_payload_await(lk_request *request, size_t total);
+
+/* "all_reduce #12 (F32 sum, 100 elements)": what was called. */
+void lki_request_text(char out[LKI_OPERATION_BYTES], const lk_request *request);
 
 /* For `move`: the request is done. */
 void lki_request_complete(lk_request *request);

@@ -67,12 +67,17 @@ static inline void lki_op_note(lk_comm *comm, lki_op *op)
 }
 
 /* Lets the others see the fingerprint, and what is in the slot and the body. */
-static inline void lki_op_publish(lk_comm *comm, lki_op *op)
+static inline void lki_op_show(lk_comm *comm, const lki_op *op)
 {
     lki_slot *slot = &comm->seat->slots[lki_op_index(op)];
-    lki_op_note(comm, op);
     atomic_store_explicit(&slot->seq, op->seq + 1, memory_order_release);
     comm->unrung = true;
+}
+
+static inline void lki_op_publish(lk_comm *comm, lki_op *op)
+{
+    lki_op_note(comm, op);
+    lki_op_show(comm, op);
 }
 
 /* Reached when all have published. */
@@ -82,16 +87,26 @@ static inline lki_goal lki_op_goal(const lk_comm *comm, const lki_op *op)
     return lki_goal_all(comm, offset + offsetof(lki_slot, seq), op->seq + 1);
 }
 
-/* Compares all fingerprints, once all have published. */
-LK_NODISCARD static inline lk_status lki_op_compare(lk_comm *comm, const lki_op *op)
+/* The first rank that is in something else, or the size, once all have published. */
+static inline uint32_t lki_op_dissenter(const lk_comm *comm, const lki_op *op)
 {
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         const lki_slot *slot = &lki_seat_of(comm, rank)->slots[lki_op_index(op)];
         if (atomic_load_explicit(&slot->what, memory_order_relaxed) != op->print.what
             || atomic_load_explicit(&slot->count, memory_order_relaxed) != op->print.count
             || atomic_load_explicit(&slot->hash, memory_order_relaxed) != op->print.hash)
-            return lki_fail_mismatch(comm, op, rank);
+            return rank;
     }
+    return comm->size;
+}
+
+/* Compares all fingerprints, once all have published. */
+LK_NODISCARD static inline lk_status lki_op_compare(lk_comm *comm, const lki_op *op)
+{
+    uint32_t dissenter = lki_op_dissenter(comm, op);
+
+    if (dissenter < comm->size)
+        return lki_fail_mismatch(comm, op, dissenter);
     if (op->flight != 0)
         lki_flight_met(comm->self->flight, op->flight);
     return LK_OK;

@@ -226,13 +226,13 @@ static lk_status keep_nodes(lk_request *request)
 
 static const lki_algorithm gathering = { .publish = tell_nodes, .plan = plan, .act = keep_nodes };
 
-lk_status lki_tree_gather_start(lk_request **out, const lk_request *request, lki_forest *forest)
+lk_status lki_tree_gather_start(lk_request **out, lk_request *request, lki_forest *forest)
 {
-    const lk_request r = { .comm     = request->comm->span->local,
-                           .how      = &gathering,
-                           .tree     = request->tree,
-                           .forest   = forest,
-                           .op.print = request->op.print };
+    const lk_request r = { .comm   = request->comm->span->local,
+                           .caller = request,
+                           .how    = &gathering,
+                           .tree   = request->tree,
+                           .forest = forest };
     return lki_request_start(out, &r);
 }
 

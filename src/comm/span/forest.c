@@ -100,7 +100,7 @@ static void find_peers(lki_forest *f)
     f->peers[f->comm->rank]        = false;
 }
 
-lk_status lki_forest_new(lki_forest **out, const lk_request *r)
+lk_status lki_forest_new(lki_forest **out, lk_request *r)
 {
     lki_forest *f;
     uint32_t    leaves = r->tree.leaves, hosts = r->comm->span->hosts;

@@ -12,7 +12,7 @@ typedef struct lki_forest lki_forest;
 enum { LKI_FOREST_LEAVES_MAX = 4096 };
 
 /* For a request of a communicator over hosts; begins to gather the nodes of this host. */
-LK_NODISCARD lk_status lki_forest_new(lki_forest **out, const lk_request *request);
+LK_NODISCARD lk_status lki_forest_new(lki_forest **out, lk_request *request);
 
 /* Of a gathering: the nodes of all ranks of this host, ascending. */
 LK_NODISCARD lk_status lki_forest_take(lki_forest *forest, const lki_tree_input *inputs,
@@ -29,9 +29,9 @@ const lki_task   *lki_forest_task(const lki_forest *forest);
 /* NULL is allowed. */
 void lki_forest_free(lki_forest *forest);
 
-/* Starts a request on `request`'s local communicator that calls lki_forest_take()
+/* Starts a part of `request` on its local communicator that calls lki_forest_take()
  * (coll/tree_reduce.c). */
-LK_NODISCARD lk_status lki_tree_gather_start(lk_request **out, const lk_request *request,
+LK_NODISCARD lk_status lki_tree_gather_start(lk_request **out, lk_request *request,
                                              lki_forest *forest);
 
 #endif

@@ -29,7 +29,7 @@ typedef struct {
 } part;
 
 struct lki_relay {
-    const lk_request *request;
+    lk_request       *request;
     lki_levels       *levels;
     uint32_t          here, hosts, host; /* my place on my host; hosts, and which is mine */
     lk_dtype          dtype;             /* of what travels */
@@ -260,17 +260,13 @@ static lk_status run_leg(lki_relay *y, part *p)
     }
 }
 
-/* Whatever it takes, it is called what the caller called: for those that are in something else.
- * And which of his calls it is belongs to it: who has no part in a leg does not see it go by. */
 static lk_status start_leg(lki_relay *y, part *p)
 {
-    lk_comm  *group = y->levels->groups[p->leg];
-    lki_print print = y->request->op.print;
+    lk_comm *group = y->levels->groups[p->leg];
 
-    print.hash ^= (y->request->op.seq + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    group->alias = &print;
-    lk_status st = run_leg(y, p);
-    group->alias = NULL;
+    group->caller = y->request;
+    lk_status st  = run_leg(y, p);
+    group->caller = NULL;
     return st;
 }
 
@@ -410,7 +406,7 @@ static lk_status fill(lki_relay *y)
     return LK_OK;
 }
 
-lk_status lki_relay_new(lki_relay **out, const lk_request *r)
+lk_status lki_relay_new(lki_relay **out, lk_request *r)
 {
     const lki_span *span = r->comm->span;
     lki_relay      *y;

@@ -24,7 +24,7 @@ LK_NODISCARD lk_status lki_levels_open(lki_levels **out, lk_comm *comm);
 void lki_levels_free(lki_levels *levels);
 
 /* Takes the next places in the order; of a request that lki_method_levels is chosen for. */
-LK_NODISCARD lk_status lki_relay_new(lki_relay **out, const lk_request *request);
+LK_NODISCARD lk_status lki_relay_new(lki_relay **out, lk_request *request);
 
 /* As lki_task_move(). */
 LK_NODISCARD lk_status lki_relay_move(lki_relay *relay, bool *moved, bool *done);

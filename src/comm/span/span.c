@@ -42,14 +42,6 @@ void lki_span_tell(const lk_comm *comm)
     lki_wire_abort(comm->self->wire, lki_board_culprit(comm->board), &why);
 }
 
-void lki_span_poll(lki_self *self)
-{
-    bool moved;
-
-    if (lki_wire_progress(self->wire, 0, &moved) != LK_OK)
-        condemn(self);
-}
-
 /* What this thread failed with here is not for the caller alone: the others wait. */
 static lk_status fail_here(lk_comm *comm)
 {
@@ -125,12 +117,14 @@ static uint32_t forced_name(const lk_request *r)
     return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 
-/* Messages between two ranks are numbered for themselves, and both sides call them alike. */
-static lki_wire_op name_of(const lk_request *r)
+/* The messages of a part are the caller's.  Messages between two ranks are numbered for themselves,
+ * and both sides call them alike. */
+static lki_wire_op name_of(const lk_request *request)
 {
-    const lk_comm *comm = r->comm;
-    lki_wire_op    op   = {
-             .group = comm->key, .seq = r->op.seq, .label = comm->group, .print = r->op.print
+    const lk_request *r    = request->caller != NULL ? request->caller : request;
+    const lk_comm    *comm = r->comm;
+    lki_wire_op       op   = {
+              .group = comm->key, .seq = r->op.seq, .label = comm->group, .print = r->op.print
     };
 
     op.print.what |= (uint64_t)forced_name(r) << 24;
@@ -196,10 +190,14 @@ static lk_status make_task(lk_request *r)
         return lki_relay_new(&r->relay, r);
     if (plan.method == &lki_method_native)
         return lki_native_new(&r->native, r);
-    plan.op     = name_of(r);
-    plan.send   = r->send;
-    plan.recv   = r->recv;
-    return lki_task_new(&r->task, r->comm->self->wire, &plan);
+    lk_request *names = r->caller != NULL ? r->caller : r;
+    plan.op           = name_of(r);
+    plan.named        = names->named;
+    plan.send         = r->send;
+    plan.recv         = r->recv;
+    LK_TRY(lki_task_new(&r->task, r->comm->self->wire, &plan));
+    names->named += lki_task_segments(r->task);
+    return LK_OK;
 }
 
 static void clear(lk_request *r)
@@ -233,6 +231,8 @@ lk_status lki_span_publish(lk_request *r)
         return st;
     }
     (*next)++;
+    if (r->caller != NULL)
+        return LK_OK;
     lki_op_note(comm, &r->op);
     lki_wire_op op = name_of(r);
     st             = lki_wire_begin(comm->self->wire, &op);
@@ -267,7 +267,7 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
     *moved = true;
     if (r->reduce.parts != NULL)
         copy_parts(r, false);
-    st = lki_wire_end(r->comm->self->wire, &op);
+    st = r->caller != NULL ? LK_OK : lki_wire_end(r->comm->self->wire, &op);
     clear(r);
     if (st != LK_OK) {
         condemn(r->comm->self);
@@ -285,12 +285,58 @@ void lki_span_drop(lk_request *r, bool others)
 {
     char text[LKI_OPERATION_BYTES];
 
-    lki_print_text(text, sizeof text, r->op.print, r->op.seq, r->comm->group);
+    lki_request_text(text, r);
     if (others || lki_task_granted(task_of(r)) || lki_native_open(r->native))
         (void)(lki_fail_group(r->comm, r->comm->self->rank, LK_EPEER,
                               "rank %u freed its request of %s before it was complete",
                               r->comm->self->rank, text) == LK_OK);
     clear(r);
+}
+
+/* ---- Asking what others are in ----------------------------------------------------------- */
+
+static bool is_collective(const lk_request *r)
+{
+    return !r->complete && r->comm->span != NULL && r->caller == NULL && !is_mail(r);
+}
+
+/* Whoever may be in another operation than others are has a neighbour among these that is in
+ * another one, so that all ranks together need no more questions than that, whatever the operation
+ * waits for: messages, or memory of this host. */
+static void ask_around(const lk_request *r)
+{
+    const lk_comm *comm = r->comm;
+    lki_wire_op    op   = name_of(r);
+
+    for (uint32_t away = 1; away < comm->size; away *= 2) {
+        uint32_t before = (comm->rank + comm->size - away) % comm->size;
+        lki_wire_ask(comm->self->wire, comm->world[(comm->rank + away) % comm->size], &op);
+        lki_wire_ask(comm->self->wire, comm->world[before], &op);
+    }
+}
+
+/* In each communicator about the oldest operation: there the ranks are in another one first. */
+static void ask_others(const lki_self *self)
+{
+    if (!lki_wire_probe(self->wire))
+        return;
+    for (const lk_request *r = self->requests; r != NULL; r = r->next) {
+        const lk_request *first = self->requests;
+        while (first != r && !(is_collective(first) && first->comm == r->comm))
+            first = first->next;
+        if (first == r && is_collective(r))
+            ask_around(r);
+    }
+}
+
+void lki_span_poll(lki_self *self)
+{
+    bool moved;
+
+    if (lki_wire_progress(self->wire, 0, &moved) != LK_OK)
+        condemn(self);
+    else if (!moved)
+        ask_others(self);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------- */
@@ -322,6 +368,8 @@ static lk_status look(lk_request *r, int64_t ms, bool *idle)
         return lki_group_failure(comm);
     }
     *idle = !moved;
+    if (!moved)
+        ask_others(self);
     return LK_OK;
 }
 
@@ -350,7 +398,6 @@ lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
         began += now - before > LATE_MS ? now - before : 0; /* stopped, and continued */
         if (r->complete || !idle)
             continue;
-        lki_wire_probe(wire);
         if (now - looked >= PEERS_MS) {
             looked = now;
             LK_TRY(lki_peers_check(comm->span->local, (lki_goal){ 0 }));

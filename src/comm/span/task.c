@@ -120,7 +120,8 @@ static lk_status begin(lki_task *task, instance *i)
 {
     const lki_task_plan *plan = &task->plan;
 
-    *i                = (instance){ .problem = plan->problem, .number = (uint32_t)task->begun };
+    *i                = (instance){ .problem = plan->problem,
+                                    .number  = (uint32_t)(plan->named + task->begun) };
     i->problem.at     = (size_t)task->begun * (plan->numbered ? 1 : task->window);
     i->problem.window = task->window;
     plan->method->build(&i->problem, &i->schedule);
@@ -207,7 +208,7 @@ lk_status lki_task_new(lki_task **out, lki_wire *wire, const lki_task_plan *plan
     task->segments = longest <= task->window ? 1 : (longest - 1) / task->window + 1;
     if (plan->numbered)
         task->segments = plan->segments;
-    LK_ASSERT(task->segments <= UINT32_MAX >> STEP_BITS);
+    LK_ASSERT(plan->named + task->segments <= UINT32_MAX >> STEP_BITS);
     *out = task;
     return LK_OK;
 }
@@ -242,6 +243,11 @@ void lki_task_free(lki_task *task)
     for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++)
         forget(&task->instances[k], task);
     lki_free(task);
+}
+
+uint64_t lki_task_segments(const lki_task *task)
+{
+    return task->segments;
 }
 
 uint32_t lki_task_missing(const lki_task *task, uint32_t *ranks, uint32_t capacity)

@@ -39,6 +39,7 @@ typedef struct {
     size_t            segment_bytes; /* the same on all ranks; 0 = the default */
     bool              numbered;      /* the problem's `at` is a number, of `segments` */
     uint64_t          segments;
+    uint64_t          named;    /* segments of the operation whose messages have names already */
 } lki_task_plan;
 
 /* Borrows the wire, the buffers and what the plan points to.  Nothing is sent yet. */
@@ -53,6 +54,9 @@ bool lki_task_granted(const lki_task *task);
 
 /* NULL is allowed. */
 void lki_task_free(lki_task *task);
+
+/* How many it has. */
+uint64_t lki_task_segments(const lki_task *task);
 
 /* The ranks in the job, up to `capacity`, with which a message is open; how many. */
 uint32_t lki_task_missing(const lki_task *task, uint32_t *ranks, uint32_t capacity);

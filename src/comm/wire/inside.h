@@ -24,6 +24,7 @@ enum {
     LKI_WIRE_INPUT      = 512,        /* bytes that are read ahead */
     LKI_WIRE_TURN_BYTES = 1024 * 1024, /* that one stream moves before the next one's turn */
     LKI_WIRE_READY      = 64,
+    LKI_WIRE_NOTES      = 4,          /* questions and answers to a peer that are to be written */
     LKI_WIRE_PROBE_MS   = 20,         /* the first interval of probes; then twice as long each */
     LKI_WIRE_PROBE_MS_MAX = 1280,
     LKI_WIRE_GRACE_MS   = 500,        /* for a peer's reason to arrive after its stream broke */
@@ -104,10 +105,10 @@ typedef struct {
     uint64_t     owed;      /* of them, those taken */
     uint64_t     announces; /* parked */
     lki_wire_op  heard;     /* what it told last that it is or was in */
-    lki_wire_op  asked;     /* what my last probe was about */
     lki_wire_op  asking;    /* what its last probe was about */
-    lki_frame    answer;
-    bool         probing, answering, saying; /* to be written: probe, answer, abort or goodbye */
+    lki_frame    notes[LKI_WIRE_NOTES]; /* probes and answers, to be written in this order */
+    uint32_t     note_count;
+    bool         saying;    /* to be written: abort or goodbye */
     bool         curious;   /* `asking` may have to be answered once more */
     bool         spoken;    /* I have written to it */
     bool         known;     /* it has written to me */
@@ -132,6 +133,7 @@ struct lki_wire {
     uint32_t         curious;  /* peers that are */
     uint32_t         probe_interval_ms;
     int64_t          probed_ms;
+    uint64_t         probed_turn; /* `turn` at that time */
     lki_wire_counts  counts;
     bool             moved, failed, closing;
     uint32_t         culprit;

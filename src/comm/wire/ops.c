@@ -189,7 +189,6 @@ lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op)
     group->next_seq                  = op->seq + 1;
     group->used                      = wire->turn++;
     wire->last                       = *op;
-    wire->probe_interval_ms          = LKI_WIRE_PROBE_MS;
     LK_TRY(check_parked(wire, op));
     return tell_curious(wire, op);
 }
@@ -211,25 +210,65 @@ lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op)
 
 /* ---- Probes ------------------------------------------------------------------------------ */
 
-void lki_wire_probe(lki_wire *wire)
+/* A question that waits already is not asked twice; an answer takes the place of the one before.
+ * What there is no room for is asked again. */
+static void write_note(lki_wire *wire, uint32_t rank, const lki_frame *note)
+{
+    lki_wire_peer *peer = &wire->peers[rank];
+    uint32_t       i    = 0;
+
+    while (i < peer->note_count
+           && (peer->notes[i].kind != note->kind || peer->notes[i].total != note->total
+               || peer->notes[i].offset != note->offset))
+        i++;
+    if (i == LKI_WIRE_NOTES)
+        return;
+    peer->note_count += i == peer->note_count;
+    peer->notes[i]    = *note;
+    lki_wire_stir(wire, rank, 0);
+}
+
+void lki_wire_ask(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
+{
+    const lki_wire_peer *peer = &wire->peers[rank];
+    const lki_frame      note = {
+             .kind = LKI_FRAME_PROBE, .op = *op, .total = op->seq, .offset = op->group
+    };
+
+    if (!wire->failed && rank != wire->link->rank && !peer->left && !peer->gone)
+        write_note(wire, rank, &note);
+}
+
+/* The clock begins with the first look after an operation has begun. */
+static bool is_time(lki_wire *wire)
 {
     int64_t now = lki_wire_now_ms(wire);
 
-    if (wire->failed || now - wire->probed_ms < wire->probe_interval_ms)
-        return;
+    if (wire->probed_turn != wire->turn) {
+        wire->probed_turn       = wire->turn;
+        wire->probe_interval_ms = LKI_WIRE_PROBE_MS;
+        wire->probed_ms         = now;
+    }
+    if (now - wire->probed_ms < wire->probe_interval_ms)
+        return false;
     wire->probed_ms         = now;
     wire->probe_interval_ms = (uint32_t)lki_min(2 * (size_t)wire->probe_interval_ms,
                                                 LKI_WIRE_PROBE_MS_MAX);
+    return true;
+}
+
+bool lki_wire_probe(lki_wire *wire)
+{
+    if (wire->failed || !is_time(wire))
+        return false;
     for (uint32_t rank = 0; rank < wire->link->ranks; rank++) {
-        lki_wire_peer     *peer = &wire->peers[rank];
-        const lki_message *m = peer->waiting.head != NULL ? peer->waiting.head
-                                                          : peer->announced.head;
-        if (m == NULL)
-            continue;
-        peer->asked   = m->op;
-        peer->probing = true;
-        lki_wire_stir(wire, rank, 0);
+        const lki_wire_peer *peer = &wire->peers[rank];
+        const lki_message   *m = peer->waiting.head != NULL ? peer->waiting.head
+                                                            : peer->announced.head;
+        if (m != NULL)
+            lki_wire_ask(wire, rank, &m->op);
     }
+    return true;
 }
 
 lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
@@ -244,15 +283,13 @@ lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
     peer->curious  = place != LKI_PLACE_AFTER;
     wire->curious += peer->curious;
     peer->asking   = *op;
-    peer->answer   = (lki_frame){
+    write_note(wire, rank, &(lki_frame){
         .kind   = LKI_FRAME_ANSWER,
         .op     = known != NULL ? *known : wire->last,
         .total  = op->seq,
         .offset = op->group,
         .value  = place,
-    };
-    peer->answering = true;
-    lki_wire_stir(wire, rank, 0);
+    });
     return LK_OK;
 }
 

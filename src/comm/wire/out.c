@@ -76,12 +76,11 @@ static bool start_flagged(lki_wire *wire, lki_stream *stream)
     static const lki_wire_op none = { 0 };
     lki_wire_peer           *peer = &wire->peers[stream->peer];
 
-    if (peer->answering) {
-        peer->answering = false;
-        start_frame(wire, stream, &peer->answer, NULL, NULL);
-    } else if (peer->probing) {
-        peer->probing = false;
-        start_control(wire, stream, LKI_FRAME_PROBE, &peer->asked, 0);
+    if (peer->note_count > 0) {
+        lki_frame note = peer->notes[0];
+        peer->note_count--;
+        memmove(peer->notes, peer->notes + 1, peer->note_count * sizeof note);
+        start_frame(wire, stream, &note, NULL, NULL);
     } else if (peer->owed >= LKI_WIRE_WINDOW / 4) {
         start_control(wire, stream, LKI_FRAME_CREDIT, &none, peer->owed);
         peer->charged -= peer->owed;

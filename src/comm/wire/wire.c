@@ -263,9 +263,8 @@ lk_status lki_wire_open(lki_wire **out, lki_link *link)
         link->ops->close(link);
         return st;
     }
-    wire->link              = link;
-    wire->busy_tail         = &wire->busy;
-    wire->probe_interval_ms = LKI_WIRE_PROBE_MS;
+    wire->link      = link;
+    wire->busy_tail = &wire->busy;
     st = LKI_NEW(&wire->peers, link->ranks, "a wire's peers");
     if (st == LK_OK)
         st = LKI_NEW(&wire->streams, (size_t)link->ranks * link->streams, "a wire's streams");

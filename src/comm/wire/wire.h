@@ -73,8 +73,13 @@ void lki_wire_forget(lki_wire *wire, lki_message *message);
  * LK_EPEER, LK_EMISMATCH and so on are final: every later call returns the same. */
 LK_NODISCARD lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved);
 
-/* Asks the peers that open messages wait for what they are in.  Cheap, and at most every 20 ms. */
-void lki_wire_probe(lki_wire *wire);
+/* Asks the peers that open messages wait for what they are in: 20 ms after the last beginning of an
+ * operation, then ever more seldom.  Cheap.  True if it was time to: others may be asked then. */
+bool lki_wire_probe(lki_wire *wire);
+
+/* Asks a peer whether it has been in this operation, which this rank is in; if that was another one
+ * there, both fail.  Who left is not asked. */
+void lki_wire_ask(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
 
 /* The rank that the wire's failure is about. */
 uint32_t lki_wire_culprit(const lki_wire *wire);

@@ -1,0 +1,303 @@
+/* span/mismatch_test.c -- one rank calls something else than the others: every operation, every
+ * argument, every way of carrying it out.
+ *
+ * Goal:   every rank is told LK_EMISMATCH, in a text that names two ranks and what both are in,
+ *         exactly; in that call or, where its own part was complete, in its next one.  Nobody waits
+ *         for a deadline.
+ * Method: a call is a value, from which the test makes both the call itself and the text that it is
+ *         known by.  Ranks are threads: of one host, of three (by the simulation's clock, which
+ *         says how long it took), of two with two ranks each, there flat and by levels.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+
+enum { RANKS_MOST = 4, ROOM = 3 << 17, SOON_MS = 100, OTHER_PARTS = 1000000 };
+
+/* ---- Calls ------------------------------------------------------------------------------- */
+
+typedef struct {
+    lki_op_kind    kind;
+    size_t         count; /* as its text has it; + OTHER_PARTS: as much in other parts */
+    lk_dtype       dtype;
+    lk_reduce_kind op;
+    uint32_t       root;
+} call;
+
+typedef struct {
+    const char *name;
+    call        call;
+    bool        has_count, has_type, has_root, has_list;
+} operation;
+
+static const operation operations[] = {
+    { "barrier", { LKI_OP_BARRIER, 0, 0, 0, 0 }, false, false, false, false },
+    { "broadcast", { LKI_OP_BROADCAST, 96, 0, 0, 2 }, true, false, true, false },
+    { "all_gather", { LKI_OP_ALL_GATHER, 96, 0, 0, 0 }, true, false, false, false },
+    { "all_gather_v", { LKI_OP_ALL_GATHER_V, 96, 0, 0, 0 }, true, false, false, true },
+    { "gather", { LKI_OP_GATHER, 96, 0, 0, 2 }, true, false, true, false },
+    { "scatter", { LKI_OP_SCATTER, 96, 0, 0, 2 }, true, false, true, false },
+    { "all_to_all", { LKI_OP_ALL_TO_ALL, 96, 0, 0, 0 }, true, false, false, false },
+    { "all_to_all_v", { LKI_OP_ALL_TO_ALL_V, 0, 0, 0, 0 }, false, false, false, false },
+    { "all_reduce", { LKI_OP_ALL_REDUCE, 96, LK_F32, LK_REDUCE_SUM, 0 }, true, true, false, false },
+    { "reduce", { LKI_OP_REDUCE, 96, LK_F32, LK_REDUCE_SUM, 2 }, true, true, true, false },
+    { "reduce_scatter", { LKI_OP_REDUCE_SCATTER, 96, LK_F32, LK_REDUCE_SUM, 0 }, true, true, false,
+      false },
+    { "reduce_scatter_v", { LKI_OP_REDUCE_SCATTER_V, 96, LK_F32, LK_REDUCE_SUM, 0 }, true, true,
+      false, true },
+    { "tree_reduce", { LKI_OP_TREE_REDUCE, 96, LK_F32, 0, 0 }, true, false, false, true },
+    { "arena", { LKI_OP_ARENA, 4096, 0, 0, 0 }, true, false, false, true },
+    { "split", { LKI_OP_SPLIT, 0, 0, 0, 0 }, false, false, false, true },
+};
+enum { OPERATIONS = sizeof operations / sizeof operations[0] };
+
+/* What errors call it. */
+static void text_of(char *out, size_t bytes, const call *c, uint64_t seq)
+{
+    lki_print print = lki_print_reduce(c->kind, c->dtype, (lk_reduce_op){ c->op, 1 }, c->root,
+                                       c->count % OTHER_PARTS);
+    lki_print_text(out, bytes, print, seq, 0);
+}
+
+/* `total` in parts: even ones, or all but one for the first. */
+static void divide(const call *c, uint32_t size, size_t *parts)
+{
+    size_t total = c->count % OTHER_PARTS;
+
+    for (uint32_t rank = 0; rank < size; rank++)
+        parts[rank] = total / size + (rank == 0 ? total % size : 0);
+    if (c->count >= OTHER_PARTS && total > 0) {
+        parts[0] += parts[size - 1] - 1;
+        parts[size - 1] = 1;
+    }
+}
+
+static lk_status run_tree(lk_comm *comm, const call *c, float *a, float *b)
+{
+    uint32_t     rank = lk_comm_rank(comm), size = lk_comm_size(comm);
+    size_t       n     = c->count % OTHER_PARTS;
+    lk_tree_node node  = { .first = rank, .count = 1, .data = a };
+    lk_slice     slice = { .first = 0, .count = n, .owner = c->count >= OTHER_PARTS };
+    lk_tree_op   op    = { .leaves = size, .elements = n, .nodes = &node, .node_count = 1,
+                           .slices = &slice, .slice_count = 1, .out = b };
+    return lk_tree_reduce(comm, &op);
+}
+
+static lk_status run_split(lk_comm *comm, const call *c)
+{
+    static const uint32_t ranks[2] = { 0, 2 }, others[2] = { 2, 0 };
+    lk_comm              *child;
+    bool                  differs = c->count >= OTHER_PARTS;
+    lk_status             st      = lk_comm_subset(&child, comm, differs ? others : ranks, 2);
+    lk_comm_free(child);
+    return st;
+}
+
+static lk_status run(lk_comm *comm, const call *c, void *a, void *b)
+{
+    lk_reduce_op op = { c->op, 1 };
+    size_t       parts[RANKS_MOST], even[RANKS_MOST] = { 8, 8, 8, 8 };
+    lk_arena    *arena;
+
+    divide(c, lk_comm_size(comm), parts);
+    switch ((int)c->kind) {
+    case LKI_OP_BARRIER: return lk_barrier(comm);
+    case LKI_OP_BROADCAST: return lk_broadcast(comm, a, c->count, c->root);
+    case LKI_OP_ALL_GATHER: return lk_all_gather(comm, a, b, c->count);
+    case LKI_OP_ALL_GATHER_V: return lk_all_gather_v(comm, a, b, parts);
+    case LKI_OP_GATHER: return lk_gather(comm, a, b, c->count, c->root);
+    case LKI_OP_SCATTER: return lk_scatter(comm, a, b, c->count, c->root);
+    case LKI_OP_ALL_TO_ALL: return lk_all_to_all(comm, a, b, c->count);
+    case LKI_OP_ALL_TO_ALL_V: return lk_all_to_all_v(comm, a, even, b, even);
+    case LKI_OP_ALL_REDUCE: return lk_all_reduce(comm, a, b, c->count, c->dtype, op);
+    case LKI_OP_REDUCE: return lk_reduce(comm, a, b, c->count, c->dtype, op, c->root);
+    case LKI_OP_REDUCE_SCATTER: return lk_reduce_scatter(comm, a, b, c->count, c->dtype, op);
+    case LKI_OP_REDUCE_SCATTER_V: return lk_reduce_scatter_v(comm, a, b, parts, c->dtype, op);
+    case LKI_OP_TREE_REDUCE: return run_tree(comm, c, a, b);
+    case LKI_OP_ARENA:
+        return lk_comm_arena(&arena, comm, c->count < OTHER_PARTS ? "a" : "b",
+                             c->count % OTHER_PARTS);
+    default: return run_split(comm, c);
+    }
+}
+
+/* ---- A disagreement ---------------------------------------------------------------------- */
+
+typedef struct {
+    const char *what;
+    call        call, other; /* of the victim */
+    uint32_t    victim;
+    bool        virtual_time;
+    _Atomic int64_t slowest_ms;
+} quarrel;
+
+static int64_t now_ms(const lk_comm *comm, const quarrel *q)
+{
+    return q->virtual_time ? lki_wire_now_ms(comm->self->wire) : lki_now_ms();
+}
+
+/* The text names the victim, another rank, and what both are in. */
+static bool names_both(lk_comm *comm, const quarrel *q, uint64_t seq)
+{
+    const char *text = lk_error_last()->message;
+    char        sides[2][LKI_OPERATION_BYTES], victim[16];
+
+    text_of(sides[0], sizeof sides[0], &q->call, seq);
+    text_of(sides[1], sizeof sides[1], &q->other, seq);
+    snprintf(victim, sizeof victim, "rank %u ", q->victim);
+    CHECK(strstr(text, victim) != NULL);
+    CHECK(strstr(text, sides[0]) != NULL && strstr(text, sides[1]) != NULL);
+    CHECK(strcmp(sides[0], sides[1]) != 0 || strstr(text, "differ") != NULL);
+    CHECK(strlen(text) + 1 < sizeof lk_error_last()->message);
+    return true;
+}
+
+/* The two calls, by the victim in the other order. */
+static bool strays(lk_comm *comm, void *context)
+{
+    quarrel    *q      = context;
+    bool        victim = lk_comm_rank(comm) == q->victim;
+    const call *calls[2] = { victim ? &q->other : &q->call, victim ? &q->call : &q->other };
+    lk_arena   *arena;
+
+    CHECK(lk_comm_arena(&arena, comm, "room", (size_t)2 * ROOM * RANKS_MOST) == LK_OK);
+    unsigned char *room  = (unsigned char *)lk_arena_data(arena);
+    unsigned char *a     = room + (size_t)2 * ROOM * lk_comm_rank(comm), *b = a + ROOM;
+    uint64_t       seq   = comm->seq + 1;
+    lk_status      st    = lk_barrier(comm); /* the others may be told while they are in it */
+    int64_t        began = now_ms(comm, q), took;
+    for (int i = 0; i < 2 && st == LK_OK; i++)
+        st = run(comm, calls[i], a, b);
+    st   = st == LK_OK ? lk_barrier(comm) : st;
+    took = now_ms(comm, q) - began;
+    if (took > atomic_load(&q->slowest_ms))
+        atomic_store(&q->slowest_ms, took);
+    CHECK(st == LK_EMISMATCH && lk_error_last()->status == st);
+    CHECK(!q->virtual_time || took < SOON_MS);
+    return names_both(comm, q, seq);
+}
+
+/* ---- Ways of carrying it out ------------------------------------------------------------- */
+
+static const char levels[] = "all_reduce:levels,reduce_scatter:levels,all_gather:levels,"
+                             "broadcast:levels";
+
+typedef struct {
+    const char *name;
+    hosted      hosted;
+    bool        alone; /* one host */
+} way;
+
+static const way ways[] = {
+    { "levels", { .hosts = 2, .each = 2, .algorithms = levels, .quarrels = true }, false },
+    { "two by two", { .hosts = 2, .each = 2, .quarrels = true }, false },
+    { "three hosts", { .hosts = 3, .each = 1 }, false },
+    { "one host", { .hosts = 1, .each = 3 }, true },
+};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+static int64_t slowest[WAYS];
+
+static void quarrel_by(size_t w, quarrel q)
+{
+    hosted h = ways[w].hosted;
+    bool   good;
+
+    q.virtual_time = h.each == 1;
+    if (ways[w].alone) {
+        world all = { .size = 3, .threads = true, .timeout_ms = 20000, .victim = NOBODY };
+        good      = world_run(all, strays, &q) == 7;
+    } else {
+        good = hosted_all(h, strays, &q);
+    }
+    int64_t took = atomic_load(&q.slowest_ms);
+    slowest[w]   = took > slowest[w] ? took : slowest[w];
+    if (!good)
+        fail_msg("%s: %s", ways[w].name, q.what);
+}
+
+static bool has_levels(const operation *op)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s:levels", op->name);
+    return strstr(levels, name) != NULL;
+}
+
+/* All pairs, and those in which levels are in all ways. */
+static void other_operations(void **state)
+{
+    char what[80];
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++)
+        for (size_t k = 0; k < OPERATIONS; k++) {
+            quarrel q   = { .what = what, .call = operations[i].call,
+                            .other = operations[k].call, .victim = (uint32_t)(i + k) % 3 };
+            bool    all = has_levels(&operations[i]) || has_levels(&operations[k]);
+            snprintf(what, sizeof what, "%s, but rank %u in %s", operations[i].name, q.victim,
+                     operations[k].name);
+            for (size_t w = 0; w < WAYS && i != k; w++)
+                if ((all && w == 0) || (i * 3 + k) % (WAYS - 1) == w - 1)
+                    quarrel_by(w, q);
+        }
+}
+
+static void quarrel_about(const operation *op, const char *about, call other)
+{
+    char what[80];
+
+    snprintf(what, sizeof what, "%s, %s", op->name, about);
+    for (size_t w = 0; w < WAYS; w++)
+        quarrel_by(w, (quarrel){ .what = what, .call = op->call, .other = other,
+                                 .victim = (uint32_t)(w + other.count + other.root) % 3 });
+}
+
+static void other_arguments(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OPERATIONS; i++) {
+        const operation *op = &operations[i];
+        call             c  = op->call;
+        if (op->has_count) {
+            c.count += 8;
+            quarrel_about(op, "count", c);
+            c.count = 20000;
+            quarrel_about(op, "a large count", c);
+        }
+        c = op->call;
+        if (op->has_list) {
+            c.count += OTHER_PARTS;
+            quarrel_about(op, "parts", c);
+        }
+        c = op->call;
+        if (op->has_root) {
+            c.root = 1;
+            quarrel_about(op, "root", c);
+            c.root = 0;
+            quarrel_about(op, "another root", c);
+        }
+        c = op->call;
+        if (op->has_type) {
+            c.dtype = LK_I32;
+            quarrel_about(op, "dtype", c);
+            c    = op->call;
+            c.op = LK_REDUCE_MAX;
+            quarrel_about(op, "reduction", c);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_arguments),
+        cmocka_unit_test(other_operations),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (size_t w = 0; w < WAYS; w++)
+        printf("%s: at most %lld ms\n", ways[w].name, (long long)slowest[w]);
+    return failed;
+}
