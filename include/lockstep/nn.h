@@ -51,7 +51,7 @@ typedef struct {
     uint64_t        seed;
     uint32_t        step, first_slot; /* for keyed randomness: sample s is slot first_slot + s */
 
-    lk_dtype            dtype;        /* of x, y, dy and dx: LK_F32, whatever the engine stores */
+    lk_dtype            dtype;        /* of x, y, dy, dx: LK_F32, or LK_BF16 if the type takes it */
     const void         *x[LK_BLOCK_INPUTS_MAX];
     void               *y;
     const float *const *params;       /* [param_count], in the order planned */
@@ -88,9 +88,10 @@ typedef struct {
     /* Checks options and input shapes, declares output, parameters and state (lk_plan_...). */
     lk_status (*plan)(lk_plan *plan);
 
-    /* (optional) Bytes of saved and scratch memory for micro-batches of up to `samples`. */
-    void (*buffers)(const lk_block *block, const lk_exec *exec, uint32_t samples, size_t *saved,
-                    size_t *scratch);
+    /* (optional) Bytes of saved and scratch memory for micro-batches of up to `samples`, in calls
+     * whose values are of `dtype`. */
+    void (*buffers)(const lk_block *block, const lk_exec *exec, lk_dtype dtype, uint32_t samples,
+                    size_t *saved, size_t *scratch);
 
     void (*forward)(const lk_block_call *call);
     void (*backward)(const lk_block_call *call);
@@ -105,6 +106,10 @@ typedef struct {
                           * share its memory, which backward then leaves as it is; not with
                           * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
+    bool bf16;           /* takes values in bf16 as they are, where the engine stores such: then all
+                          * of x, y, dy and dx are (call->dtype), the model's input included;
+                          * parameters, their gradients and rows of loss are FP32 as ever.  Other
+                          * types are called with FP32 copies. */
 } lk_block_type;
 
 /* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns

@@ -59,7 +59,7 @@ static lk_status allocate(lk_engine *engine)
                      "activations; a smaller micro-batch needs less"));
     LK_TRY(
         lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
-    LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "FP32 copies of values"));
+    LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "copies of values"));
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
@@ -207,7 +207,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.hit     = engine->hits;
 }
 
-/* Forward or, where there are gradients, backward; on FP32 copies where values are narrower. */
+/* Forward or, where there are gradients, backward; on copies where values are not as the block
+ * takes them. */
 static void run_block(const lk_engine *engine, const lki_block_entry *entry,
                       const lk_block_call *call)
 {
@@ -220,7 +221,7 @@ static void run_block(const lk_engine *engine, const lki_block_entry *entry,
         return;
     }
     lki_widen_begin(&wide, entry, call, engine->wide);
-    run(&wide.wide);
+    run(&wide.call);
     lki_widen_end(&wide);
 }
 

@@ -11,7 +11,7 @@ struct lk_engine {
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
     unsigned char  *scratch;     /* one for all: calls follow each other */
-    unsigned char  *wide;        /* FP32 copies of one call's values, where those are narrower */
+    unsigned char  *wide;        /* copies of a call's values; what lk_engine_output() gives */
     float          *loss;        /* a row each, of the context whose loss block runs */
     uint8_t        *hits;
     uint32_t       *first_terms; /* of each block: terms of a block are neighbours */

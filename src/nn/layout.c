@@ -148,7 +148,8 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
     size_t                 scratch = 0;
 
     if (entry->type->buffers != NULL)
-        entry->type->buffers(&entry->block, exec, micro_batch, &place->saved_bytes, &scratch);
+        entry->type->buffers(&entry->block, exec, lki_taken_dtype(entry, layout->dtype),
+                             micro_batch, &place->saved_bytes, &scratch);
     if (scratch > BYTES_MAX)
         return too_large(entry, "scratch memory", micro_batch);
     layout->scratch_bytes = lki_max(layout->scratch_bytes, scratch);
@@ -161,9 +162,15 @@ static lk_status place_saved(lki_layout *layout, const lk_model *model, const lk
 static void place_copies(lki_layout *layout, const lk_model *model, uint32_t b,
                          uint32_t micro_batch)
 {
-    if (layout->dtype != LK_F32)
-        layout->wide_bytes = lki_max(layout->wide_bytes,
-                                     lki_widen_bytes(&model->blocks[b], micro_batch));
+    const lki_block_entry *entry = &model->blocks[b];
+    if (layout->dtype == LK_F32)
+        return;
+    layout->wide_bytes =
+        lki_max(layout->wide_bytes, lki_widen_bytes(entry, layout->dtype, micro_batch));
+    if (entry->type->loss) /* lk_engine_output() widens what it reads */
+        layout->wide_bytes =
+            lki_max(layout->wide_bytes,
+                    micro_batch * lk_shape_count(entry->block.x[0]) * sizeof(float));
 }
 
 static lk_status place_forward(lki_layout *layout, const lk_model *model, const lk_exec *exec,

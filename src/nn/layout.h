@@ -39,7 +39,7 @@ typedef struct {
     size_t         segment, segment_bytes;  /* where the memory that segments share begins */
     size_t         grads, grads_bytes;      /* where the gradients' part begins, and its size */
     size_t         scratch_bytes;           /* the most that any block wants */
-    size_t         wide_bytes;              /* the most that FP32 copies of values take */
+    size_t         wide_bytes;              /* the most that copies of values take */
     lk_dtype       dtype;                   /* of values and their gradients */
     size_t         loss_rows;               /* of a micro-batch */
 } lki_layout;

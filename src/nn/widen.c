@@ -1,10 +1,13 @@
-/* widen.c -- FP32 copies of a call's values, and back.
+/* widen.c -- copies of a call's values as the block takes them, and back.
  *
  * A value that is stored as bf16 or fp16 is exact in FP32.  So a block that knows FP32 alone
  * computes on copies, and what it puts out is rounded once, to nearest even: storage is narrow,
  * arithmetic is not.  A gradient that is added to is widened, added to and rounded.
  *
- * Cost: a pass over each value that the block reads or writes, 6 bytes an element.
+ * A block that takes bf16 works on the values where they are; only the model's input, which is
+ * always FP32, is rounded for it.
+ *
+ * Cost: a pass over each value that is copied, 6 bytes an element.
  */
 #include "base/memory.h"
 #include "nn/widen.h"
@@ -15,11 +18,26 @@ static size_t copy_bytes(lk_shape shape, uint32_t samples)
     return lki_round_up(samples * lk_shape_count(shape) * sizeof(float), 64);
 }
 
-size_t lki_widen_bytes(const lki_block_entry *entry, uint32_t samples)
+lk_dtype lki_taken_dtype(const lki_block_entry *entry, lk_dtype dtype)
 {
-    size_t bytes = 2 * copy_bytes(entry->block.y, samples);
+    return dtype == LK_BF16 && entry->type->bf16 ? LK_BF16 : LK_F32;
+}
+
+/* Input `i` is the model's, and not token ids. */
+static bool is_wide_input(const lki_block_entry *entry, uint32_t i)
+{
+    return entry->inputs[i] == 0 && !(entry->type->tokens && i == 0);
+}
+
+size_t lki_widen_bytes(const lki_block_entry *entry, lk_dtype dtype, uint32_t samples)
+{
+    bool   takes = lki_taken_dtype(entry, dtype) == dtype;
+    size_t bytes = takes ? 0 : 2 * copy_bytes(entry->block.y, samples);
     for (uint32_t i = 0; i < entry->block.input_count; i++)
-        bytes += 2 * copy_bytes(entry->block.x[i], samples);
+        if (!takes)
+            bytes += 2 * copy_bytes(entry->block.x[i], samples);
+        else if (dtype != LK_F32 && is_wide_input(entry, i))
+            bytes += copy_bytes(entry->block.x[i], samples);
     return bytes;
 }
 
@@ -46,8 +64,23 @@ static float *gradient_copy(lki_widened *w, unsigned char **at, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
         if (w->narrow->dx[k] == w->narrow->dx[i])
-            return w->wide.dx[k];
+            return w->call.dx[k];
     return copy_of(w, at, w->entry->block.x[i], w->narrow->dx[i], w->narrow->add[i]);
+}
+
+/* The call of a block that takes narrow values. */
+static void narrow_inputs(lki_widened *w, unsigned char *memory)
+{
+    const lk_block_call *narrow = w->narrow;
+    for (uint32_t i = 0; i < w->entry->block.input_count; i++) {
+        lk_shape shape = w->entry->block.x[i];
+        if (!is_wide_input(w->entry, i))
+            continue;
+        lki_convert(narrow->exec, narrow->samples * lk_shape_count(shape), LK_F32, narrow->x[i],
+                    narrow->dtype, memory);
+        w->call.x[i] = memory;
+        memory += copy_bytes(shape, narrow->samples);
+    }
 }
 
 void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_block_call *narrow,
@@ -57,36 +90,42 @@ void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_bloc
     bool            backward = narrow->grads != NULL, loss = entry->type->loss;
     unsigned char  *at = memory;
 
-    *w            = (lki_widened){ .entry = entry, .narrow = narrow, .wide = *narrow };
-    w->wide.dtype = LK_F32;
-    for (uint32_t i = 0; i < block->input_count; i++)
-        if (entry->inputs[i] != 0)
-            w->wide.x[i] = copy_of(w, &at, block->x[i], narrow->x[i], true);
-    if (loss) { /* its y and dx[0] are its x[0] */
-        w->wide.y = (float *)(uintptr_t)w->wide.x[0];
-        if (backward)
-            w->wide.dx[0] = w->wide.y;
+    *w            = (lki_widened){ .entry = entry, .narrow = narrow, .call = *narrow };
+    w->call.dtype = lki_taken_dtype(entry, narrow->dtype);
+    if (w->call.dtype == narrow->dtype) {
+        narrow_inputs(w, memory);
         return;
     }
-    w->wide.y = copy_of(w, &at, block->y, narrow->y, backward && !entry->output_unread);
+    for (uint32_t i = 0; i < block->input_count; i++)
+        if (entry->inputs[i] != 0)
+            w->call.x[i] = copy_of(w, &at, block->x[i], narrow->x[i], true);
+    if (loss) { /* its y and dx[0] are its x[0] */
+        w->call.y = (float *)(uintptr_t)w->call.x[0];
+        if (backward)
+            w->call.dx[0] = w->call.y;
+        return;
+    }
+    w->call.y = copy_of(w, &at, block->y, narrow->y, backward && !entry->output_unread);
     if (!backward)
         return;
-    w->wide.dy = copy_of(w, &at, block->y, narrow->dy, true);
+    w->call.dy = copy_of(w, &at, block->y, narrow->dy, true);
     for (uint32_t i = 0; i < block->input_count; i++)
         if (narrow->dx[i] != NULL)
-            w->wide.dx[i] = gradient_copy(w, &at, i);
+            w->call.dx[i] = gradient_copy(w, &at, i);
 }
 
 void lki_widen_end(const lki_widened *w)
 {
     const lk_block *block = &w->entry->block;
+    if (w->call.dtype == w->narrow->dtype)
+        return;
     if (w->entry->type->loss) {
-        round_to(w, block->x[0], w->wide.y, w->narrow->y);
+        round_to(w, block->x[0], w->call.y, w->narrow->y);
     } else if (w->narrow->grads == NULL) {
-        round_to(w, block->y, w->wide.y, w->narrow->y);
+        round_to(w, block->y, w->call.y, w->narrow->y);
     } else {
         for (uint32_t i = 0; i < block->input_count; i++)
             if (w->narrow->dx[i] != NULL)
-                round_to(w, block->x[i], w->wide.dx[i], w->narrow->dx[i]);
+                round_to(w, block->x[i], w->call.dx[i], w->narrow->dx[i]);
     }
 }

@@ -24,7 +24,8 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
  *
  * Operands are F32, and a step of the chain is one fma; or BF16, and a step takes two values of k:
  * sum = fma(a1, b1, sum), then sum = fma(a0, b0, sum), where subnormal operands and results are
- * zeros and an odd last value is paired with +0.
+ * zeros and an odd last value is paired with +0.  With `wide_b`, b is stored as F32 and its values
+ * are rounded to BF16, to nearest even, as they are read: weights.
  *
  * Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n; may be NULL) receives the value
  * before it.  Then, if `residual` (m, n): + residual.  All this is in FP32.  c, pre and residual
@@ -32,6 +33,7 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
     lk_dtype       operands, result; /* LK_F32 or LK_BF16; 0 = LK_F32 */
+    bool           wide_b;           /* with BF16 operands alone */
     size_t         m, n, k;
     const void    *a, *b;
     void          *c;
@@ -47,23 +49,27 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
 /* ---- Elementwise ------------------------------------------------------------------------- */
 
 void lki_fill(lk_exec *exec, size_t n, float value, float *y);
-void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y); /* y = a + b */
-void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y);          /* y = y + x */
-void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y);
+/* Where there is a `type`, it is that of all values in void: F32, or BF16, which are widened,
+ * computed with in FP32 and rounded once. */
+void lki_add(lk_exec *exec, lk_dtype type, size_t n, const void *a, const void *b,
+             void *y); /* y = a + b */
+void lki_accumulate(lk_exec *exec, lk_dtype type, size_t n, const void *x, void *y); /* y = y + x */
+void lki_activate(lk_exec *exec, lk_dtype type, lki_activation act, size_t n, const void *x,
+                  void *y);
 
 /* Between F32, F16 and BF16: widening is exact, narrowing rounds once, to nearest even, and every
  * NaN becomes the positive quiet one.  y may be x where the types are equally wide. */
 void lki_convert(lk_exec *exec, size_t n, lk_dtype from, const void *x, lk_dtype to, void *y);
 
 /* dx = dy times the activation's derivative at x (the value before it).  dx may be dy. */
-void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,
-                           const float *dy, float *dx, bool add);
+void lki_activate_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t n,
+                           const void *x, const void *dy, void *dx, bool add);
 
 /* Backward of y = activation(z + bias), z and y (m, n): db (n) += column sums of dz, rows in order,
  * where dz = dy times the derivative at x, as lki_activate_backward() makes it; with LKI_ACT_NONE
- * it is dy, and x and dz are not looked at. */
-void lki_bias_backward(lk_exec *exec, lki_activation act, size_t m, size_t n, const float *x,
-                       const float *dy, float *dz, float *db);
+ * it is dy, and x and dz are not looked at.  What is summed has not been rounded to `type`. */
+void lki_bias_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t m, size_t n,
+                       const void *x, const void *dy, void *dz, float *db);
 
 /* Keeps each value with probability 1 - p and scales it by 1 / (1 - p).  x, y are (samples,
  * per_sample); sample s sits in slot first_slot + s of the global batch.  The same call on a
@@ -73,8 +79,8 @@ typedef struct {
     uint32_t step, first_slot, layer;
     float    p;
 } lki_dropout_key;
-void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_sample,
-                 const float *x, float *y, bool add);
+void lki_dropout(lk_exec *exec, lk_dtype type, lki_dropout_key key, size_t samples,
+                 size_t per_sample, const void *x, void *y, bool add);
 
 /* ---- Normalisation ----------------------------------------------------------------------- */
 

@@ -62,6 +62,7 @@ static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
     size_t          step_a = g->transpose_a ? lda : 1, step_b = g->transpose_b ? 1 : ldb;
     size_t          at_a = g->transpose_a ? i : i * lda, at_b = g->transpose_b ? j * ldb : j;
     const uint16_t *x = g->a, *y = g->b;
+    const float    *wide = g->b;
     if (g->operands != LK_BF16) {
         for (size_t p = 0; p < g->k; p++)
             sum = fmaf(((const float *)g->a)[at_a + p * step_a],
@@ -69,10 +70,13 @@ static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
         return sum;
     }
     for (size_t p = 0; p < g->k; p += 2)
-        for (size_t q = p + 2; q-- > p;) /* the second of a pair first */
-            sum = q < g->k ? fma_flushed(lki_bf16_widen(x[at_a + q * step_a]),
-                                         lki_bf16_widen(y[at_b + q * step_b]), sum)
-                           : fma_flushed(0.0f, 0.0f, sum);
+        for (size_t q = p + 2; q-- > p;) { /* the second of a pair first */
+            size_t at = at_b + q * step_b;
+            sum = q >= g->k ? fma_flushed(0.0f, 0.0f, sum)
+                            : fma_flushed(lki_bf16_widen(x[at_a + q * step_a]),
+                                          lki_bf16_widen(g->wide_b ? lki_bf16_narrow(wide[at])
+                                                                   : y[at]), sum);
+        }
     return sum;
 }
 

@@ -29,20 +29,20 @@ size_t lki_elements(const lk_block_call *call, lk_shape shape)
     return (size_t)call->samples * lk_shape_count(shape);
 }
 
-void lki_copy(size_t count, const float *x, float *y)
+void lki_copy(const lk_block_call *call, size_t count, const void *x, void *y)
 {
     if (x != y)
-        memcpy(y, x, count * sizeof *y);
+        memcpy(y, x, count * lk_dtype_bytes(call->dtype));
 }
 
-void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const float *dy)
+void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const void *dy)
 {
     if (call->dx[i] == NULL)
         return;
     if (call->add[i])
-        lki_accumulate(call->exec, count, dy, call->dx[i]);
+        lki_accumulate(call->exec, call->dtype, count, dy, call->dx[i]);
     else
-        lki_copy(count, dy, call->dx[i]);
+        lki_copy(call, count, dy, call->dx[i]);
 }
 
 size_t lki_cut_bytes(size_t count)

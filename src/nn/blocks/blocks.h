@@ -14,12 +14,12 @@ bool lki_same_shape(lk_shape a, lk_shape b);
 /* The elements that the call's samples have in a value of `shape`. */
 size_t lki_elements(const lk_block_call *call, lk_shape shape);
 
-/* y = x, unless they are the same memory. */
-void lki_copy(size_t count, const float *x, float *y);
+/* y = x, `count` values of the call's type, unless they are the same memory. */
+void lki_copy(const lk_block_call *call, size_t count, const void *x, void *y);
 
 /* Hands dy on to input `i` unchanged: written or added as the call says; nothing if nobody wants
  * it. */
-void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const float *dy);
+void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const void *dy);
 
 /* Cuts the next `count` elements of four bytes from memory at *at; aligned to 64 bytes. */
 void *lki_cut(unsigned char **at, size_t count);

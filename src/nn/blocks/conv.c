@@ -78,10 +78,11 @@ static lki_conv_shape conv_of(const lk_block *block, uint32_t samples)
     return window_of(block, samples, o->kernel, o->stride, o->pad);
 }
 
-static void conv_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                         size_t *saved, size_t *scratch)
+static void conv_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                         uint32_t samples, size_t *saved, size_t *scratch)
 {
     lki_conv_shape shape = conv_of(block, samples);
+    (void)dtype;
     *saved               = 0;
     *scratch             = lki_conv_scratch_bytes(exec, &shape);
 }
@@ -154,10 +155,11 @@ static lki_conv_shape maxpool_of(const lk_block *block, uint32_t samples)
     return window_of(block, samples, o->kernel, o->stride, o->pad);
 }
 
-static void maxpool_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                            size_t *saved, size_t *scratch)
+static void maxpool_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                            uint32_t samples, size_t *saved, size_t *scratch)
 {
     (void)exec;
+    (void)dtype;
     *saved   = samples * lk_shape_count(block->y) * sizeof(uint32_t);
     *scratch = 0;
 }

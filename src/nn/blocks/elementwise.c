@@ -33,9 +33,9 @@ static void dropout_forward(const lk_block_call *call)
     lki_dropout_key key   = dropout_key(call);
     size_t          count = lk_shape_count(call->block->y);
     if (call->training && key.p > 0.0F)
-        lki_dropout(call->exec, key, call->samples, count, call->x[0], call->y, false);
+        lki_dropout(call->exec, call->dtype, key, call->samples, count, call->x[0], call->y, false);
     else
-        lki_copy(call->samples * count, call->x[0], call->y);
+        lki_copy(call, call->samples * count, call->x[0], call->y);
 }
 
 /* The mask is not kept: the same key makes it again. */
@@ -46,7 +46,8 @@ static void dropout_backward(const lk_block_call *call)
     if (call->dx[0] == NULL)
         return;
     if (call->training && key.p > 0.0F)
-        lki_dropout(call->exec, key, call->samples, count, call->dy, call->dx[0], call->add[0]);
+        lki_dropout(call->exec, call->dtype, key, call->samples, count, call->dy, call->dx[0],
+                    call->add[0]);
     else
         lki_pass_gradient(call, 0, call->samples * count, call->dy);
 }
@@ -57,6 +58,7 @@ const lk_block_type lk_block_dropout = {
     .forward  = dropout_forward,
     .backward = dropout_backward,
     .inplace  = true,
+    .bf16     = true,
 };
 
 /* ---- Add --------------------------------------------------------------------------------- */
@@ -76,7 +78,8 @@ static lk_status add_plan(lk_plan *plan)
 
 static void add_forward(const lk_block_call *call)
 {
-    lki_add(call->exec, lki_elements(call, call->block->y), call->x[0], call->x[1], call->y);
+    lki_add(call->exec, call->dtype, lki_elements(call, call->block->y), call->x[0], call->x[1],
+            call->y);
 }
 
 /* dx[0] may be dy, so it comes last. */
@@ -98,6 +101,7 @@ const lk_block_type lk_block_add = {
     .forward  = add_forward,
     .backward = add_backward,
     .inplace  = true,
+    .bf16     = true,
 };
 
 /* ---- ReLU -------------------------------------------------------------------------------- */
@@ -111,14 +115,16 @@ static lk_status relu_plan(lk_plan *plan)
 
 static void relu_forward(const lk_block_call *call)
 {
-    lki_activate(call->exec, LKI_ACT_RELU, lki_elements(call, call->block->y), call->x[0], call->y);
+    size_t count = lki_elements(call, call->block->y);
+    lki_activate(call->exec, call->dtype, LKI_ACT_RELU, count, call->x[0], call->y);
 }
 
 static void relu_backward(const lk_block_call *call)
 {
+    size_t count = lki_elements(call, call->block->y);
     if (call->dx[0] != NULL)
-        lki_activate_backward(call->exec, LKI_ACT_RELU, lki_elements(call, call->block->y), call->y,
-                              call->dy, call->dx[0], call->add[0]);
+        lki_activate_backward(call->exec, call->dtype, LKI_ACT_RELU, count, call->y, call->dy,
+                              call->dx[0], call->add[0]);
 }
 
 const lk_block_type lk_block_relu = {
@@ -127,4 +133,5 @@ const lk_block_type lk_block_relu = {
     .forward  = relu_forward,
     .backward = relu_backward,
     .inplace  = true,
+    .bf16     = true,
 };

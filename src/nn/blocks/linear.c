@@ -7,6 +7,9 @@
  *
  * What backward keeps: nothing without an activation; y itself for ReLU, whose sign is that of
  * the value before it; the value before a GELU, or a ReLU and a sum.
+ *
+ * In bf16 all three products multiply pairs of bf16 values into FP32 sums; the weight is rounded
+ * as a product reads it.  What is kept, and the gradient before the activation, is bf16 too.
  */
 #include <string.h>
 
@@ -90,10 +93,10 @@ static lk_status linear_plan(lk_plan *plan)
     return LK_OK;
 }
 
-static void linear_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                           size_t *saved, size_t *scratch)
+static void linear_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                           uint32_t samples, size_t *saved, size_t *scratch)
 {
-    size_t bytes = samples * lk_shape_count(block->y) * sizeof(float);
+    size_t bytes = samples * lk_shape_count(block->y) * lk_dtype_bytes(dtype);
     (void)exec;
     *saved   = keeps_pre(block) ? bytes : 0;
     *scratch = activation_of(block) != LKI_ACT_NONE ? bytes : 0;
@@ -104,6 +107,9 @@ static void linear_forward(const lk_block_call *call)
     const lk_block          *block   = call->block;
     const lk_linear_options *options = block->options;
     lki_gemm_args gemm = {
+        .operands = call->dtype,
+        .result = call->dtype,
+        .wide_b = call->dtype == LK_BF16,
         .transpose_b = !options->transposed,
         .m = call->samples * lki_rows(block->x[0]),
         .n = options->out,
@@ -120,18 +126,18 @@ static void linear_forward(const lk_block_call *call)
 }
 
 /* The gradient of the value before the activation; the bias's is made with it, in one pass. */
-static const float *before_activation(const lk_block_call *call, size_t rows, size_t out)
+static const void *before_activation(const lk_block_call *call, size_t rows, size_t out)
 {
     const lk_linear_options *options    = call->block->options;
     lki_activation           activation = activation_of(call->block);
-    const float             *at         = keeps_pre(call->block) ? call->saved : call->y;
+    const void              *at         = keeps_pre(call->block) ? call->saved : call->y;
 
     if (!options->no_bias)
-        lki_bias_backward(call->exec, activation, rows, out, at, call->dy, call->scratch,
-                          call->grads[1]);
+        lki_bias_backward(call->exec, call->dtype, activation, rows, out, at, call->dy,
+                          call->scratch, call->grads[1]);
     else if (activation != LKI_ACT_NONE)
-        lki_activate_backward(call->exec, activation, rows * out, at, call->dy, call->scratch,
-                              false);
+        lki_activate_backward(call->exec, call->dtype, activation, rows * out, at, call->dy,
+                              call->scratch, false);
     return activation == LKI_ACT_NONE ? call->dy : call->scratch;
 }
 
@@ -141,10 +147,11 @@ static void linear_backward(const lk_block_call *call)
     const lk_linear_options *options = block->options;
     size_t rows = call->samples * lki_rows(block->x[0]), in = lki_width(block->x[0]),
            out = options->out;
-    const float *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
+    const void *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
 
-    lki_gemm_args weight = { .transpose_a = true, .accumulate = true, .m = out, .n = in, .k = rows,
-                             .a = dz, .b = x, .c = call->grads[0] };
+    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true, .accumulate = true,
+                             .m = out, .n = in, .k = rows, .a = dz, .b = x,
+                             .c = call->grads[0] };
     if (options->transposed) {
         weight.m = in;
         weight.n = out;
@@ -156,7 +163,10 @@ static void linear_backward(const lk_block_call *call)
         lki_pass_gradient(call, 1, rows * out, call->dy);
     if (call->dx[0] == NULL)
         return;
-    lki_gemm_args input = { .transpose_b = options->transposed,
+    lki_gemm_args input = { .operands = call->dtype,
+                            .result = call->dtype,
+                            .wide_b = call->dtype == LK_BF16,
+                            .transpose_b = options->transposed,
                             .accumulate = call->add[0],
                             .m = rows,
                             .n = in,
@@ -182,5 +192,6 @@ const lk_block_type lk_block_linear = {
     .forward  = linear_forward,
     .backward = linear_backward,
     .residual = true,
+    .bf16     = true,
     .flops    = linear_flops,
 };

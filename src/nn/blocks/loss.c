@@ -93,12 +93,13 @@ static lk_status linear_cross_entropy_plan(lk_plan *plan)
     return LK_OK;
 }
 
-static void linear_cross_entropy_buffers(const lk_block *block, const lk_exec *exec,
+static void linear_cross_entropy_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
                                          uint32_t samples, size_t *saved, size_t *scratch)
 {
     const lk_linear_cross_entropy_options *options = block->options;
     size_t rows = lki_min(chunk_max(options), samples * lki_rows(block->x[0]));
     (void)exec;
+    (void)dtype;
     *saved   = 0;
     *scratch = rows * options->classes * sizeof(float);
 }

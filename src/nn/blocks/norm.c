@@ -55,10 +55,11 @@ static float *wanted_or_scratch(const lk_block_call *call, void *scratch)
     return call->dx[0] != NULL ? call->dx[0] : scratch;
 }
 
-static void layernorm_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                              size_t *saved, size_t *scratch)
+static void layernorm_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                              uint32_t samples, size_t *saved, size_t *scratch)
 {
     (void)exec;
+    (void)dtype;
     *saved   = 2 * lki_cut_bytes(samples * lki_rows(block->x[0]));
     *scratch = lki_cut_bytes(samples * lk_shape_count(block->x[0]));
 }
@@ -127,10 +128,11 @@ static lk_status batchnorm_plan(lk_plan *plan)
     return LK_OK;
 }
 
-static void batchnorm_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                              size_t *saved, size_t *scratch)
+static void batchnorm_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                              uint32_t samples, size_t *saved, size_t *scratch)
 {
     (void)exec;
+    (void)dtype;
     *saved   = 3 * lki_cut_bytes(lki_width(block->x[0]));
     *scratch = lki_cut_bytes(samples * lk_shape_count(block->x[0]));
 }

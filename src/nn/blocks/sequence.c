@@ -93,10 +93,11 @@ static lki_attention_shape attention_call(const lk_block_call *call)
     return shape;
 }
 
-static void attention_buffers(const lk_block *block, const lk_exec *exec, uint32_t samples,
-                              size_t *saved, size_t *scratch)
+static void attention_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                              uint32_t samples, size_t *saved, size_t *scratch)
 {
     lki_attention_shape shape = attention_of(block, samples);
+    (void)dtype;
     *saved                    = shape.b * shape.heads * shape.t * sizeof(float);
     *scratch                  = lki_attention_scratch_bytes(exec, &shape);
 }

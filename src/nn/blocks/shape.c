@@ -18,7 +18,7 @@ static lk_status flatten_plan(lk_plan *plan)
 
 static void flatten_forward(const lk_block_call *call)
 {
-    lki_copy(lki_elements(call, call->block->y), call->x[0], call->y);
+    lki_copy(call, lki_elements(call, call->block->y), call->x[0], call->y);
 }
 
 static void flatten_backward(const lk_block_call *call)
@@ -32,6 +32,7 @@ const lk_block_type lk_block_flatten = {
     .forward  = flatten_forward,
     .backward = flatten_backward,
     .inplace  = true,
+    .bf16     = true,
 };
 
 /* ---- Average pooling --------------------------------------------------------------------- */

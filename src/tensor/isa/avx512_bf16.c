@@ -7,6 +7,8 @@
 #include "base/float.h"
 #include "tensor/isa/simd.h"
 
+#include "tensor/isa/half.inc"
+
 #include "tensor/isa/gemm_tile.inc"
 #include "tensor/isa/gemm_bf16.inc"
 

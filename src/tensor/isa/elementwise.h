@@ -6,24 +6,26 @@
 
 /* Some columns of dy (m, stride): see lki_bias_backward().  The pointers are those of the first. */
 typedef struct {
+    lk_dtype       type; /* of x, dy and dz */
     lki_activation act;
     size_t         m, columns, stride;
-    const float   *x, *dy;
-    float         *dz, *db;
+    const void    *x, *dy;
+    void          *dz;
+    float         *db;
 } lki_bias_columns;
 
 typedef struct {
     void (*fill)(size_t n, float value, float *y);
-    void (*add)(size_t n, const float *a, const float *b, float *y);
+    void (*add)(lk_dtype type, size_t n, const void *a, const void *b, void *y);
     void (*convert)(size_t n, lk_dtype from, const void *x, lk_dtype to, void *y);
-    void (*activate)(lki_activation act, size_t n, const float *x, float *y);
-    void (*activate_backward)(lki_activation act, size_t n, const float *x, const float *dy,
-                              float *dx, bool add);
+    void (*activate)(lk_dtype type, lki_activation act, size_t n, const void *x, void *y);
+    void (*activate_backward)(lk_dtype type, lki_activation act, size_t n, const void *x,
+                              const void *dy, void *dx, bool add);
     void (*bias_backward)(const lki_bias_columns *columns);
 
     /* Elements first .. first + n - 1 of the sample in slot `slot`; first is a multiple of 64. */
-    void (*dropout)(const lki_dropout_key *key, uint32_t slot, size_t first, size_t n,
-                    const float *x, float *y, bool add);
+    void (*dropout)(lk_dtype type, const lki_dropout_key *key, uint32_t slot, size_t first,
+                    size_t n, const void *x, void *y, bool add);
 
     /* Some thousands of independent fma in registers, of numbers around `x`, which lies in [0, 1];
      * adds something that is not negative to *sink, and says how many operations they were. */

@@ -45,6 +45,9 @@ typedef struct {
     /* One panel of n <= columns columns: a row of `columns` words a step, zeros beyond n.  b is
      * (k, n) or, transposed, (n, k). */
     void (*pack_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
+
+    /* The same of floats, which are rounded to the operands' type; NULL in FP32. */
+    void (*pack_wide_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
 } lki_gemm_kernels;
 
 /* What follows the chains: c = activation(sums + bias) + residual, the value before the activation

@@ -4,15 +4,21 @@
 
 typedef struct {
     const lki_elementwise_kernels *kernels;
+    lk_dtype                       type;
     size_t                         n;
-    const float                   *a, *b;
-    float                         *y;
+    const char                    *a, *b;
+    char                          *y;
     float                          value;
     lki_activation                 act;
     bool                           add;
     const lki_dropout_key         *key;
     size_t                         spans; /* of one sample */
 } spans;
+
+static size_t bytes_of(const spans *s, size_t elements)
+{
+    return elements * lk_dtype_bytes(s->type);
+}
 
 static void run_spans(lk_exec *exec, spans *s, lki_task task)
 {
@@ -25,12 +31,12 @@ static void fill_task(void *context, size_t index, uint32_t thread)
     (void)thread;
     const spans *s = context;
     size_t       i = index * LKI_GRAIN;
-    s->kernels->fill(lki_min(LKI_GRAIN, s->n - i), s->value, s->y + i);
+    s->kernels->fill(lki_min(LKI_GRAIN, s->n - i), s->value, (float *)(void *)s->y + i);
 }
 
 void lki_fill(lk_exec *exec, size_t n, float value, float *y)
 {
-    spans s = { .n = n, .value = value, .y = y };
+    spans s = { .type = LK_F32, .n = n, .value = value, .y = (char *)y };
     run_spans(exec, &s, fill_task);
 }
 
@@ -61,32 +67,33 @@ static void add_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;
     const spans *s = context;
-    size_t       i = index * LKI_GRAIN;
-    s->kernels->add(lki_min(LKI_GRAIN, s->n - i), s->a + i, s->b + i, s->y + i);
+    size_t       i = index * LKI_GRAIN, at = bytes_of(s, i);
+    s->kernels->add(s->type, lki_min(LKI_GRAIN, s->n - i), s->a + at, s->b + at, s->y + at);
 }
 
-void lki_add(lk_exec *exec, size_t n, const float *a, const float *b, float *y)
+void lki_add(lk_exec *exec, lk_dtype type, size_t n, const void *a, const void *b, void *y)
 {
-    spans s = { .n = n, .a = a, .b = b, .y = y };
+    spans s = { .type = type, .n = n, .a = a, .b = b, .y = y };
     run_spans(exec, &s, add_task);
 }
 
-void lki_accumulate(lk_exec *exec, size_t n, const float *x, float *y)
+void lki_accumulate(lk_exec *exec, lk_dtype type, size_t n, const void *x, void *y)
 {
-    lki_add(exec, n, y, x, y);
+    lki_add(exec, type, n, y, x, y);
 }
 
 static void activate_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;
     const spans *s = context;
-    size_t       i = index * LKI_GRAIN;
-    s->kernels->activate(s->act, lki_min(LKI_GRAIN, s->n - i), s->a + i, s->y + i);
+    size_t       i = index * LKI_GRAIN, at = bytes_of(s, i);
+    s->kernels->activate(s->type, s->act, lki_min(LKI_GRAIN, s->n - i), s->a + at, s->y + at);
 }
 
-void lki_activate(lk_exec *exec, lki_activation act, size_t n, const float *x, float *y)
+void lki_activate(lk_exec *exec, lk_dtype type, lki_activation act, size_t n, const void *x,
+                  void *y)
 {
-    spans s = { .n = n, .act = act, .a = x, .y = y };
+    spans s = { .type = type, .n = n, .act = act, .a = x, .y = y };
     run_spans(exec, &s, activate_task);
 }
 
@@ -94,15 +101,15 @@ static void activate_backward_task(void *context, size_t index, uint32_t thread)
 {
     (void)thread;
     const spans *s = context;
-    size_t       i = index * LKI_GRAIN;
-    s->kernels->activate_backward(s->act, lki_min(LKI_GRAIN, s->n - i), s->a + i, s->b + i,
-                                  s->y + i, s->add);
+    size_t       i = index * LKI_GRAIN, at = bytes_of(s, i);
+    s->kernels->activate_backward(s->type, s->act, lki_min(LKI_GRAIN, s->n - i), s->a + at,
+                                  s->b + at, s->y + at, s->add);
 }
 
-void lki_activate_backward(lk_exec *exec, lki_activation act, size_t n, const float *x,
-                           const float *dy, float *dx, bool add)
+void lki_activate_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t n,
+                           const void *x, const void *dy, void *dx, bool add)
 {
-    spans s = { .n = n, .act = act, .a = x, .b = dy, .y = dx, .add = add };
+    spans s = { .type = type, .n = n, .act = act, .a = x, .b = dy, .y = dx, .add = add };
     run_spans(exec, &s, activate_backward_task);
 }
 
@@ -118,24 +125,25 @@ static void bias_task(void *context, size_t index, uint32_t thread)
     size_t              first = index * b->each;
     lki_bias_columns    t     = b->all;
     (void)thread;
+    size_t at = first * lk_dtype_bytes(t.type);
     t.columns = lki_min(b->each, t.columns - first);
-    t.dy += first;
+    t.dy      = (const char *)t.dy + at;
     t.db += first;
     if (t.act != LKI_ACT_NONE) {
-        t.x += first;
-        t.dz += first;
+        t.x  = (const char *)t.x + at;
+        t.dz = (char *)t.dz + at;
     }
     b->kernels->bias_backward(&t);
 }
 
-void lki_bias_backward(lk_exec *exec, lki_activation act, size_t m, size_t n, const float *x,
-                       const float *dy, float *dz, float *db)
+void lki_bias_backward(lk_exec *exec, lk_dtype type, lki_activation act, size_t m, size_t n,
+                       const void *x, const void *dy, void *dz, float *db)
 {
     size_t       tasks = 2 * (size_t)lk_exec_threads(exec);
     bias_columns b     = {
         .kernels = lki_exec_kernels(exec)->elementwise,
-        .all     = { .act = act, .m = m, .columns = n, .stride = n, .x = x, .dy = dy, .dz = dz,
-                     .db = db },
+        .all     = { .type = type, .act = act, .m = m, .columns = n, .stride = n, .x = x,
+                     .dy = dy, .dz = dz, .db = db },
         .each    = lki_max(64, lki_round_up((n + tasks - 1) / tasks, 128)),
     };
     lki_exec_run(exec, (n + b.each - 1) / b.each, bias_task, &b);
@@ -146,16 +154,16 @@ static void dropout_task(void *context, size_t index, uint32_t thread)
     (void)thread;
     const spans *s      = context;
     size_t       sample = index / s->spans, first = index % s->spans * LKI_GRAIN;
-    size_t       at     = sample * s->n + first;
-    s->kernels->dropout(s->key, s->key->first_slot + (uint32_t)sample, first,
+    size_t       at     = bytes_of(s, sample * s->n + first);
+    s->kernels->dropout(s->type, s->key, s->key->first_slot + (uint32_t)sample, first,
                         lki_min(LKI_GRAIN, s->n - first), s->a + at, s->y + at, s->add);
 }
 
-void lki_dropout(lk_exec *exec, lki_dropout_key key, size_t samples, size_t per_sample,
-                 const float *x, float *y, bool add)
+void lki_dropout(lk_exec *exec, lk_dtype type, lki_dropout_key key, size_t samples,
+                 size_t per_sample, const void *x, void *y, bool add)
 {
     spans s = { .kernels = lki_exec_kernels(exec)->elementwise,
-                .n = per_sample, .a = x, .y = y, .add = add, .key = &key,
+                .type = type, .n = per_sample, .a = x, .y = y, .add = add, .key = &key,
                 .spans = (per_sample + LKI_GRAIN - 1) / LKI_GRAIN };
     lki_exec_run(exec, samples * s.spans, dropout_task, &s);
 }

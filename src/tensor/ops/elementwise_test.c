@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "base/hash.h"
+#include "device/half.h"
 #include "tensor/reference.h"
 #include "tensor/testing.h"
 
@@ -47,7 +48,7 @@ static void adds_and_fills(void **state)
             memcpy(got, start, sizeof got);
             for (size_t i = 0; i < counts[c]; i++)
                 want[i] += x[i];
-            lki_accumulate(execs[e], counts[c], x, got);
+            lki_accumulate(execs[e], LK_F32, counts[c], x, got);
             assert_memory_equal(got, want, sizeof got);
             for (size_t i = 0; i < counts[c]; i++)
                 want[i] = -1.5f;
@@ -66,7 +67,7 @@ static void activates(void **state)
                 want[i] = lki_reference_activate((lki_activation)act, x[i]);
             for (size_t e = 0; e < exec_count; e++) {
                 memcpy(got, start, sizeof got);
-                lki_activate(execs[e], (lki_activation)act, counts[c], x, got);
+                lki_activate(execs[e], LK_F32, (lki_activation)act, counts[c], x, got);
                 assert_memory_equal(got, want, sizeof got);
             }
         }
@@ -84,7 +85,8 @@ static void activates_backward(void **state)
             }
             for (size_t e = 0; e < exec_count; e++) {
                 memcpy(got, start, sizeof got);
-                lki_activate_backward(execs[e], (lki_activation)act, 33001, x, dy, got, add);
+                lki_activate_backward(execs[e], LK_F32, (lki_activation)act, 33001, x, dy, got,
+                                      add);
                 assert_memory_equal(got, want, sizeof got);
             }
         }
@@ -102,7 +104,7 @@ static void one_bias_backward(lki_activation act, size_t m, size_t n)
     for (size_t e = 0; e < exec_count; e++) {
         memcpy(got, start, sizeof got);
         memcpy(got_dz, act == LKI_ACT_NONE ? dy : start, sizeof got_dz);
-        lki_bias_backward(execs[e], act, m, n, x, dy, got_dz, got);
+        lki_bias_backward(execs[e], LK_F32, act, m, n, x, dy, got_dz, got);
         assert_memory_equal(got, want, sizeof got);
         assert_memory_equal(got_dz, want_dz, sizeof got_dz);
     }
@@ -115,6 +117,84 @@ static void sums_biases(void **state)
     for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++)
         for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
             one_bias_backward((lki_activation)act, 33, widths[w]);
+}
+
+/* ---- In bf16 ----------------------------------------------------------------------------- */
+
+static uint16_t x16[ROOM], dy16[ROOM], start16[ROOM], got16[ROOM];
+
+static void narrow(const float *from, uint16_t *to)
+{
+    for (size_t i = 0; i < ROOM; i++)
+        to[i] = lki_bf16_narrow(from[i]);
+}
+
+/* Whether the first n of got16 are `want`, rounded, and the others are still those of start16. */
+static void assert_rounded(size_t n)
+{
+    for (size_t i = 0; i < ROOM; i++)
+        assert_int_equal(got16[i], i < n ? lki_bf16_narrow(want[i]) : start16[i]);
+}
+
+/* What FP32 gives for the same values, rounded once. */
+static void rounds_once_in_bf16(void **state)
+{
+    static float    wide_x[ROOM], wide_dy[ROOM], wide_start[ROOM];
+    lki_dropout_key key = { .seed = 9, .step = 4, .first_slot = 6, .layer = 3, .p = 0.1f };
+    lk_exec        *one = execs[0];
+    (void)state;
+    narrow(x, x16);
+    narrow(dy, dy16);
+    narrow(start, start16);
+    lki_convert(one, ROOM, LK_BF16, x16, LK_F32, wide_x);
+    lki_convert(one, ROOM, LK_BF16, dy16, LK_F32, wide_dy);
+    lki_convert(one, ROOM, LK_BF16, start16, LK_F32, wide_start);
+    for (size_t e = 0; e < exec_count; e++)
+        for (size_t c = 0; c < COUNTS; c++) {
+            size_t         n   = counts[c];
+            lki_activation act = (lki_activation)(c % 4);
+            memcpy(got16, start16, sizeof got16);
+            lki_accumulate(execs[e], LK_BF16, n, x16, got16);
+            lki_add(one, LK_F32, n, wide_start, wide_x, want);
+            assert_rounded(n);
+            memcpy(got16, start16, sizeof got16);
+            lki_activate(execs[e], LK_BF16, act, n, x16, got16);
+            lki_activate(one, LK_F32, act, n, wide_x, want);
+            assert_rounded(n);
+            memcpy(got16, start16, sizeof got16);
+            memcpy(want, wide_start, sizeof want);
+            lki_activate_backward(execs[e], LK_BF16, act, n, x16, dy16, got16, c & 1);
+            lki_activate_backward(one, LK_F32, act, n, wide_x, wide_dy, want, c & 1);
+            assert_rounded(n);
+            memcpy(got16, start16, sizeof got16);
+            memcpy(want, wide_start, sizeof want);
+            lki_dropout(execs[e], LK_BF16, key, 1, n, dy16, got16, c & 1);
+            lki_dropout(one, LK_F32, key, 1, n, wide_dy, want, c & 1);
+            assert_rounded(n);
+        }
+}
+
+/* What is summed has not been rounded: the sums are those of FP32. */
+static void sums_biases_in_bf16(void **state)
+{
+    static float wide_x[ROOM], wide_dy[ROOM], want_sums[ROOM], dz[ROOM];
+    enum { M = 33, N = 333 };
+    (void)state;
+    lki_convert(execs[0], ROOM, LK_BF16, x16, LK_F32, wide_x);
+    lki_convert(execs[0], ROOM, LK_BF16, dy16, LK_F32, wide_dy);
+    for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++)
+        for (size_t e = 0; e < exec_count; e++) {
+            size_t made = act == LKI_ACT_NONE ? 0 : M * N;
+            memcpy(want_sums, start, sizeof want_sums);
+            memcpy(got, start, sizeof got);
+            memcpy(got16, start16, sizeof got16);
+            lki_bias_backward(execs[0], LK_F32, (lki_activation)act, M, N, wide_x, wide_dy, dz,
+                              want_sums);
+            lki_bias_backward(execs[e], LK_BF16, (lki_activation)act, M, N, x16, dy16, got16, got);
+            assert_memory_equal(got, want_sums, sizeof got);
+            memcpy(want, dz, sizeof want);
+            assert_rounded(made);
+        }
 }
 
 static void slopes_are_derivatives(void **state)
@@ -140,12 +220,13 @@ static void drops_by_slot_and_element(void **state)
             lki_reference_dropout(key, 2, widths[w], dy, want, add);
             for (size_t e = 0; e < exec_count; e++) {
                 memcpy(got, start, sizeof got);
-                lki_dropout(execs[e], key, 2, widths[w], dy, got, add);
+                lki_dropout(execs[e], LK_F32, key, 2, widths[w], dy, got, add);
                 assert_memory_equal(got, want, sizeof got);
                 lki_dropout_key second = key; /* sample 1 by itself, as another worker has it */
                 second.first_slot++;
                 memcpy(got, start, sizeof got);
-                lki_dropout(execs[e], second, 1, widths[w], dy + widths[w], got + widths[w], add);
+                lki_dropout(execs[e], LK_F32, second, 1, widths[w], dy + widths[w],
+                            got + widths[w], add);
                 assert_memory_equal(got + widths[w], want + widths[w], widths[w] * sizeof *got);
             }
         }
@@ -157,7 +238,7 @@ static void keeps_the_asked_share(void **state)
     lki_dropout_key key = { .seed = 1, .p = 0.25f };
     for (size_t i = 0; i < ROOM; i++)
         want[i] = 1.0f;
-    lki_dropout(execs[0], key, 1, ROOM, want, got, false);
+    lki_dropout(execs[0], LK_F32, key, 1, ROOM, want, got, false);
     size_t kept = 0;
     for (size_t i = 0; i < ROOM; i++)
         kept += got[i] != 0.0f;
@@ -289,9 +370,9 @@ static void has_the_known_bits(void **state)
     lk_param   param = { .init = LK_INIT_NORMAL, .scale = 0.02f };
     lki_sha256_begin(&hash);
     for (int act = LKI_ACT_RELU; act <= LKI_ACT_GELU_ERF; act++) {
-        lki_activate(execs[0], (lki_activation)act, ROOM, x, got);
+        lki_activate(execs[0], LK_F32, (lki_activation)act, ROOM, x, got);
         lki_sha256_add(&hash, got, sizeof got);
-        lki_activate_backward(execs[0], (lki_activation)act, ROOM, x, dy, got, false);
+        lki_activate_backward(execs[0], LK_F32, (lki_activation)act, ROOM, x, dy, got, false);
         lki_sha256_add(&hash, got, sizeof got);
     }
     lki_init_param(execs[0], 1, 2, &param, 0, ROOM, got);
@@ -309,6 +390,8 @@ int main(void)
         cmocka_unit_test(activates),
         cmocka_unit_test(activates_backward),
         cmocka_unit_test(sums_biases),
+        cmocka_unit_test(rounds_once_in_bf16),
+        cmocka_unit_test(sums_biases_in_bf16),
         cmocka_unit_test(slopes_are_derivatives),
         cmocka_unit_test(drops_by_slot_and_element),
         cmocka_unit_test(keeps_the_asked_share),

@@ -50,6 +50,8 @@ typedef struct {
     float                  *packed;
     lk_dtype                result;
     size_t                  bytes, pair;  /* of an operand's element; elements in a word */
+    size_t                  b_bytes;      /* of an element of b as it is stored */
+    void (*pack_panel)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
     size_t                  steps;        /* words of k */
     size_t                  lda, ldb, ldc;
     size_t                  col, columns; /* the slab: columns of b and c ... */
@@ -76,10 +78,10 @@ static size_t elements(const product *p, size_t first, size_t words)
     return lki_min(words * p->pair, p->args->k - first * p->pair);
 }
 
-static const void *operand(const product *p, const void *base, size_t row, size_t stride,
-                           size_t column)
+static const void *operand_at(const void *base, size_t row, size_t stride, size_t column,
+                              size_t bytes)
 {
-    return (const char *)base + (row * stride + column) * p->bytes;
+    return (const char *)base + (row * stride + column) * bytes;
 }
 
 /* The panel of b that starts at word k0, column j. */
@@ -87,9 +89,9 @@ static void pack_b(const product *p, size_t k0, size_t k, size_t j, size_t n, fl
 {
     const lki_gemm_args *g   = p->args;
     size_t               row = k0 * p->pair;
-    p->kernels->pack_b(g->transpose_b, n, elements(p, k0, k),
-                       g->transpose_b ? operand(p, g->b, j, p->ldb, row)
-                                      : operand(p, g->b, row, p->ldb, j), p->ldb, to);
+    p->pack_panel(g->transpose_b, n, elements(p, k0, k),
+                  g->transpose_b ? operand_at(g->b, j, p->ldb, row, p->b_bytes)
+                                 : operand_at(g->b, row, p->ldb, j, p->b_bytes), p->ldb, to);
 }
 
 static void pack_task(void *context, size_t index, uint32_t thread)
@@ -113,8 +115,9 @@ static const float *operand_a(const product *p, size_t row, size_t m, size_t k0,
                               uint32_t thread)
 {
     const lki_gemm_args *g = p->args;
-    const void          *a = g->transpose_a ? operand(p, g->a, k0 * p->pair, p->lda, row)
-                                            : operand(p, g->a, row, p->lda, k0 * p->pair);
+    size_t               k_at = k0 * p->pair;
+    const void          *a = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
+                                            : operand_at(g->a, row, p->lda, k_at, p->bytes);
     if (!p->pack_a)
         return a;
     float *packed = lki_exec_private(p->exec, thread);
@@ -210,7 +213,7 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
     block->b_row   = width;
     block->b_panel = width * block->k;
     if (p->b_in_place && block->n % width == 0) {
-        block->b       = operand(p, g->b, k0, p->ldb, col);
+        block->b       = operand_at(g->b, k0, p->ldb, col, p->b_bytes);
         block->b_row   = p->ldb;
         block->b_panel = width;
         return;
@@ -342,7 +345,7 @@ static size_t slab_columns(const product *p)
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 {
     const lki_kernels *all   = lki_exec_kernels(exec);
-    bool               brain = args->operands == LK_BF16;
+    bool               brain = args->operands == LK_BF16, wide = args->wide_b;
     product            p     = {
                       .args    = args,
                       .all     = all,
@@ -351,11 +354,14 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
                       .packed  = lki_exec_shared(exec),
                       .result  = args->result == LK_BF16 ? LK_BF16 : LK_F32,
                       .bytes   = brain ? 2 : 4,
+                      .b_bytes = brain && !wide ? 2 : 4,
                       .pair    = brain ? 2 : 1,
                       .lda     = args->lda != 0 ? args->lda : args->transpose_a ? args->m : args->k,
                       .ldb     = args->ldb != 0 ? args->ldb : args->transpose_b ? args->k : args->n,
                       .ldc     = args->ldc != 0 ? args->ldc : args->n,
     };
+    LK_ASSERT(brain || !wide);
+    p.pack_panel = wide ? p.kernels->pack_wide_b : p.kernels->pack_b;
     if (args->m == 0 || args->n == 0)
         return;
     p.steps      = divide_up(args->k, p.pair);

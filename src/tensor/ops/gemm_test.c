@@ -146,6 +146,35 @@ static void equals_the_scalar_loop_in_bf16(void **state)
     lki_test_execs_free(execs, count);
 }
 
+/* A b of floats, among them ties, what rounds up to the next exponent, and subnormal ones. */
+static void rounds_a_wide_b(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = { 0x3f808000, 0x3f818000, 0xbf7fff00, 0x007fffff, 0x3f808001 };
+    static float          wide[ROOM];
+    lk_exec              *execs[LKI_EXECS_MAX];
+    size_t                count = lki_test_products(execs, 3);
+    fill_all();
+    memcpy(wide, b, sizeof wide);
+    for (size_t i = 0; i < ROOM; i += 3)
+        wide[i] = lki_f32_from_bits(kinds[i / 3 % (sizeof kinds / sizeof kinds[0])]);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (unsigned way = 0; way < 4; way++)
+            check(execs, count,
+                  (lki_gemm_args){ .transpose_b = way & 1,
+                                   .accumulate  = way & 2,
+                                   .operands    = LK_BF16,
+                                   .result      = way & 2 ? LK_F32 : LK_BF16,
+                                   .wide_b      = true,
+                                   .m           = sizes[s].m,
+                                   .n           = sizes[s].n,
+                                   .k           = sizes[s].k,
+                                   .ldb         = (way & 1 ? sizes[s].k : sizes[s].n) + 3,
+                                   .a           = a16,
+                                   .b           = wide });
+    lki_test_execs_free(execs, count);
+}
+
 /* So long a k that not one panel of it fits the buffer that threads share. */
 static void equals_it_in_bf16_over_a_long_k(void **state)
 {
@@ -356,6 +385,7 @@ int main(void)
         cmocka_unit_test(equals_the_scalar_loop),
         cmocka_unit_test(equals_it_with_strides_and_epilogues),
         cmocka_unit_test(equals_the_scalar_loop_in_bf16),
+        cmocka_unit_test(rounds_a_wide_b),
         cmocka_unit_test(equals_it_in_bf16_over_a_long_k),
         cmocka_unit_test(equals_it_in_bf16_with_strides_and_epilogues),
         cmocka_unit_test(flushes_what_is_subnormal_in_bf16),
