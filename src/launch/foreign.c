@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/memory.h"
 #include "comm/control.h"
 
 /* The names of one launcher.  `job`: what all workers of a job have, and other jobs have not. */
@@ -64,18 +65,27 @@ static lk_status read_number(uint32_t *out, const char *name)
     return LK_OK;
 }
 
+/* Takes a number that ranks may have off the text; 0 where there is none. */
+static uint32_t take_number(const char **text)
+{
+    uint32_t value = 0;
+
+    for (; isdigit((unsigned char)**text); ++*text)
+        value = (uint32_t)lki_min(value * 10 + (uint32_t)(**text - '0'), LKI_RANKS_MAX + 1);
+    return value <= LKI_RANKS_MAX ? value : 0;
+}
+
 uint32_t lki_slurm_tasks(const char *text, uint32_t node)
 {
-    uint32_t tasks = 0, times, before = 0;
-    int      used;
-
-    while (sscanf(text, "%u%n", &tasks, &used) == 1) {
-        text += used;
-        times = 1;
-        if (sscanf(text, "(x%u)%n", &times, &used) == 1)
-            text += used;
-        if (node < before + times)
-            return tasks;
+    for (uint32_t before = 0; before <= node;) {
+        uint32_t tasks = take_number(&text), times = 1;
+        if (strncmp(text, "(x", 2) == 0) {
+            text += 2;
+            times = take_number(&text);
+            text += *text == ')';
+        }
+        if (tasks == 0 || times == 0 || node < before + times)
+            return times > 0 ? tasks : 0;
         before += times;
         if (*text++ != ',')
             break;
@@ -150,7 +160,8 @@ static lk_status find_rendezvous(lki_foreign *out)
 static lk_status check(const lki_foreign *f)
 {
     if (f->size >= 1 && f->rank < f->size && f->local_size >= 1 && f->local_size <= f->size
-        && f->local_rank < f->local_size && f->rank >= f->local_rank)
+        && f->local_rank < f->local_size && f->rank >= f->local_rank
+        && f->rank - f->local_rank <= f->size - f->local_size)
         return LK_OK;
     return lk_fail(LK_EINVAL, "%s says that this is rank %u of %u and rank %u of %u on its host: "
                    "that cannot be", f->by, f->rank, f->size, f->local_rank, f->local_size);

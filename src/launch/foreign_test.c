@@ -94,6 +94,7 @@ static void refuses_what_cannot_be(void **state)
         { "RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "that cannot be" },
         { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "that cannot be" },
         { "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=5", "that cannot be" },
+        { "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "that cannot be" },
         { "RANK=x WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "RANK=x in the environment" },
         { "RANK=1 WORLD_SIZE=9999 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "WORLD_SIZE=9999" },
         { "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 SLURM_NODEID=3 "
@@ -134,6 +135,7 @@ static void slurms_lists_are_read(void **state)
         { "4", 0, 4 },         { "4", 1, 0 },       { "2(x3),1", 0, 2 }, { "2(x3),1", 2, 2 },
         { "2(x3),1", 3, 1 },   { "2(x3),1", 4, 0 }, { "1,2,3", 1, 2 },   { "", 0, 0 },
         { "x", 0, 0 },         { "2(x", 1, 0 },     { "2,", 1, 0 },      { "2(x2)(x2)", 2, 0 },
+        { "2(x4294967295)", 1, 0 }, { "4294967298", 0, 0 }, { "-1", 0, 0 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)

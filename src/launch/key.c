@@ -74,7 +74,7 @@ static lk_status read_digits(char text[DIGITS + 8], int fd, const char *from)
     }
     text[used]    = '\0';
     size_t digits = strspn(text, "0123456789abcdefABCDEF");
-    if (digits == DIGITS && text[DIGITS + strspn(text + DIGITS, "\r\n ")] == '\0')
+    if (digits == DIGITS && used < DIGITS + 7 && DIGITS + strspn(text + DIGITS, "\r\n ") == used)
         return LK_OK;
     return lk_fail(LK_EINVAL, "%s holds no job key, which is %d hexadecimal digits; `lockstep key "
                    "FILE` makes one", from, DIGITS);

@@ -31,16 +31,15 @@ struct lki_report_file {
     uint64_t               start;
 };
 
-/* Bytes of the log up to and with the last line whose step is at most `step`. */
-static size_t log_prefix(const lki_map *map, uint64_t step)
+size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
 {
     size_t at = 0;
-    while (at < map->bytes) {
-        const uint8_t *end = memchr(map->data + at, '\n', map->bytes - at);
+    while (at < bytes) {
+        const uint8_t *end = memchr(log + at, '\n', bytes - at);
         if (end == NULL)
             break;
-        size_t  length = (size_t)(end - (map->data + at));
-        json_t *line   = json_loadb((const char *)map->data + at, length, 0, NULL);
+        size_t  length = (size_t)(end - (log + at));
+        json_t *line   = json_loadb((const char *)log + at, length, 0, NULL);
         json_t *number = json_object_get(line, "step");
         bool    keep   = json_is_integer(number) && (uint64_t)json_integer_value(number) <= step &&
                     json_object_get(line, "weights") == NULL;
@@ -58,7 +57,7 @@ static lk_status log_open(lki_journal *journal, const char *path, uint64_t start
     if (start > 0 && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
         lki_map map;
         LK_TRY(lki_map_open(&map, path));
-        size_t prefix = log_prefix(&map, start);
+        size_t prefix = lki_log_prefix(map.data, map.bytes, start);
         lki_map_close(&map);
         if (truncate(path, (off_t)prefix) != 0)
             return lk_fail(LK_EIO, "cannot cut the log '%s' back to step %llu: %s", path,

@@ -145,6 +145,9 @@ LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_rec
 LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,
                                               double accuracy);
 
+/* Bytes of a log up to and with the last line before one of a later step, or of the run's end. */
+size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step);
+
 /* Waits until the log is on the disk, where it is a file. */
 LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result);

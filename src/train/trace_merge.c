@@ -43,6 +43,21 @@ static bool next_batch(const part *p, size_t *at, lki_trace_batch *batch,
     return batch->count > 0;
 }
 
+/* Nanoseconds, some 97 years: what is beyond is damaged, and sums and differences of two stay what
+ * they are. */
+static const int64_t TIME_MAX = INT64_MAX / 3;
+
+static bool is_time(int64_t time)
+{
+    return time > -TIME_MAX && time < TIME_MAX;
+}
+
+static bool is_whole(lki_trace_span span)
+{
+    return span.kind < LKI_SPAN_KINDS && span.begun <= span.ended &&
+           span.ended < (uint64_t)TIME_MAX;
+}
+
 static lki_trace_span span_at(const unsigned char *spans, size_t i)
 {
     lki_trace_span span;
@@ -58,7 +73,8 @@ static lk_status part_read(part *p)
     memcpy(&p->head, p->map.data, sizeof p->head);
     p->names = (const char *)p->map.data + sizeof p->head;
     p->at    = sizeof p->head + (size_t)p->head.blocks * LKI_TRACE_NAME;
-    if (memcmp(p->head.magic, LKI_TRACE_MAGIC, sizeof p->head.magic) != 0)
+    if (memcmp(p->head.magic, LKI_TRACE_MAGIC, sizeof p->head.magic) != 0 ||
+        !is_time(p->head.epoch_ns))
         return lk_fail(LK_EFORMAT, "'%s' is no part of a trace", p->path);
     return LK_OK;
 }
@@ -78,8 +94,9 @@ static int64_t earliest(const part *p)
     const unsigned char *spans;
     while (has_spans(p) && next_batch(p, &at, &batch, &spans))
         for (size_t i = 0; batch.track != LKI_TRACK_LOST && i < batch.count; i++) {
-            int64_t begun = (int64_t)span_at(spans, i).begun + p->head.epoch_ns;
-            first         = begun < first ? begun : first;
+            lki_trace_span span = span_at(spans, i);
+            if (is_whole(span) && (int64_t)span.begun + p->head.epoch_ns < first)
+                first = (int64_t)span.begun + p->head.epoch_ns;
         }
     return first;
 }
@@ -122,12 +139,12 @@ static void write_process(FILE *out, const part *p, bool first)
 
 static void write_span(FILE *out, const part *p, uint32_t track, lki_trace_span span, int64_t zero)
 {
+    if (!is_whole(span))
+        return;
     int64_t begun = (int64_t)span.begun + p->head.epoch_ns - zero;
     int64_t took  = (int64_t)(span.ended - span.begun);
     bool    block = (span.kind == LKI_SPAN_BLOCK_FORWARD || span.kind == LKI_SPAN_BLOCK_BACKWARD) &&
                  span.detail < p->head.blocks;
-    if (span.kind >= LKI_SPAN_KINDS)
-        return;
     fprintf(out,
             ",\n{\"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %lld.%03d, \"dur\": "
             "%lld.%03d, \"cat\": \"%s\", \"name\": \"",

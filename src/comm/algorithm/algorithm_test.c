@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -341,11 +342,37 @@ static void wrong_files_are_refused(void **state)
     assert_int_equal(lki_model_read(&model, path), LK_EIO);
 }
 
+/* A pipe would keep rank 0 waiting for ever, and every other rank for it. */
+static void only_files_are_read_and_written(void **state)
+{
+    char      path[] = "/tmp/lockstep-tuning-XXXXXX", line[101];
+    int       fd     = mkstemp(path);
+    lki_model model  = { 1, 1, 1, 1 };
+
+    (void)state;
+    memset(line, '#', sizeof line);
+    line[100] = '\n';
+    for (int i = 0; i < 700; i++)
+        assert_int_equal(write(fd, line, sizeof line), sizeof line);
+    (void)close(fd);
+    assert_int_equal(lki_model_read(&model, path), LK_EFORMAT);
+    assert_non_null(strstr(lk_error_last()->message, "is no tuning file: it has 70700 bytes"));
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(lki_model_read(&model, path), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "is not a regular file"));
+    assert_int_equal(lki_model_write(&model, path), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "no regular file"));
+    (void)unlink(path);
+    assert_int_equal(lki_model_read(&model, "/dev/zero"), LK_EIO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_names_are_refused),
         cmocka_unit_test(wrong_files_are_refused),
+        cmocka_unit_test(only_files_are_read_and_written),
         cmocka_unit_test(natives_need_mpi),
         cmocka_unit_test(ranks_must_ask_for_the_same),
         cmocka_unit_test(constants_are_measured),

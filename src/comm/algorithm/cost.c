@@ -20,10 +20,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "comm/algorithm/schedule.h"
+
+enum { FILE_BYTES_MAX = 64 << 10 }; /* of constants: it is a page at most, with all its comments */
 
 /* A network of 10 Gbit/s, kernel included; one core that sums. */
 static const lki_model assumed = { 40e-6, 4e-6, 1e-9, 0.15e-9 };
@@ -242,7 +246,7 @@ static lk_status read_line(lki_model *out, const char *line, const char *path, u
         if (strncmp(line, names[i], length) != 0 || line[length] != ' ')
             continue;
         double value = strtod(line + length, &end);
-        if (end == line + length || (*end != '\n' && *end != '\0') || !(value > 0 && value < 10))
+        if (end == line + length || *end != '\0' || !(value > 0 && value < 10))
             break;
         *constant(out, i) = value;
         *found |= 1u << i;
@@ -252,47 +256,68 @@ static lk_status read_line(lki_model *out, const char *line, const char *path, u
                    number);
 }
 
+lk_status lki_model_parse(lki_model *out, unsigned *found, const char *text, size_t bytes,
+                          const char *path)
+{
+    unsigned number = 0;
+
+    *out   = assumed;
+    *found = 0;
+    for (const char *at = text, *end = text + bytes; at < end;) {
+        char        line[200] = "";
+        const char *stop      = memchr(at, '\n', (size_t)(end - at));
+        size_t      length    = (size_t)((stop != NULL ? stop : end) - at);
+        number++;
+        if (length > 0 && *at != '#') {
+            if (length < sizeof line && memchr(at, '\0', length) == NULL)
+                memcpy(line, at, length); /* what is longer, or no text, is no constant */
+            LK_TRY(read_line(out, line, path, number, found));
+        }
+        at += length + 1;
+    }
+    return LK_OK;
+}
+
+/* What is no file could keep its reader waiting, or never end. */
 static lk_status read_model(lki_model *out, const char *path, unsigned *found)
 {
-    char      line[200];
-    unsigned  number = 0;
-    lk_status st     = LK_OK;
-    FILE     *file   = fopen(path, "re");
+    lki_map   map;
+    lk_status st = lki_map_open(&map, path);
 
-    *out = assumed;
-    if (file == NULL)
-        return lk_fail(LK_EIO, "tuning file %s: %s", path, strerror(errno));
-    while (st == LK_OK && fgets(line, sizeof line, file) != NULL) {
-        number++;
-        if (line[0] != '#' && line[0] != '\n')
-            st = read_line(out, line, path, number, found);
-    }
-    (void)fclose(file);
+    if (st != LK_OK)
+        return lk_fail(st, "tuning file: %.400s", lk_error_last()->message);
+    st = map.bytes <= FILE_BYTES_MAX
+             ? lki_model_parse(out, found, (const char *)map.data, map.bytes, path)
+             : lk_fail(LK_EFORMAT, "%.400s is no tuning file: it has %zu bytes", path, map.bytes);
+    lki_map_close(&map);
     return st;
 }
 
 lk_status lki_model_read(lki_model *out, const char *path)
 {
-    unsigned found = 0;
+    unsigned found;
 
     return read_model(out, path, &found);
 }
 
 lk_status lki_model_read_whole(lki_model *out, const char *path)
 {
-    unsigned found = 0;
+    unsigned found;
 
     LK_TRY(read_model(out, path, &found));
-    return found == (1u << 4) - 1 ? LK_OK
-                                  : lk_fail(LK_EFORMAT, "%s is not whole: it should have alpha, "
-                                            "omega, beta and gamma", path);
+    return found == LKI_MODEL_WHOLE ? LK_OK
+                                    : lk_fail(LK_EFORMAT, "%s is not whole: it should have alpha, "
+                                              "omega, beta and gamma", path);
 }
 
 lk_status lki_model_write(const lki_model *model, const char *path)
 {
-    lki_model copy = *model;
-    char      fresh[PATH_MAX];
+    lki_model   copy = *model;
+    struct stat about;
+    char        fresh[PATH_MAX];
 
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return lk_fail(LK_EIO, "tuning file %s: there is something that is no regular file", path);
     (void)snprintf(fresh, sizeof fresh, "%.4000s.%d", path, (int)getpid());
     FILE *file = fopen(fresh, "we");
     if (file == NULL)

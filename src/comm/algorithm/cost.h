@@ -67,7 +67,11 @@ LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
 /* Cores that ranks on these machines share; 0 if each has one. */
 double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores);
 
-/* A file of constants. */
+/* A file of constants: what it does not have is assumed.  `found` gets a bit for each that it has.
+ * LK_EIO for what is no regular file, too. */
+#define LKI_MODEL_WHOLE 15u
+LK_NODISCARD lk_status lki_model_parse(lki_model *out, unsigned *found, const char *text,
+                                       size_t bytes, const char *path);
 LK_NODISCARD lk_status lki_model_read(lki_model *out, const char *path);
 LK_NODISCARD lk_status lki_model_read_whole(lki_model *out, const char *path); /* all constants */
 LK_NODISCARD lk_status lki_model_write(const lki_model *model, const char *path);
