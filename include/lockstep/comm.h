@@ -97,14 +97,15 @@ LK_API void lk_comm_abort(lk_comm *comm);
  * The launcher decides who is left (`lockstep run --on-failure continue`, or on_failure of
  * lk_launch()): it waits until every rank of `failed` has called this, has left, or has ended.
  * Who has done none of that when the shortest timeout of those who called is over is killed.  A
- * rank that dies meanwhile is not in the new group, or fails it as it would any other.
+ * rank that dies meanwhile is not in the new group, or fails it as it would any other.  On several
+ * hosts node 0's launcher decides, by what each says of its own; a host may be lost as a whole.
  *
  * options->timeout_ms limits the waits here and in the new communicator; NULL, or 0, is what
  * `failed` has.  Operations count from 0 again, there are no arenas, and a flight record goes on.
  *
  * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (threads, another
- * launcher, --on-failure stop) and where the job is on several hosts; LK_EPEER and LK_ETIMEOUT
- * where the launcher or the others went away, or did not come, in the middle of it. */
+ * launcher, --on-failure stop); LK_EPEER and LK_ETIMEOUT where the launcher, that of node 0 or the
+ * others went away, or did not come, in the middle of it. */
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 

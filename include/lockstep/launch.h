@@ -24,7 +24,7 @@ enum { LK_JOB_KEY_BYTES = 32 };
 /* What becomes of a job when a worker fails that had joined, as all others had. */
 typedef enum {
     LK_ON_FAILURE_STOP,     /* it ends */
-    LK_ON_FAILURE_CONTINUE, /* the others may go on: lk_comm_rebuild(); one host only */
+    LK_ON_FAILURE_CONTINUE, /* the others may go on: lk_comm_rebuild(); the same on all nodes */
 } lk_on_failure;
 
 /* Where the workers of a host run. */

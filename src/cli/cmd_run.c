@@ -63,9 +63,6 @@ static int run_main(int argc, char **argv)
     done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
     if (done >= 0)
         return done;
-    if (how.on_failure == LK_ON_FAILURE_CONTINUE && (how.nodes > 1 || how.hosts > 1))
-        return lki_usage_error(&lki_command_run, "--on-failure continue is for one host, not "
-                               "for %s", how.nodes > 1 ? "--nnodes" : "--hosts");
     lk_launch_result result;
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
@@ -95,7 +92,8 @@ const lki_command lki_command_run = {
         "\n"
         "With --on-failure continue a copy that fails is lost, a note on stderr says which, and\n"
         "the others are left alone: they get a group without it from lk_comm_rebuild(), or end.\n"
-        "The exit status is then that of the copies that were in the last group.\n"
+        "The exit status is then that of the copies that were in the last group.  On several\n"
+        "hosts all need it; a host may be lost as a whole, save that of node 0.\n"
         "\n"
         "On several hosts, run it on each of them with the same --nnodes, --rendezvous and\n"
         "--job-key.  What happens on one host, happens on all: each ends with the same line and\n"

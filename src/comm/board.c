@@ -50,15 +50,25 @@ lki_seat *lki_board_seat(lki_board *board, uint32_t rank)
 
 void lki_board_init(lki_board *board, lki_roster roster, const bool *out)
 {
-    for (uint32_t i = 0; i < roster.count; i++)
-        if (out == NULL || !out[i])
-            board->ranks[roster.first + i].seat = ++board->members;
+    for (uint32_t rank = 0; rank < roster.world; rank++) {
+        board->ranks[rank].member = out == NULL || !out[rank];
+        if (board->ranks[rank].member && rank - roster.first < roster.count)
+            board->ranks[rank].seat = ++board->members;
+    }
     board->magic      = board_magic;
     board->bytes      = lki_board_bytes(roster, board->members);
     board->size       = roster.world;
     board->first      = roster.first;
     board->seated     = roster.count;
     board->rank_bytes = sizeof(lki_rank) + sizeof(lki_seat);
+}
+
+uint32_t lki_board_group_size(const lki_board *board)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < board->size; rank++)
+        count += board->ranks[rank].member;
+    return count;
 }
 
 bool lki_board_valid(const lki_board *board, size_t bytes)

@@ -202,7 +202,19 @@ static void leave(lk_comm *first)
     if (self->socket >= 0)
         (void)close(self->socket);
     group_release(self->group);
+    explicit_bzero(self->key, sizeof self->key);
     lki_free(self);
+}
+
+static void let_go(lk_comm *comm)
+{
+    while (comm != NULL && --comm->users == 0) { /* children keep their parents */
+        lk_comm *parent = comm->parent;
+        if (parent == NULL)
+            leave(comm);
+        lki_comm_delete(comm);
+        comm = parent;
+    }
 }
 
 void lk_comm_free(lk_comm *comm)
@@ -212,13 +224,15 @@ void lk_comm_free(lk_comm *comm)
     lki_requests_orphan(comm);
     atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);
-    while (comm != NULL && --comm->users == 0) { /* children keep their parents */
-        lk_comm *parent = comm->parent;
-        if (parent == NULL)
-            leave(comm);
-        lki_comm_delete(comm);
-        comm = parent;
-    }
+    let_go(comm);
+}
+
+void lki_comm_give_up(lk_comm *comm)
+{
+    lk_comm_abort(comm);
+    lki_requests_orphan(comm);
+    comm->self->socket = -1;
+    let_go(comm);
 }
 
 lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_options *options)
@@ -306,10 +320,7 @@ lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank, int la
         st = lki_peers_open(comm);
     comm->spins = spins_of(comm->self); /* now the others are known */
     if (st != LK_OK) {
-        comm->self->socket = -1; /* still the caller's */
-        lk_comm_abort(comm);
-        leave(comm); /* a seat that is not marked as left: it may ask for another (rebuild.c) */
-        lki_comm_delete(comm);
+        lki_comm_give_up(comm);
         return st;
     }
     *out = comm;

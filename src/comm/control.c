@@ -173,7 +173,7 @@ static bool asks(const lki_control *control, uint32_t rank)
 bool lki_control_is_member(const lki_control *control, uint32_t rank)
 {
     LK_ASSERT(rank < control->roster.world);
-    return control->board->ranks[rank].seat != 0;
+    return control->board->ranks[rank].member != 0;
 }
 
 uint32_t lki_control_asked(const lki_control *control, uint32_t *timeout_ms)
@@ -255,7 +255,7 @@ void lki_control_refuse(lki_control *control, lk_status status, const char *why)
 /* What stays known of a rank from one epoch to the next. */
 static void carry_over(lki_rank *to, const lki_rank *from)
 {
-    bool member = to->seat != 0;
+    bool member = to->member != 0;
 
     atomic_store(&to->state, member ? (uint32_t)LKI_RANK_RUNNING : atomic_load(&from->state));
     atomic_store(&to->pid, atomic_load(&from->pid));
@@ -269,18 +269,47 @@ static void carry_over(lki_rank *to, const lki_rank *from)
     to->node = from->node;
 }
 
-lk_status lki_control_rebuild(lki_control *control)
+lki_members lki_control_askers(const lki_control *control)
+{
+    lki_members members = { { 0 } };
+
+    for (uint32_t i = 0; i < control->roster.count; i++)
+        if (asks(control, control->roster.first + i))
+            lki_members_add(&members, control->roster.first + i);
+    return members;
+}
+
+uint64_t lki_control_epoch(const lki_control *control)
+{
+    return control->board->job.epoch;
+}
+
+/* On several hosts a rank may have died after its host had said that it goes on. */
+static void bury_the_dead(lki_control *control, const lki_board *old)
+{
+    for (uint32_t i = 0; i < control->roster.count; i++) {
+        uint32_t        rank   = control->roster.first + i;
+        const lki_rank *record = &old->ranks[rank];
+        lki_rank_state  state  = atomic_load(&record->state);
+        if (lki_control_is_member(control, rank) && (state == LKI_RANK_LEFT
+                                                     || state == LKI_RANK_DEAD))
+            (void)lki_control_ended(control, rank, atomic_load(&record->exit_code),
+                                    atomic_load(&record->signal));
+    }
+}
+
+lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
 {
     bool        out[LKI_RANKS_MAX];
-    uint32_t    members = 0;
-    lki_control old     = *control;
+    uint32_t    seats = 0;
+    lki_control old   = *control;
 
-    for (uint32_t i = 0; i < old.roster.count; i++) {
-        out[i] = !asks(control, old.roster.first + i);
-        members += !out[i];
+    for (uint32_t rank = 0; rank < old.roster.world; rank++) {
+        out[rank] = !lki_members_have(members, rank);
+        seats += !out[rank] && rank - old.roster.first < old.roster.count;
     }
-    lk_status st = members > 0 ? board_create(control, out, members)
-                               : lk_fail(LK_EINVAL, "no rank asks for the group");
+    lk_status st = seats > 0 ? board_create(control, out, seats)
+                             : lk_fail(LK_EINVAL, "no rank asks for the group");
     if (st != LK_OK) {
         answer_all(control, st, lk_error_last()->message);
         return st;
@@ -291,6 +320,7 @@ lk_status lki_control_rebuild(lki_control *control)
     atomic_store(&control->board->heeded, atomic_load(&old.board->heeded));
     for (uint32_t rank = 0; rank < old.roster.world; rank++)
         carry_over(&control->board->ranks[rank], &old.board->ranks[rank]);
+    bury_the_dead(control, old.board);
     board_close(&old);
     answer_all(control, LK_OK, "");
     return LK_OK;

@@ -119,15 +119,37 @@ uint32_t lki_control_asked(const lki_control *control, uint32_t *timeout_ms);
 /* Whether they wait for this rank: it has a seat, and has neither asked, nor left, nor ended. */
 bool lki_control_is_missing(const lki_control *control, uint32_t rank);
 
-/* Whether this rank has a seat in the group as it is now. */
+/* Whether this rank is in the group as it is now, on whatever host. */
 bool lki_control_is_member(const lki_control *control, uint32_t rank);
 
 /* Whether all ranks of this host have joined the first group. */
 bool lki_control_all_joined(const lki_control *control);
 
-/* Makes the control memory of the next epoch, with seats for those who have asked and live, and
- * gives it to them.  For everybody else the group is over.  They are told why if it fails. */
-LK_NODISCARD lk_status lki_control_rebuild(lki_control *control);
+/* Ranks of the job, a bit for each. */
+typedef struct {
+    uint64_t words[LKI_RANKS_MAX / 64];
+} lki_members;
+
+static inline bool lki_members_have(const lki_members *members, uint32_t rank)
+{
+    return (members->words[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+static inline void lki_members_add(lki_members *members, uint32_t rank)
+{
+    members->words[rank / 64] |= UINT64_C(1) << rank % 64;
+}
+
+/* Those of this host who ask, and live. */
+lki_members lki_control_askers(const lki_control *control);
+
+uint64_t lki_control_epoch(const lki_control *control);
+
+/* Makes the control memory of the next epoch, for the group of `members` (at least one of them
+ * here), with seats for those of this host, and gives it to those who have asked.  For everybody
+ * else the group is over.  Who has died since he asked fails the new one.  They are told why if it
+ * fails. */
+LK_NODISCARD lk_status lki_control_rebuild(lki_control *control, const lki_members *members);
 
 /* Says no to all who have asked. */
 void lki_control_refuse(lki_control *control, lk_status status, const char *why);
@@ -183,7 +205,7 @@ uint32_t lki_comm_world(const lk_comm *comm);
 
 /* From the ranks of this host to those of all: listens, learns where the others do, and opens the
  * communicator over hosts.  `key` is the job's (LKI_KEY_BYTES) or NULL.  `local` is taken over,
- * also when it fails. */
+ * also when it fails; but then its socket is the caller's again. */
 LK_NODISCARD lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local,
                                            const unsigned char *key);
 

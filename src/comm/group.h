@@ -159,6 +159,7 @@ typedef struct {
     char             host[LKI_HOST_BYTES];
     uint32_t         node; /* the number of that host */
     uint32_t         seat; /* 1 + its place among those of this host that are in the group; or 0 */
+    uint32_t         member; /* 1 = it is in the group, on whatever host; see comm/rebuild.c */
     _Atomic uint32_t home; /* 1 + the NUMA node where it runs; 0 = not known, or there is one */
 } lki_rank;
 
@@ -193,9 +194,12 @@ size_t lki_piece_bytes(uint32_t size);
 /* Bytes of the control memory: board, records, seats of `members` of this host's ranks. */
 size_t lki_board_bytes(lki_roster roster, uint32_t members);
 
-/* Of zeroed memory.  `out` is NULL, or tells which ranks of this host have no seat. */
+/* Of zeroed memory.  `out` is NULL, or tells which ranks of the job are not in the group. */
 void   lki_board_init(lki_board *board, lki_roster roster, const bool *out);
 bool   lki_board_valid(const lki_board *board, size_t bytes);
+
+/* How many ranks of the job are in the group, on all hosts. */
+uint32_t lki_board_group_size(const lki_board *board);
 void  *lki_board_seats(lki_board *board);
 
 /* Of a rank of this host that has one. */
@@ -231,6 +235,8 @@ typedef struct {
     struct lki_engine *engine; /* MPI, where that has started the job; NULL */
     lki_tuning  tuning;     /* of the algorithms to them */
     bool        crowded;    /* ranks of other hosts are on these cores, too: emulated ones */
+    bool        secure;     /* there is a key of the job, to them: */
+    unsigned char key[LKI_KEY_BYTES];
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
 
@@ -325,6 +331,10 @@ static inline lki_goal lki_goal_all(const lk_comm *comm, size_t offset, uint64_t
 LK_NODISCARD lk_status lki_comm_new(lk_comm **out, lki_self *self, uint32_t rank, uint32_t size,
                                     void *seats);
 void lki_comm_delete(lk_comm *comm);
+
+/* Frees the communicators of a rank, of which this is the last, as if they had never been: it has
+ * not left, and may ask for another group.  Its socket stays the caller's. */
+void lki_comm_give_up(lk_comm *comm);
 
 /* The ranks of one host of several as threads; as lk_comm_open_threads(). */
 LK_NODISCARD lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster,

@@ -12,6 +12,10 @@
  *      takes over socket and flight
  *      record from the old one
  *
+ * On several hosts each launcher knows its own ranks, and node 0's puts together what they say: see
+ * launch/rebuild.c.  When the answer comes nobody uses the wires of epoch k any more, so each rank
+ * drops its own, and meets the others at new doors, which let nobody in from another epoch.
+ *
  * Joining ends, as it always does, with the death of somebody who should join as well: then the
  * rank asks again, for epoch k+2.  The old group stays with its owner, for what is in its arenas.
  *
@@ -26,8 +30,10 @@
 #include "comm/flight.h"
 #include "comm/rebuild.h"
 #include "comm/request.h"
+#include "comm/span/span.h"
 
-enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 5000 };
+/* LAUNCHER_MS: more than a launcher of another host may be silent before it is lost. */
+enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 15000 };
 
 /* ---- Asking ------------------------------------------------------------------------------ */
 
@@ -58,7 +64,8 @@ lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t
     int64_t    waited = 0, before = lki_now_ms();
 
     packet.ask = (lki_ask){ .epoch = *epoch, .timeout_ms = timeout_ms };
-    LK_TRY(lki_packet_send(socket, &packet, -1));
+    if (lki_packet_send(socket, &packet, -1) != LK_OK)
+        return lk_fail(LK_EPEER, "the launcher is gone");
     for (;;) {
         LK_TRY(next_answer(socket, &packet, control_fd));
         if (packet.kind == LKI_PACKET_ANSWER) {
@@ -77,11 +84,18 @@ lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t
 
 /* ---- Going over -------------------------------------------------------------------------- */
 
+/* Nobody is in the old group any more, so there is nobody to say anything to. */
+static void fall_silent(lki_self *self)
+{
+    while (self->requests != NULL)
+        lki_requests_orphan(self->requests->comm);
+    lki_wire_drop(self->wire);
+    self->wire = NULL;
+}
+
 /* From here on the old group is memory, and no more. */
 static void hand_over(lki_self *from, lki_self *to)
 {
-    while (from->requests != NULL)
-        lki_requests_orphan(from->requests->comm);
     to->flight   = from->flight;
     to->track    = from->track;
     from->flight = NULL;
@@ -102,19 +116,31 @@ static void note_epoch(lk_comm *comm)
     lki_flight_write_note(comm->self->flight, view.step, phase);
 }
 
-/* Somebody may die on the way from one group to the next: that is a failure like any other. */
-static lk_status join_next(lk_comm **out, const lki_self *self, const lk_comm_options *options)
+static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
+                           const lk_comm_options *options)
 {
-    uint64_t  epoch = self->group->board->job.epoch;
+    int      control_fd;
+    lk_comm *local;
+
+    LK_TRY(lki_rebuild_ask(&control_fd, epoch, self->socket, options->timeout_ms));
+    fall_silent(self);
+    lk_status st = lki_comm_open_shm(&local, control_fd, self->rank, self->socket, options);
+    (void)close(control_fd);
+    return st == LK_OK ? lki_comm_rejoin_hosts(out, local, self) : st;
+}
+
+/* Somebody may die on the way from one group to the next: that is a failure like any other.  Where
+ * that is found by waiting for him, the launcher will know him, too. */
+static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options *options)
+{
+    uint64_t  epoch = self->group->board->job.epoch, before;
     int64_t   end   = lki_now_ms() + options->timeout_ms;
     lk_status st;
 
     do {
-        int control_fd;
-        LK_TRY(lki_rebuild_ask(&control_fd, &epoch, self->socket, options->timeout_ms));
-        st = lki_comm_open_shm(out, control_fd, self->rank, self->socket, options);
-        (void)close(control_fd);
-    } while (st == LK_EPEER && lki_now_ms() < end);
+        before = epoch;
+        st     = join_once(out, self, &epoch, options);
+    } while (st == LK_EPEER && epoch > before && lki_now_ms() < end);
     return st;
 }
 
@@ -122,14 +148,14 @@ static lk_status join_next(lk_comm **out, const lki_self *self, const lk_comm_op
 
 static lk_status check(const lk_comm *failed)
 {
-    if (failed->parent != NULL)
+    if (failed->parent != NULL && (failed->span == NULL || failed->span->local != failed->parent))
         return lk_fail(LK_EINVAL, "a group made by split is not made anew: give lk_comm_rebuild() "
                        "the communicator that lk_join() gave, and split the new one");
     if (!lki_failed(failed))
         return lk_fail(LK_EINVAL, "the group has not failed");
-    if (failed->span != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "a group over several hosts cannot be made anew: start the "
-                       "job again from its newest checkpoint");
+    if (failed->self->engine != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "MPI cannot go on without a rank of its job: start it with "
+                       "lockstep run --on-failure continue, or again from its newest checkpoint");
     if (failed->self->group->threads)
         return lk_fail(LK_EUNSUPPORTED, "ranks that are threads cannot be made anew: what takes "
                        "one of them takes all; use processes (lockstep run)");

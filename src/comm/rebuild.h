@@ -9,4 +9,9 @@
 LK_NODISCARD lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket,
                                        uint32_t timeout_ms);
 
+/* As lki_comm_join_hosts(), in the group that follows that of `before`: with its key and tuning.
+ * Where nobody is left on other hosts, *out is `local`. */
+LK_NODISCARD lk_status lki_comm_rejoin_hosts(lk_comm **out, lk_comm *local,
+                                             const lki_self *before);
+
 #endif

@@ -7,6 +7,10 @@
  * the job has failed), requests to stop, and at last how each launcher's part ended.  Node 0
  * passes on what concerns the others; its own launcher is a guest like them.
  *
+ * Where the job goes on after a failure (comm/rebuild.c), each launcher says which of its ranks do,
+ * and node 0, which hears of all, says who the next group is.  Letters keep their order on every
+ * connection, so what comes after that belongs to the new epoch, introductions first.
+ *
  * A node whose connection breaks, or that says nothing for `silence_ms`, is lost: the others get
  * a verdict that names its host, and it counts as a failure.  A node that loses node 0 gives the
  * same verdict about that one.
@@ -38,6 +42,7 @@ typedef struct {
     uint32_t    world;      /* where somebody else has numbered the ranks: how many there are, */
     uint32_t    first;      /* and which is the first of this node; -1 stands for its number then */
     uint64_t    epoch;      /* of the job: all must say the same */
+    bool        goes_on;    /* after a failure, without those that it has lost: likewise */
     uint32_t    join_ms;    /* how long to wait for the others; 0 = 5 min */
     uint32_t    silence_ms; /* after which a node is lost; node 0's counts; 0 = 10 s */
     uint16_t    port;       /* node 0: for lki_rendezvous_port() */
@@ -68,8 +73,8 @@ typedef struct {
     char      message[LKI_MESSAGE_BYTES];
 } lki_verdict;
 
-/* How the workers of a node ended, and in the end how the job did: the weightiest of all, and
- * among equals the first. */
+/* How the workers of a node ended, and in the end how the job did: the weightiest of all nodes that
+ * are in the last group, and among equals the first. */
 typedef struct {
     uint32_t weight; /* 0 = all is well; the launcher's scale, up to LKI_WEIGHT_MAX */
     bool     failed;
@@ -87,6 +92,9 @@ typedef enum {
     LKI_EVENT_ENDED,   /* `ended`, on another node */
     LKI_EVENT_VERDICT, /* `verdict`, of another node */
     LKI_EVENT_STOP,    /* `signal` was sent to another node; with `force` for the second time */
+    LKI_EVENT_ASKED,   /* ranks of another node ask for the group after `epoch`, and wait for
+                        * `timeout_ms` at least */
+    LKI_EVENT_GROUP,   /* `epoch` begins, with `members` */
     LKI_EVENT_OVER,    /* `outcome` of the job: there is nothing left to do but to close */
 } lki_event_kind;
 
@@ -96,6 +104,9 @@ typedef struct {
     bool           force;
     lki_rank_end   ended;
     lki_verdict    verdict;
+    uint64_t       epoch;
+    uint32_t       timeout_ms;
+    lki_members    members;
     lki_outcome    outcome;
 } lki_event;
 
@@ -134,11 +145,21 @@ const lki_introduction *lki_rendezvous_introduction(const lki_rendezvous *rendez
 
 /* ---- Telling the others; without effect once node 0 is lost -------------------------------- */
 
-/* The workers of this node, in order of rank: once, after LKI_EVENT_MET. */
+/* The workers of this node, in order of rank, after LKI_EVENT_MET: once an epoch.  Who is not in
+ * the group has no address. */
 void lki_rendezvous_introduce(lki_rendezvous *rendezvous, const lki_introduction *workers);
 void lki_rendezvous_ended(lki_rendezvous *rendezvous, const lki_rank_end *end);
 void lki_rendezvous_verdict(lki_rendezvous *rendezvous, const lki_verdict *verdict);
 void lki_rendezvous_stop(lki_rendezvous *rendezvous, int signal, bool force);
+
+/* Ranks of this node ask for the group after `epoch`; and, as soon as it is known of all of them,
+ * `members` are those of this node who go on.  LKI_EVENT_GROUP follows when all nodes that are in
+ * the group of `epoch` have said so, have finished or are lost. */
+void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t timeout_ms);
+void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members);
+
+/* Whether node 0 is lost, so that nobody decides any more. */
+bool lki_rendezvous_lost(const lki_rendezvous *rendezvous);
 
 /* This node has nothing more to say; LKI_EVENT_OVER follows when that is true of all. */
 void lki_rendezvous_finish(lki_rendezvous *rendezvous, const lki_outcome *outcome);

@@ -241,6 +241,34 @@ static void take_signals(family *f)
     }
 }
 
+/* "host1 (node 1, ranks 2 to 3) is lost: its launcher (pid 99) was killed by SIGKILL" */
+static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
+{
+    const emulated *h    = &f->hosts[i];
+    int             sent = WIFSIGNALED(h->status) ? WTERMSIG(h->status) : 0;
+    char            to[24] = "", how[64];
+
+    if (sent != 0)
+        (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(sent));
+    else
+        (void)snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(h->status));
+    if (h->count > 1)
+        (void)snprintf(to, sizeof to, " to %u", h->first + h->count - 1);
+    *result = (lk_launch_result){.exit_code = 1, .failed = true, .rank = h->first};
+    (void)snprintf(result->cause, sizeof result->cause,
+                   "host host%u (node %u, rank%s %u%s) is lost: its launcher %s", i, i,
+                   h->count > 1 ? "s" : "", h->first, to, how);
+}
+
+static void note_lost(const family *f, const emulated *h)
+{
+    lk_launch_result result;
+
+    say_how_lost(f, (uint32_t)(h - f->hosts), &result);
+    if (f->options->note != NULL)
+        f->options->note(f->options->note_context, result.cause);
+}
+
 static void host_ended(family *f, emulated *h)
 {
     if (waitpid(h->pid, &h->status, WNOHANG) != h->pid)
@@ -249,6 +277,10 @@ static void host_ended(family *f, emulated *h)
     h->pid      = 0;
     f->running--;
     close_if_open(&h->pidfd);
+    if (f->options->on_failure == LK_ON_FAILURE_CONTINUE && !h->reported) {
+        note_lost(f, h); /* and those that are left may go on */
+        return;
+    }
     if (f->kill_at <= 0)
         f->kill_at = lki_seconds() + linger_s;
 }
@@ -327,25 +359,6 @@ static void finish_output(family *f)
 }
 
 /* ---- How it ended ------------------------------------------------------------------------ */
-
-/* "host1 (node 1, ranks 2 to 3) is lost: its launcher (pid 99) was killed by SIGKILL" */
-static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
-{
-    const emulated *h    = &f->hosts[i];
-    int             sent = WIFSIGNALED(h->status) ? WTERMSIG(h->status) : 0;
-    char            to[24] = "", how[64];
-
-    if (sent != 0)
-        (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(sent));
-    else
-        (void)snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(h->status));
-    if (h->count > 1)
-        (void)snprintf(to, sizeof to, " to %u", h->first + h->count - 1);
-    *result = (lk_launch_result){.exit_code = 1, .failed = true, .rank = h->first};
-    (void)snprintf(result->cause, sizeof result->cause,
-                   "host host%u (node %u, rank%s %u%s) is lost: its launcher %s", i, i,
-                   h->count > 1 ? "s" : "", h->first, to, how);
-}
 
 /* All that live on say the same, save one that could not do its part: it says more. */
 static lk_status judge(const family *f, lk_launch_result *result)

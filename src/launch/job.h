@@ -43,8 +43,10 @@ typedef struct {
     uint32_t                 count, started, ended;
     lki_roster               roster;     /* worker i is rank roster.first + i */
     lki_rendezvous          *rendezvous; /* with the other nodes; NULL = there are none */
-    bool                     introduced; /* they know our workers' addresses */
-    bool                     told;       /* they know that the job has failed */
+    bool                     introduced; /* they know our workers' addresses, of this epoch */
+    bool                     begun;      /* and once we knew those of all */
+    bool                     told;       /* they know that the group of this epoch has failed */
+    uint64_t                 epoch;      /* of the job; the control's may be older: we are out */
     uint32_t                 refused;    /* connections at the rendezvous, as far as noted ... */
     double                   refused_at; /* ... when; seconds, 0 = never */
     bool                     over;       /* on all nodes, with this outcome: */
@@ -67,6 +69,9 @@ typedef struct {
     double                   rebuild_left; /* seconds until who does not come is killed; 0 = */
     double                   rebuild_seen; /* nobody asks; and when that was last looked at */
     bool                     rebuild_killed; /* who does not come has been */
+    bool                     rebuild_told;   /* the other nodes know that we ask ... */
+    bool                     rebuild_said;   /* ... and who of us goes on */
+    uint32_t                 rebuild_ms; /* what ranks of other nodes who ask wait for; 0 = none */
 } lki_job;
 
 /* lk_launch() for one host (launch.c), and for several that are emulated (hosts.c). */
@@ -126,6 +131,13 @@ bool lki_job_survives(const lki_job *job);
 /* After every turn: gives those who ask for it the group without those who are lost, when it is
  * time to (rebuild.c). */
 void lki_rebuild_turn(lki_job *job);
+
+/* Ranks of other nodes ask for the group after `epoch`; the next one is decided on. */
+void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms);
+void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members);
+
+/* Whether ranks of this node are in the group as it is now. */
+bool lki_rebuild_concerns(const lki_job *job);
 
 /* Whether that needs another look soon. */
 static inline bool lki_rebuild_pending(const lki_job *job)

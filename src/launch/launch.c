@@ -329,9 +329,6 @@ static lk_status check(const lk_launch_options *options)
         return lk_fail(LK_EINVAL, "%u emulated hosts for %u workers%s: each needs a worker",
                        options->hosts, options->workers,
                        options->nodes > 1 ? " of a job on real ones" : "");
-    if (options->on_failure == LK_ON_FAILURE_CONTINUE && (options->nodes > 1 || options->hosts > 1))
-        return lk_fail(LK_EUNSUPPORTED, "a job on several hosts ends at its first failure: a group "
-                                        "that goes on without lost ranks is on one host");
     if (options->nodes > 1 && options->rendezvous == NULL)
         return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
                                   "node 0", options->nodes);

@@ -85,6 +85,7 @@ lk_status lki_nodes_meet(lki_job *job)
         .silence_ms = (uint32_t)lki_min(lki_max(timeout, SILENCE_MS_MIN), SILENCE_MS_MAX),
         .port       = lki_port_free(),
         .key        = o->insecure ? NULL : o->job_key,
+        .goes_on    = o->on_failure == LK_ON_FAILURE_CONTINUE,
     };
     LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
     while (event.kind != LKI_EVENT_MET) {
@@ -152,12 +153,27 @@ static bool is_here(const lki_job *job, uint32_t rank)
 
 static void hear_introductions(lki_job *job)
 {
+    if (!lki_rebuild_concerns(job))
+        return;
     for (uint32_t rank = 0; rank < job->roster.world; rank++) {
         const lki_introduction *who = lki_rendezvous_introduction(job->rendezvous, rank);
-        if (!is_here(job, rank))
+        if (!is_here(job, rank) && lki_control_is_member(job->control, rank))
             lki_control_introduce(job->control, rank, who->pid, who->address);
     }
     lki_control_introduced(job->control);
+    job->begun = true;
+}
+
+/* The others' workers are left alone where the job goes on.  On an emulated host they are told of
+ * by the launcher that has lost one; a real one has a terminal of its own. */
+static void hear_verdict(lki_job *job, const lki_verdict *verdict)
+{
+    job->told = true;
+    lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
+    if (!lki_job_survives(job))
+        lki_job_fail(job);
+    else if (job->host->name == NULL)
+        lki_job_note(job, "%s", verdict->message);
 }
 
 static void hear(lki_job *job, const lki_event *event)
@@ -171,11 +187,10 @@ static void hear(lki_job *job, const lki_event *event)
                                     event->ended.signal);
         return;
     case LKI_EVENT_VERDICT:
-        job->told = true;
-        lki_control_condemn(job->control, event->verdict.culprit, event->verdict.status,
-                            event->verdict.message);
-        lki_job_fail(job);
+        hear_verdict(job, &event->verdict);
         return;
+    case LKI_EVENT_ASKED: lki_rebuild_asked(job, event->epoch, event->timeout_ms); return;
+    case LKI_EVENT_GROUP: lki_rebuild_begin(job, event->epoch, &event->members); return;
     case LKI_EVENT_OVER:
         job->over    = true;
         job->outcome = event->outcome;
@@ -199,7 +214,8 @@ lk_status lki_nodes_serve(lki_job *job)
 
 /* ---- What it says ------------------------------------------------------------------------ */
 
-/* Introduces the workers of this host, as soon as all of them have said where they listen. */
+/* Introduces the workers of this host, as soon as all that are in the group have said where they
+ * listen. */
 static void introduce(lki_job *job)
 {
     lki_introduction *workers = NULL;
@@ -207,13 +223,15 @@ static void introduce(lki_job *job)
     char              address[LKI_ADDRESS_BYTES];
 
     while (ready < job->count
-           && lki_control_address(job->control, lki_rank_of_worker(job, ready), address))
+           && (!lki_control_is_member(job->control, lki_rank_of_worker(job, ready))
+               || lki_control_address(job->control, lki_rank_of_worker(job, ready), address)))
         ready++;
     if (ready < job->count || LKI_NEW(&workers, job->count, "introductions") != LK_OK)
         return;
     for (uint32_t i = 0; i < job->count; i++) {
         workers[i].pid = (int32_t)job->workers[i].pid;
-        (void)lki_control_address(job->control, lki_rank_of_worker(job, i), workers[i].address);
+        if (!lki_control_address(job->control, lki_rank_of_worker(job, i), workers[i].address))
+            workers[i].address[0] = '\0';
     }
     lki_rendezvous_introduce(job->rendezvous, workers);
     lki_free(workers);
@@ -225,7 +243,7 @@ void lki_nodes_look(lki_job *job)
     lki_verdict verdict;
     lk_error    why;
 
-    if (!job->introduced)
+    if (!job->introduced && lki_rebuild_concerns(job))
         introduce(job);
     if (job->told || !lki_control_failed(job->control, &verdict.culprit, &why))
         return;

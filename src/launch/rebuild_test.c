@@ -15,72 +15,9 @@
 
 #include <cmocka.h>
 
+#include "launch/rebuild_jobs.h"
 #include "launch/rebuild_test.h"
-
-static char self[4096], notes[4096];
-
-static void take_note(void *context, const char *text)
-{
-    size_t used = strlen(notes);
-    (void)context;
-    (void)snprintf(notes + used, sizeof notes - used, "%s\n", text);
-}
-
-static lk_launch_options going_on(uint32_t workers)
-{
-    return (lk_launch_options){ .workers    = workers,
-                                .timeout_ms = 20000,
-                                .on_failure = LK_ON_FAILURE_CONTINUE,
-                                .note       = take_note };
-}
-
-static lk_launch_result launch(lk_launch_options options, const char *mode, const char *place,
-                               uint32_t number)
-{
-    char  word[] = "worker", copies[3][32];
-    char *argv[] = { self, word, copies[0], copies[1], copies[2], NULL };
-
-    (void)snprintf(copies[0], sizeof copies[0], "%s", mode);
-    (void)snprintf(copies[1], sizeof copies[1], "%s", place);
-    (void)snprintf(copies[2], sizeof copies[2], "%u", number);
-    options.argv = argv;
-    notes[0]     = '\0';
-    lk_launch_result result;
-    (void)fflush(NULL);
-    assert_int_equal(lk_launch(&options, &result), LK_OK);
-    return result;
-}
-
-static void assert_good(lk_launch_result result, const char *what, const char *place, uint32_t n)
-{
-    if (result.failed || result.exit_code != 0)
-        fail_msg("%s %s %u: exit code %d: %s\nnotes:\n%s", what, place, n, result.exit_code,
-                 result.cause, notes);
-}
-
-static void assert_noted(const char *words)
-{
-    if (strstr(notes, words) == NULL)
-        fail_msg("no \"%s\" in the notes:\n%s", words, notes);
-}
-
-/* What a command says; returns its exit status. */
-static char said[16384];
-
-static int shell(const char *line)
-{
-    FILE  *pipe = popen(line, "r");
-    size_t got  = fread(said, 1, sizeof said - 1, pipe);
-    said[got]   = '\0';
-    int status  = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void assert_said(const char *words)
-{
-    if (strstr(said, words) == NULL)
-        fail_msg("no \"%s\" in:\n%s", words, said);
-}
+#include "launch/spawn.h"
 
 /* ---- Tests ------------------------------------------------------------------------------- */
 
@@ -137,7 +74,7 @@ static void who_does_not_come_is_out(void **state)
     lk_launch_options options = going_on(3);
 
     (void)state;
-    options.timeout_ms = 500;
+    options.timeout_ms = 3000;
     assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
     assert_noted("is stopped (by SIGSTOP or a debugger)");
     assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
@@ -192,12 +129,18 @@ static void other_jobs_end_as_ever(void **state)
     result = launch(going_on(3), "unjoined", "", 0);
     assert_true(result.failed);
     assert_int_equal(result.exit_code, 5);
+}
 
-    char             *argv[] = { self, NULL };
-    lk_launch_options hosts  = going_on(4);
-    hosts.hosts              = 2;
-    hosts.argv               = argv;
-    assert_int_equal(lk_launch(&hosts, &result), LK_EUNSUPPORTED);
+static void another_launchers_job_says_why_not(void **state)
+{
+    char line[8192];
+
+    (void)state;
+    (void)snprintf(line, sizeof line, "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=%d "
+                   "MASTER_ADDR=127.0.0.1; W='%s worker foreign'\nRANK=1 LOCAL_RANK=1 $W 2>&1 &\n"
+                   "RANK=0 LOCAL_RANK=0 $W 2>&1", lki_port_free(), self);
+    assert_int_equal(shell(line), 7);
+    assert_said("another launcher (mpirun, srun, torchrun) has started this job, and ends it when");
 }
 
 static void the_flight_record_goes_on(void **state)
@@ -231,19 +174,13 @@ static void the_command_says_who_is_lost(void **state)
     assert_int_equal(shell(line), 0);
     assert_said("lockstep run: note: rank 1 (pid ");
     assert_said("lockstep run: note: the group goes on with 3 of 4 ranks\n");
-    (void)snprintf(line, sizeof line, "%s run -n 4 --hosts 2 --on-failure continue true 2>&1",
-                   LK_TEST_COMMAND);
-    assert_int_equal(shell(line), 2);
-    assert_said("--on-failure continue is for one host, not for --hosts");
 }
 
 int main(int argc, char **argv)
 {
     if (argc >= 3 && strcmp(argv[1], "worker") == 0)
         return work(argc, argv);
-    ssize_t length              = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-
+    find_self();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_dies_at_each_place),
         cmocka_unit_test(several_die_at_once),
@@ -255,6 +192,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_request_to_stop_is_carried_over),
         cmocka_unit_test(the_last_group_is_judged),
         cmocka_unit_test(other_jobs_end_as_ever),
+        cmocka_unit_test(another_launchers_job_says_why_not),
         cmocka_unit_test(the_flight_record_goes_on),
         cmocka_unit_test(the_command_says_who_is_lost),
     };

@@ -33,6 +33,10 @@ typedef struct {
     char       host[LKI_HOST_BYTES];
     int32_t    guest; /* -1 = lost */
     bool       introduced, finished;
+    bool       in_group; /* some of its ranks are in the group of this epoch */
+    bool       settled;  /* has said who goes on from it */
+    lki_outcome outcome; /* once finished */
+    uint32_t    order;   /* n-th to finish, from 1 */
 } lki_seat_of_node;
 
 struct lki_server {
@@ -48,8 +52,9 @@ struct lki_server {
     int64_t                deadline; /* for all to come */
     unsigned char          job[LKI_JOB_BYTES];
     lki_introduction      *workers; /* of the world */
-    uint32_t               world, introduced, finished;
-    lki_outcome            outcome;
+    uint32_t               world, finished;
+    uint64_t               epoch;   /* of the group, as far as this job has gone on */
+    lki_members            members; /* who goes on to the next, as far as nodes have said */
     lki_ip                 address;
     uint32_t               refused;
     char                   last[480]; /* who was refused, or lost while waiting, last */

@@ -143,6 +143,7 @@ static void hello_fields(pen *p, lki_hello_letter *hello)
     u32(p, &hello->world);
     u32(p, &hello->first);
     u64(p, &hello->epoch);
+    truth(p, &hello->goes_on);
     text(p, hello->host, sizeof hello->host);
 }
 
@@ -191,6 +192,13 @@ static void outcome_fields(pen *p, lki_outcome *outcome)
     text(p, outcome->cause, sizeof outcome->cause);
 }
 
+static void group_fields(pen *p, lki_group_letter *group)
+{
+    u64(p, &group->epoch);
+    for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++)
+        u64(p, &group->members.words[i]);
+}
+
 /* The fields of a letter without its list; false for a kind that there is not. */
 static bool fields(pen *p, lki_letter *letter)
 {
@@ -208,6 +216,11 @@ static bool fields(pen *p, lki_letter *letter)
         i32_in(p, &letter->stop.signal, 1, SIGNAL_MAX);
         truth(p, &letter->stop.force);
         return true;
+    case LKI_LETTER_ASKED:
+        u64(p, &letter->asked.epoch);
+        u32_in(p, &letter->asked.timeout_ms, 1, UINT32_MAX);
+        return true;
+    case LKI_LETTER_GROUP: group_fields(p, &letter->group); return true;
     case LKI_LETTER_OUTCOME: outcome_fields(p, &letter->outcome); return true;
     case LKI_LETTER_HERE: return true;
     }
@@ -277,7 +290,8 @@ lk_status lki_letter_read(lki_letter *out, const unsigned char *bytes, size_t co
     number(&head, &kind, 4);
     if (!head.good)
         return LK_OK;
-    if (length > limit - LKI_LETTER_HEAD_BYTES || kind < LKI_LETTER_HELLO || kind > LKI_LETTER_HERE)
+    if (length > limit - LKI_LETTER_HEAD_BYTES || kind < LKI_LETTER_HELLO
+        || kind > LKI_LETTER_GROUP)
         return lk_fail(LK_EFORMAT, "sent what is no letter of a launcher (kind %llu, %llu bytes)",
                        (unsigned long long)kind, (unsigned long long)length);
     if (count - LKI_LETTER_HEAD_BYTES < length)

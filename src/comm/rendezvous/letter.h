@@ -5,8 +5,9 @@
  * connection is a guest's hello, which begins with a magic number; whoever has not said hello may
  * send nothing else, and nothing longer.
  *
- *     guest to node 0   hello, introductions, ended, verdict, stop, outcome, here
- *     node 0 to guest   refused | roster, introductions, ended, verdict, stop, outcome, here
+ *     guest to node 0   hello, introductions, ended, verdict, stop, asked, group, outcome, here
+ *     node 0 to guest   refused | roster, introductions, ended, verdict, stop, asked, group,
+ *                       outcome, here
  *
  * lki_letter_read() is the only thing that looks at bytes from a connection.  What it yields is
  * well-formed: texts are terminated, numbers are in range, lists have the length they say.
@@ -18,7 +19,7 @@
 #include "comm/rendezvous.h"
 
 enum {
-    LKI_RENDEZVOUS_PROTOCOL = 1,
+    LKI_RENDEZVOUS_PROTOCOL = 2,
     LKI_LETTER_HEAD_BYTES   = 8,
     LKI_LETTER_HOST_BYTES   = 4 + LKI_HOST_BYTES,    /* of one node in a roster */
     LKI_LETTER_WORKER_BYTES = 4 + LKI_ADDRESS_BYTES, /* of one worker in introductions */
@@ -38,12 +39,15 @@ typedef enum {
     LKI_LETTER_STOP,
     LKI_LETTER_OUTCOME,
     LKI_LETTER_HERE, /* nothing to say, but alive */
+    LKI_LETTER_ASKED,
+    LKI_LETTER_GROUP, /* of a guest: who of its ranks goes on; of node 0: who does */
 } lki_letter_kind;
 
 typedef struct {
     uint32_t protocol, nodes, workers, world, first;
     int32_t  node; /* -1 = any */
     uint64_t epoch;
+    bool     goes_on;
     char     version[LKI_VERSION_BYTES], host[LKI_HOST_BYTES];
 } lki_hello_letter;
 
@@ -58,6 +62,16 @@ typedef struct {
     int32_t signal;
     bool    force;
 } lki_stop_letter;
+
+typedef struct {
+    uint64_t epoch; /* that is over */
+    uint32_t timeout_ms;
+} lki_asked_letter;
+
+typedef struct {
+    uint64_t    epoch; /* of a guest: that is over; of node 0: that begins */
+    lki_members members;
+} lki_group_letter;
 
 /* Rank `first` and so on; `list` is read with lki_letter_introduction(). */
 typedef struct {
@@ -74,6 +88,8 @@ typedef struct {
         lki_rank_end     ended;
         lki_verdict      verdict;
         lki_stop_letter  stop;
+        lki_asked_letter asked;
+        lki_group_letter group;
         lki_outcome      outcome;
     };
     const unsigned char *list; /* of a roster or of introductions: in the bytes that were read */

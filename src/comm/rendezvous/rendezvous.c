@@ -237,6 +237,14 @@ static void take_late(lki_rendezvous *r, const lki_letter *letter, lki_event *ou
             break;
         *out = (lki_event){ .kind = LKI_EVENT_VERDICT, .verdict = letter->verdict };
         return;
+    case LKI_LETTER_ASKED:
+        *out = (lki_event){ .kind = LKI_EVENT_ASKED, .epoch = letter->asked.epoch,
+                            .timeout_ms = letter->asked.timeout_ms };
+        return;
+    case LKI_LETTER_GROUP:
+        *out = (lki_event){ .kind = LKI_EVENT_GROUP, .epoch = letter->group.epoch,
+                            .members = letter->group.members };
+        return;
     case LKI_LETTER_OUTCOME:
         *out     = (lki_event){ .kind = LKI_EVENT_OVER, .outcome = letter->outcome };
         r->stage = LKI_OVER;
@@ -449,7 +457,8 @@ lk_status lki_rendezvous_open(lki_rendezvous **out, const lki_rendezvous_options
     lki_hello_letter       hello = { .protocol = LKI_RENDEZVOUS_PROTOCOL, .nodes = options->nodes,
                               .workers = options->workers, .node = options->node,
                               .world = options->world, .first = options->first,
-                              .epoch = options->epoch, .version = LK_VERSION };
+                              .epoch = options->epoch, .goes_on = options->goes_on,
+                              .version = LK_VERSION };
     int64_t         now   = lki_now_ms();
 
     *out = NULL;

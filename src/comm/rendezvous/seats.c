@@ -77,6 +77,10 @@ static lk_status check_same(const lki_server *server, const lki_hello_letter *he
         return lk_fail(LK_EINVAL, "host %s is in epoch %llu of its job, node 0 in %llu",
                        hello->host, (unsigned long long)hello->epoch,
                        (unsigned long long)server->options.epoch);
+    if (hello->goes_on != server->options.goes_on)
+        return lk_fail(LK_EINVAL, "host %s says that the job %s after a failure, node 0 that it "
+                       "%s: all nodes need the same --on-failure", hello->host,
+                       hello->goes_on ? "goes on" : "ends", hello->goes_on ? "ends" : "goes on");
     return LK_OK;
 }
 
@@ -175,6 +179,7 @@ static void take_seats(lki_server *server)
         g->hello.node       = (int32_t)node;
         server->seats[node] = (lki_seat_of_node){
             .guest = (int32_t)(g - server->guests),
+            .in_group = true,
             .ranks = { .first = first, .count = g->hello.workers },
         };
         memcpy(server->seats[node].host, g->hello.host, LKI_HOST_BYTES);
@@ -285,18 +290,47 @@ void lki_seats_missing(const lki_server *server, char *out, size_t bytes)
 
 /* ---- While the job runs ------------------------------------------------------------------ */
 
+/* Of the nodes that are in the last group: the weightiest, and among equals the first. */
+static lki_outcome outcome_of_all(const lki_server *server)
+{
+    const lki_seat_of_node *best = NULL;
+
+    for (uint32_t i = 0; i < server->options.nodes; i++) {
+        const lki_seat_of_node *seat = &server->seats[i];
+        uint32_t                weight = seat->outcome.weight;
+        if (seat->in_group && (best == NULL || weight > best->outcome.weight
+                               || (weight == best->outcome.weight && seat->order < best->order)))
+            best = seat;
+    }
+    LK_ASSERT(best != NULL);
+    return best->outcome;
+}
+
 static void finish(lki_server *server, lki_seat_of_node *seat, const lki_outcome *outcome)
 {
     if (seat->finished)
         return;
     seat->finished = true;
-    if (outcome->weight > server->outcome.weight)
-        server->outcome = *outcome;
-    if (++server->finished < server->options.nodes)
+    seat->outcome  = *outcome;
+    seat->order    = ++server->finished;
+    if (server->finished < server->options.nodes)
         return;
-    lki_letter letter = { .kind = LKI_LETTER_OUTCOME, .outcome = server->outcome };
+    lki_letter letter = { .kind = LKI_LETTER_OUTCOME, .outcome = outcome_of_all(server) };
     server->over      = true;
     pass_on(server, NULL, &letter);
+}
+
+/* When all nodes of the group have introduced theirs. */
+static void introduce_all(lki_server *server)
+{
+    for (uint32_t i = 0; i < server->options.nodes; i++)
+        if (server->seats[i].in_group && !server->seats[i].introduced)
+            return;
+    lki_letter all  = { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, server->world } };
+    size_t     used = lki_letter_write(server->bytes, &all);
+    for (uint32_t i = 0; i < server->world; i++)
+        used += lki_letter_add_introduction(server->bytes + used, &server->workers[i]);
+    tell_all(server, NULL, server->bytes, used);
 }
 
 static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
@@ -312,13 +346,70 @@ static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
     for (uint32_t i = 0; i < mine.count; i++)
         server->workers[mine.first + i] = lki_letter_introduction(letter, i);
     seat->introduced = true;
-    if (++server->introduced < server->options.nodes)
+    introduce_all(server);
+}
+
+/* ---- The next group ---------------------------------------------------------------------- */
+
+static bool any_of(const lki_members *members, lki_roster ranks)
+{
+    uint32_t rank = ranks.first;
+
+    while (rank < ranks.first + ranks.count && !lki_members_have(members, rank))
+        rank++;
+    return rank < ranks.first + ranks.count;
+}
+
+static void remove_all(lki_members *members, lki_roster ranks)
+{
+    for (uint32_t rank = ranks.first; rank < ranks.first + ranks.count; rank++)
+        members->words[rank / 64] &= ~(UINT64_C(1) << rank % 64);
+}
+
+/* Who goes on is known when all have said it who still can; then a new epoch begins. */
+static void settle(lki_server *server)
+{
+    lki_roster all   = { .world = server->world, .first = 0, .count = server->world };
+    lki_letter group = { .kind = LKI_LETTER_GROUP };
+
+    for (uint32_t i = 0; i < server->options.nodes; i++) {
+        const lki_seat_of_node *seat = &server->seats[i];
+        if (seat->finished) /* or lost: whoever had asked there has died since */
+            remove_all(&server->members, seat->ranks);
+        else if (seat->in_group && !seat->settled)
+            return;
+    }
+    if (!any_of(&server->members, all))
         return;
-    lki_letter all  = { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, server->world } };
-    size_t     used = lki_letter_write(server->bytes, &all);
-    for (uint32_t i = 0; i < server->world; i++)
-        used += lki_letter_add_introduction(server->bytes + used, &server->workers[i]);
-    tell_all(server, NULL, server->bytes, used);
+    group.group = (lki_group_letter){ ++server->epoch, server->members };
+    for (uint32_t i = 0; i < server->options.nodes; i++) {
+        lki_seat_of_node *seat = &server->seats[i];
+        seat->in_group         = any_of(&server->members, seat->ranks);
+        seat->settled = seat->introduced = false;
+    }
+    memset(server->workers, 0, server->world * sizeof *server->workers);
+    server->members = (lki_members){ { 0 } };
+    pass_on(server, NULL, &group);
+}
+
+static void hear_group(lki_server *server, lki_seat_of_node *seat, const lki_group_letter *group)
+{
+    uint32_t others = 0;
+
+    for (uint32_t rank = 0; rank < LKI_RANKS_MAX; rank++)
+        others += lki_members_have(&group->members, rank)
+                  && rank - seat->ranks.first >= seat->ranks.count;
+    if (!server->options.goes_on || group->epoch > server->epoch || others > 0) {
+        lki_guest_fail(server, &server->guests[seat->guest], "said who goes on, which is not its "
+                       "to say");
+        return;
+    }
+    if (group->epoch < server->epoch || !seat->in_group || seat->finished)
+        return;
+    for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++)
+        server->members.words[i] |= group->members.words[i];
+    seat->settled = true;
+    settle(server);
 }
 
 static void hear_seated(lki_server *server, lki_guest *g, const lki_letter *letter)
@@ -328,7 +419,15 @@ static void hear_seated(lki_server *server, lki_guest *g, const lki_letter *lett
     switch (letter->kind) {
     case LKI_LETTER_HERE: return;
     case LKI_LETTER_INTRODUCTIONS: hear_introductions(server, seat, letter); return;
-    case LKI_LETTER_OUTCOME: finish(server, seat, &letter->outcome); return;
+    case LKI_LETTER_OUTCOME:
+        finish(server, seat, &letter->outcome);
+        settle(server);
+        return;
+    case LKI_LETTER_GROUP: hear_group(server, seat, &letter->group); return;
+    case LKI_LETTER_ASKED:
+        if (letter->asked.epoch == server->epoch && seat->in_group)
+            pass_on(server, g, letter);
+        return;
     case LKI_LETTER_STOP: pass_on(server, g, letter); return;
     case LKI_LETTER_ENDED:
         if (letter->ended.rank - seat->ranks.first >= seat->ranks.count)
@@ -375,4 +474,5 @@ void lki_seat_lose(lki_server *server, uint32_t node, const char *why)
     (void)snprintf(end.cause, sizeof end.cause, "%s", letter.verdict.message);
     pass_on(server, NULL, &letter);
     finish(server, seat, &end);
+    settle(server);
 }

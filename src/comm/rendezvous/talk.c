@@ -92,6 +92,25 @@ void lki_rendezvous_stop(lki_rendezvous *r, int signal, bool force)
         lki_rendezvous_write(r, &letter);
 }
 
+void lki_rendezvous_asked(lki_rendezvous *r, uint64_t epoch, uint32_t timeout_ms)
+{
+    lki_letter letter = { .kind = LKI_LETTER_ASKED, .asked = { epoch, timeout_ms } };
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &letter);
+}
+
+void lki_rendezvous_go_on(lki_rendezvous *r, uint64_t epoch, const lki_members *members)
+{
+    lki_letter letter = { .kind = LKI_LETTER_GROUP, .group = { epoch, *members } };
+    if (r->stage == LKI_MET)
+        lki_rendezvous_write(r, &letter);
+}
+
+bool lki_rendezvous_lost(const lki_rendezvous *r)
+{
+    return r->stage == LKI_LOST;
+}
+
 void lki_rendezvous_finish(lki_rendezvous *r, const lki_outcome *outcome)
 {
     if (r->finished)

@@ -1,9 +1,11 @@
 /* introduce.c -- the ranks of several hosts learn where the others listen.
  *
  * A rank writes its address into its record and nudges its launcher.  The launchers exchange the
- * addresses of all and write those of other hosts into the records that their workers see.
+ * addresses of all and write those of other hosts into the records that their workers see.  A group
+ * that is made anew (comm/rebuild.c) does all that again: every epoch has doors of its own, and
+ * lets nobody in who belongs to another.
  */
-#include "comm/control.h"
+#include "comm/rebuild.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +22,8 @@ static uint32_t first_missing(const lki_board *board, uint32_t *count)
 
     *count = 0;
     for (uint32_t rank = board->size; rank-- > 0;)
-        if (atomic_load_explicit(&board->ranks[rank].reachable, memory_order_acquire) == 0) {
+        if (board->ranks[rank].member != 0 &&
+            atomic_load_explicit(&board->ranks[rank].reachable, memory_order_acquire) == 0) {
             first = rank;
             ++*count;
         }
@@ -108,34 +111,70 @@ static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigne
     return lki_tcp_open(out, &options);
 }
 
-lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+/* Opens the communicator over hosts on `link`; on failure `local` is still there. */
+static lk_status span_hosts(lk_comm **out, lk_comm *local, lki_link *link)
 {
-    const lki_board *board   = local->board;
-    lki_link        *link    = NULL;
-    uint32_t        *host_of = NULL;
+    const lki_board *board = local->board;
+    uint32_t        *host_of;
 
-    *out         = NULL;
     lk_status st = LKI_NEW(&host_of, board->size, "hosts of all ranks");
-    if (st == LK_OK)
-        st = listen_for_others(&link, local, key);
-    if (st == LK_OK)
-        st = lki_comm_introduce(local, lki_tcp_address(link));
-    for (uint32_t rank = 0; rank < board->size && st == LK_OK; rank++)
-        host_of[rank] = board->ranks[rank].node;
-    if (st == LK_OK) {
-        st = lki_span_open(out, local, link, host_of);
-        if (st == LK_OK)
-            st = lki_tuning_prepare(*out);
-        if (st != LK_OK) {
-            lk_comm_free(*out);
-            *out = NULL;
-        }
-    } else {
-        lk_comm_abort(local);
-        if (link != NULL)
-            link->ops->close(link);
-        lk_comm_free(local);
+    if (st != LK_OK) {
+        link->ops->close(link);
+        return st;
     }
+    for (uint32_t rank = 0; rank < board->size; rank++)
+        host_of[rank] = board->ranks[rank].node;
+    st = lki_span_open(out, local, link, host_of);
     lki_free(host_of);
     return st;
+}
+
+static lk_status meet(lk_comm **out, lk_comm *local)
+{
+    lki_link *link = NULL;
+
+    *out         = NULL;
+    lk_status st = listen_for_others(&link, local, local->self->secure ? local->self->key : NULL);
+    if (st == LK_OK)
+        st = lki_comm_introduce(local, lki_tcp_address(link));
+    if (st == LK_OK)
+        return span_hosts(out, local, link);
+    if (link != NULL)
+        link->ops->close(link);
+    lki_comm_give_up(local);
+    return st;
+}
+
+lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+{
+    lki_self *self = local->self;
+
+    self->secure = key != NULL;
+    if (key != NULL)
+        memcpy(self->key, key, sizeof self->key);
+    LK_TRY(meet(out, local));
+    lk_status st = lki_tuning_prepare(*out);
+    if (st != LK_OK) {
+        lki_comm_give_up(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+/* What the hosts have found out about each other stays true. */
+lk_status lki_comm_rejoin_hosts(lk_comm **out, lk_comm *local, const lki_self *before)
+{
+    lki_self *self = local->self;
+
+    self->secure           = before->secure;
+    self->crowded          = before->crowded;
+    self->tuning           = before->tuning;
+    self->tuning.of_a_file = false; /* all have what it said */
+    memcpy(self->key, before->key, sizeof self->key);
+    if (self->crowded)
+        local->spins = 0;
+    if (lki_board_group_size(local->board) > local->board->members)
+        return meet(out, local);
+    *out = local;
+    return LK_OK;
 }

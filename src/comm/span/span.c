@@ -532,17 +532,52 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
     return LK_OK;
 }
 
+/* The ranks of the group in `world`, their hosts in `hosts`; returns the place of `me`. */
+static uint32_t list_members(const lki_board *board, const uint32_t *host_of, uint32_t me,
+                             uint32_t *world, uint32_t *hosts)
+{
+    uint32_t count = 0, mine = 0;
+
+    for (uint32_t rank = 0; rank < board->size; rank++) {
+        if (board->ranks[rank].member == 0)
+            continue;
+        mine         = rank == me ? count : mine;
+        world[count] = rank;
+        hosts[count] = host_of[rank];
+        count++;
+    }
+    return mine;
+}
+
+static void say_who_is_out(const lki_board *board, lki_wire *wire)
+{
+    for (uint32_t rank = 0; rank < board->size; rank++)
+        if (board->ranks[rank].member == 0)
+            lki_wire_without(wire, rank);
+}
+
 static lk_status open_first(lk_comm **out, lk_comm *local, const uint32_t *host_of)
 {
-    LK_TRY(lki_span_new(out, local, local->self->rank, local->board->size, host_of));
-    lk_comm *comm           = *out;
-    comm->parent            = local;
-    comm->level             = local->level + 1;
-    comm->timeout_ms        = local->timeout_ms;
-    comm->opened_timeout_ms = local->opened_timeout_ms;
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        comm->world[rank] = rank;
-    return LK_OK;
+    const lki_board *board = local->board;
+    uint32_t         size = lki_board_group_size(board), *lists;
+
+    LK_TRY(LKI_NEW(&lists, 2 * (size_t)size, "ranks of a group"));
+    uint32_t  rank = list_members(board, host_of, local->self->rank, lists, lists + size);
+    lk_status st   = lki_span_new(out, local, rank, size, lists + size);
+    if (st == LK_OK) {
+        lk_comm *comm           = *out;
+        comm->parent            = local;
+        comm->level             = local->level + 1;
+        comm->key               = local->key;
+        comm->timeout_ms        = local->timeout_ms;
+        comm->opened_timeout_ms = local->opened_timeout_ms;
+        memcpy(comm->world, lists, size * sizeof *lists);
+        if (size < board->size)
+            comm->group = (uint64_t)size << 32 | lists[0];
+        say_who_is_out(board, local->self->wire);
+    }
+    lki_free(lists);
+    return st;
 }
 
 lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uint32_t *host_of)
@@ -555,8 +590,7 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     if (st == LK_OK)
         st = open_first(out, local, host_of);
     if (st != LK_OK) {
-        lk_comm_abort(local);
-        lk_comm_free(local);
+        lki_comm_give_up(local);
         return st;
     }
     lki_tuning *tuning = &local->self->tuning;
@@ -567,7 +601,7 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     if (st == LK_OK)
         st = lki_levels_open(&(*out)->span->levels, *out);
     if (st != LK_OK) {
-        lk_comm_free(*out);
+        lki_comm_give_up(*out);
         *out = NULL;
     }
     return st;

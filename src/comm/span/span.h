@@ -31,8 +31,9 @@ struct lki_span {
     lki_levels *levels;    /* NULL: of the first communicator, where hosts are alike */
 };
 
-/* The communicator over all ranks of the job; `local` is that of this host's ranks, host_of[r] the
- * host of rank r.  Takes over `local` and `link`, also when it fails. */
+/* The communicator over all ranks of the job that are in the group; `local` is that of this host's,
+ * host_of[r] the host of rank r of the job.  Takes over `local` and `link`, also when it fails; the
+ * socket to the launcher is the caller's then. */
 LK_NODISCARD lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link,
                                      const uint32_t *host_of);
 

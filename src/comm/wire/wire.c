@@ -332,6 +332,19 @@ void lki_wire_close(lki_wire *wire)
     wire_free(wire);
 }
 
+void lki_wire_drop(lki_wire *wire)
+{
+    if (wire == NULL)
+        return;
+    wire->failed = true;
+    wire_free(wire);
+}
+
+void lki_wire_without(lki_wire *wire, uint32_t peer)
+{
+    wire->peers[peer].left = true;
+}
+
 /* ---- Messages ---------------------------------------------------------------------------- */
 
 void lki_wire_done(lki_wire *wire, lki_message *message)

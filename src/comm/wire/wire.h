@@ -54,6 +54,12 @@ LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 /* Says goodbye to those who were written to; waits for nothing but room to do so. */
 void lki_wire_close(lki_wire *wire);
 
+/* Closes it without a word, where nobody listens any more; no message is left.  NULL is allowed. */
+void lki_wire_drop(lki_wire *wire);
+
+/* This rank of the job takes no part: nothing will be said to it.  Before anything else. */
+void lki_wire_without(lki_wire *wire, uint32_t peer);
+
 /* This rank is in the operation now / has all it needs of it.  Messages come between the two, and
  * all are done before the end.  The operations of a group begin in ascending order of seq (some may
  * be left out), end in any, and are open at once in any number. */

@@ -1,0 +1,186 @@
+/* going_on_test.c -- launchers whose job goes on without ranks that it has lost.
+ *
+ * Goal:   one group follows another, the same for all; nobody waits for a node that cannot say
+ *         anything any more; nobody speaks for the ranks of another; the outcome is that of the
+ *         nodes in the last group.
+ * Method: nodes.h.  Ranks are 0 on node 0, 1 and 2 on node 1, 3 to 5 on node 2.
+ */
+#include "comm/rendezvous/nodes.h"
+
+static job j;
+
+static lki_members members_of(uint32_t bits)
+{
+    lki_members members = { { bits } };
+    return members;
+}
+
+static void meet_to_go_on(uint32_t nodes)
+{
+    begin(&j);
+    for (uint32_t i = 0; i < nodes; i++) {
+        lki_rendezvous_options options = plain(&j, nodes, (int32_t)i);
+        options.goes_on                = true;
+        (void)add(&j, options);
+    }
+    await_all(&j, LKI_EVENT_MET);
+}
+
+static void forget_events(void)
+{
+    for (uint32_t i = 0; i < j.count; i++)
+        j.nodes[i].count = 0;
+}
+
+static void say(uint32_t at, uint64_t epoch, uint32_t bits)
+{
+    lki_members members = members_of(bits);
+    lki_rendezvous_go_on(j.nodes[at].r, epoch, &members);
+}
+
+static void assert_group(uint32_t at, uint64_t epoch, uint32_t bits)
+{
+    const lki_event *event = await(&j, &j.nodes[at], LKI_EVENT_GROUP);
+    lki_members      want  = members_of(bits);
+
+    assert_int_equal(event->epoch, epoch);
+    assert_memory_equal(&event->members, &want, sizeof want);
+}
+
+static void assert_no_group(void)
+{
+    move_for(&j, 50);
+    for (uint32_t i = 0; i < j.count; i++)
+        assert_null(find(&j.nodes[i], LKI_EVENT_GROUP));
+}
+
+static void finish(uint32_t at, uint32_t weight)
+{
+    lki_outcome outcome = { .weight = weight, .failed = weight > 0, .exit_code = (int32_t)weight };
+    lki_rendezvous_finish(j.nodes[at].r, &outcome);
+}
+
+static void assert_outcome(uint32_t at, int32_t exit_code)
+{
+    assert_int_equal(await(&j, &j.nodes[at], LKI_EVENT_OVER)->outcome.exit_code, exit_code);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static void one_group_follows_another(void **state)
+{
+    (void)state;
+    meet_to_go_on(3);
+    lki_rendezvous_asked(j.nodes[1].r, 0, 700);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        const lki_event *event = await(&j, &j.nodes[i], LKI_EVENT_ASKED);
+        assert_int_equal(event->epoch, 0);
+        assert_int_equal(event->timeout_ms, 700);
+    }
+    say(1, 0, 4);
+    say(0, 0, 1);
+    assert_no_group();
+    say(2, 0, 32 | 8);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_group(i, 1, 1 | 4 | 8 | 32);
+    for (uint32_t i = 0; i < 3; i++) {
+        introduce(&j.nodes[i]);
+        move_for(&j, 20);
+        assert_true((find(&j.nodes[0], LKI_EVENT_KNOWN) != NULL) == (i == 2));
+    }
+    await_all(&j, LKI_EVENT_KNOWN);
+    forget_events();
+    say(1, 1, 0);
+    say(2, 1, 8);
+    say(2, 0, 32); /* of an epoch that is over: nobody minds */
+    assert_no_group();
+    say(0, 1, 1);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_group(i, 2, 1 | 8);
+    introduce(&j.nodes[2]); /* node 1 has nobody to introduce */
+    introduce(&j.nodes[0]);
+    await_all(&j, LKI_EVENT_KNOWN);
+    forget_events();
+    say(0, 2, 1);
+    assert_no_group();
+    say(2, 2, 16);
+    assert_group(1, 3, 1 | 16);
+    end(&j);
+}
+
+static void who_cannot_speak_is_not_waited_for(void **state)
+{
+    (void)state;
+    for (int lost = 0; lost < 2; lost++) {
+        meet_to_go_on(3);
+        say(0, 0, 1);
+        say(1, 0, 2 | 4); /* and then dies, as all of its node do: node 1 has finished */
+        finish(1, 7);
+        assert_no_group();
+        if (lost) {
+            lki_rendezvous_close(j.nodes[2].r, NULL);
+            j.nodes[2].r = NULL;
+            assert_verdict(&j, 0, 3, "host h2 (node 2, ranks 3 to 5) is lost");
+        } else {
+            finish(2, 9);
+        }
+        assert_group(0, 1, 1);
+        assert_group(1, 1, 1);
+        finish(0, 0);
+        assert_outcome(0, 0);
+        assert_outcome(1, 0);
+        end(&j);
+    }
+}
+
+static void nobody_goes_on_where_all_have_died(void **state)
+{
+    (void)state;
+    meet_to_go_on(2);
+    say(0, 0, 1);
+    finish(0, 5);
+    say(1, 0, 0);
+    assert_no_group();
+    finish(1, 3);
+    assert_outcome(0, 5);
+    assert_outcome(1, 5);
+    assert_no_group();
+    end(&j);
+}
+
+static void nobody_speaks_for_others(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 2; how++) {
+        meet_to_go_on(3);
+        say(1, how == 0 ? 0 : 4, how == 0 ? 2 | 8 : 2);
+        assert_verdict(&j, 0, 1, "host h1 (node 1, ranks 1 to 2) is lost: its launcher said "
+                       "who goes on, which is not its to say");
+        say(0, 0, 1);
+        say(2, 0, 8);
+        assert_group(2, 1, 1 | 8);
+        end(&j);
+    }
+}
+
+static void all_must_want_it(void **state)
+{
+    (void)state;
+    begin(&j);
+    lki_rendezvous_options options = plain(&j, 2, 0);
+    options.goes_on                = true;
+    (void)add(&j, options);
+    await_error(&j, add(&j, plain(&j, 2, 1)), LK_EINVAL, "host h1 says that the job ends after a "
+                "failure, node 0 that it goes on: all nodes need the same --on-failure");
+    end(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(one_group_follows_another),          TEST(who_cannot_speak_is_not_waited_for),
+        TEST(nobody_goes_on_where_all_have_died), TEST(nobody_speaks_for_others),
+        TEST(all_must_want_it),
+    };
+    return cmocka_run_group_tests_name("comm.going_on", tests, without_key, NULL);
+}

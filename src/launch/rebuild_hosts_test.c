@@ -1,0 +1,167 @@
+/* rebuild_hosts_test.c -- a group over several hosts that loses ranks, or a host, and goes on.
+ *
+ * Goal:   as rebuild_test.c, with ranks on emulated hosts: whoever dies, one rank of a host, all of
+ *         them, its launcher, several at once, on the way to the new group, the others come to be
+ *         one group in their old order, with the right bits; nothing is left behind.
+ * Method: the workers of rebuild_test.h.  Hosts are launchers with their workers, as on real ones.
+ */
+#include "launch/rebuild_jobs.h"
+#include "launch/rebuild_test.h"
+#include "launch/spawn.h"
+
+static lk_launch_options over(uint32_t hosts, uint32_t workers)
+{
+    lk_launch_options options = going_on(workers);
+    options.hosts             = hosts;
+    return options;
+}
+
+static void ranks_and_hosts_die(void **state)
+{
+    /* Of ranks 0 1 | 2 3: one, the first, a host, the other, one of each, all but one. */
+    static const uint32_t    victims[] = { 1u << 3, 1u << 0, 12, 3, 6, 14 };
+    static const char *const places[]  = { "collective", "asking", "answered", "split", "arena",
+                                           "started" };
+
+    (void)state;
+    for (size_t i = 0; i < 6; i++)
+        for (size_t p = 0; p < 6; p++) {
+            char     words[64];
+            uint32_t left = 4 - (uint32_t)__builtin_popcount(victims[i]);
+            if (p > 2 && p != 3 + i % 3)
+                continue;
+            assert_good(launch(over(2, 4), "die", places[p], victims[i]), "die", places[p],
+                        victims[i]);
+            (void)snprintf(words, sizeof words, "the group goes on with %u of 4 ranks\n", left);
+            assert_noted(words);
+            assert_noted("pid ");
+            assert_noted("was killed by SIGKILL at step 12 in backward");
+        }
+}
+
+static void hosts_may_be_uneven(void **state)
+{
+    static const uint32_t victims[] = { 1u << 4, 1u << 1, 2 | 4, 8 | 16 | 32, 1 | 8 | 64 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof victims / sizeof victims[0]; i++)
+        assert_good(launch(over(3, 7), "die", "collective", victims[i]), "die", "collective",
+                    victims[i]);
+}
+
+static void ranks_die_at_any_moment(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 6; seed++) {
+        assert_good(launch(over(3, 6), "storm", "", seed), "storm", "", seed);
+        assert_noted("the group goes on with 1 of 6 ranks");
+    }
+}
+
+static void nothing_is_left_behind(void **state)
+{
+    (void)state;
+    uint32_t before = entries_of("/proc/self/fd"), maps = maps_of("/proc/self/maps");
+    assert_good(launch(over(2, 4), "many", "", 0), "many", "", 0);
+    assert_int_equal(entries_of("/proc/self/fd"), before);
+    assert_int_equal(maps_of("/proc/self/maps"), maps);
+}
+
+static void who_does_not_come_is_out(void **state)
+{
+    lk_launch_options options = over(3, 3);
+
+    (void)state;
+    options.timeout_ms = 3000;
+    assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
+    assert_noted("is stopped (by SIGSTOP or a debugger)");
+    assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
+    assert_noted("has not come within 0.3 s to go on with the others, and is killed");
+}
+
+static void who_has_left_is_not_waited_for(void **state)
+{
+    (void)state;
+    assert_good(launch(over(3, 3), "leave", "", 0), "leave", "", 0);
+    assert_string_equal(notes, "the group goes on with 2 of 3 ranks\n");
+}
+
+static void a_host_is_lost(void **state)
+{
+    (void)state;
+    assert_good(launch(over(3, 6), "launcher", "", 2), "launcher", "", 2);
+    assert_noted("host host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by SIGKILL");
+    assert_noted("the group goes on with 4 of 6 ranks");
+
+    lk_launch_result result = launch(over(3, 6), "launcher", "", 0);
+    assert_true(result.failed);
+    assert_non_null(strstr(result.cause, "host host0 (node 0, ranks 0 to 1) is lost"));
+}
+
+static void a_request_to_stop_is_carried_over(void **state)
+{
+    (void)state;
+    lk_launch_result result = launch(over(2, 3), "stop", "", 0);
+    assert_false(result.failed);
+    assert_int_equal(result.exit_code, 75);
+}
+
+static void the_last_group_is_judged(void **state)
+{
+    (void)state;
+    lk_launch_result result = launch(over(2, 4), "end", "", 0);
+    assert_true(result.failed);
+    assert_int_equal(result.rank, 2);
+    assert_int_equal(result.exit_code, 3);
+    assert_non_null(strstr(result.cause, "exited with status 3 at step 20 in saving"));
+}
+
+static void requests_and_wrong_calls(void **state)
+{
+    (void)state;
+    assert_good(launch(over(2, 2), "misuse", "", 0), "misuse", "", 0);
+    assert_good(launch(over(3, 3), "requests", "", 0), "requests", "", 0);
+}
+
+/* Two commands, as on two hosts. */
+static void commands_on_hosts_say_who_is_lost(void **state)
+{
+    char folder[] = "/tmp/lk-rebuild-XXXXXX", line[8192];
+    int  port     = lki_port_free();
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(line, sizeof line, "cd %s; L=%s; R='--nnodes 2 --rendezvous tcp://127.0.0.1:%d "
+                   "--insecure -n 2 --on-failure'; W='%s worker die collective 9'\n"
+                   "$L run --node-rank 0 $R continue $W >0 2>&1 & $L run --node-rank 1 $R continue "
+                   "$W >1 2>&1; echo $? >>1; wait $!; echo $? >>0; sed 's/^/zero: /' 0; "
+                   "sed 's/^/one: /' 1; rm -r %s",
+                   folder, LK_TEST_COMMAND, port, self, folder);
+    (void)shell(line);
+    assert_said("zero: lockstep run: note: rank 0 (host ");
+    assert_said("zero: lockstep run: note: the group goes on with 2 of 4 ranks\nzero: 0\n");
+    assert_said("one: lockstep run: note: rank 3 (host ");
+    assert_said("one: lockstep run: note: the group goes on with 2 of 4 ranks\none: 0\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 3 && strcmp(argv[1], "worker") == 0)
+        return work(argc, argv);
+    find_self();
+
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_and_hosts_die),
+        cmocka_unit_test(hosts_may_be_uneven),
+        cmocka_unit_test(ranks_die_at_any_moment),
+        cmocka_unit_test(nothing_is_left_behind),
+        cmocka_unit_test(who_does_not_come_is_out),
+        cmocka_unit_test(who_has_left_is_not_waited_for),
+        cmocka_unit_test(a_host_is_lost),
+        cmocka_unit_test(a_request_to_stop_is_carried_over),
+        cmocka_unit_test(the_last_group_is_judged),
+        cmocka_unit_test(requests_and_wrong_calls),
+        cmocka_unit_test(commands_on_hosts_say_who_is_lost),
+    };
+    return cmocka_run_group_tests_name("launch.rebuild_hosts", tests, NULL, NULL);
+}
