@@ -2,6 +2,7 @@
 #include "comm/algorithm/schedule.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -214,17 +215,37 @@ void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t ran
                    atomic_load(&record->pid), more);
 }
 
-void lki_board_name_host(char message[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t rank)
+/* The end of the next "rank 5" that a message, or what follows a semicolon, begins with, or that
+ * "sends" something, and that has not been named by whoever told us. */
+static char *next_rank(char *message, char *from, uint32_t *rank)
 {
-    char who[LKI_WHO_BYTES], rest[LKI_MESSAGE_BYTES], plain[24];
-    int  length = snprintf(plain, sizeof plain, "rank %u ", rank);
+    for (char *at = from; (at = strstr(at, "rank ")) != NULL; at++) {
+        char *end;
+        *rank       = (uint32_t)strtoul(at + 5, &end, 10);
+        bool begins = at == message || (at - message > 1 && at[-2] == ';');
+        if (end[0] == ' ' && end[1] != '(' && (begins || strncmp(end, " sends ", 7) == 0))
+            return end;
+    }
+    return NULL;
+}
 
-    if (board->ranks[rank].host[0] == '\0' || strncmp(message, plain, (size_t)length) != 0
-        || message[length] == '(') /* it has been said already, by whoever told us */
-        return;
-    lki_board_who(who, board, rank, "");
-    (void)snprintf(rest, sizeof rest, "%s", message + length);
-    (void)snprintf(message, LKI_MESSAGE_BYTES, "%.110s %.360s", who, rest);
+/* What does not fit is left as it is. */
+void lki_board_name_hosts(char message[LKI_MESSAGE_BYTES], const lki_board *board)
+{
+    char     who[LKI_WHO_BYTES], rest[LKI_MESSAGE_BYTES], *end = message;
+    uint32_t rank;
+
+    while ((end = next_rank(message, end, &rank)) != NULL) {
+        if (rank >= board->size || board->ranks[rank].host[0] == '\0')
+            continue;
+        lki_board_who(who, board, rank, "");
+        const char *more = strchr(who, ' ') + 1;
+        more             = strchr(more, ' ');
+        if (strlen(message) + strlen(more) >= LKI_MESSAGE_BYTES)
+            return;
+        (void)snprintf(rest, sizeof rest, "%s", end);
+        (void)snprintf(end, LKI_MESSAGE_BYTES - (size_t)(end - message), "%s%s", more, rest);
+    }
 }
 
 void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out)

@@ -28,7 +28,7 @@ typedef enum {
 enum {
     LKI_RANKS_MAX       = 1024,
     LKI_PHASE_BYTES     = 64,
-    LKI_OPERATION_BYTES = 112,
+    LKI_OPERATION_BYTES = 160,
     LKI_PLACE_BYTES     = 112,
     LKI_MESSAGE_BYTES   = 480,
     LKI_HOST_BYTES      = 64,

@@ -225,6 +225,25 @@ static void serve_nudges(lki_control *control, uint32_t rank)
     assert_true(open);
 }
 
+static void both_sides_get_their_hosts(const lki_board *board)
+{
+    char text[LKI_MESSAGE_BYTES] = "rank 0 is in barrier #4; rank 3 is in gather #4 (to rank 2)";
+    char full[LKI_MESSAGE_BYTES] = "rank 0 is in ";
+
+    for (int i = 0; i < 2; i++) { /* the second time they are there */
+        lki_board_name_hosts(text, board);
+        assert_string_equal(text, "rank 0 (host a, pid 101) is in barrier #4; "
+                                  "rank 3 (host c, pid 303) is in gather #4 (to rank 2)");
+    }
+    memset(full + strlen(full), 'x', sizeof full - 1 - strlen(full));
+    lki_board_name_hosts(full, board);
+    assert_int_equal(strncmp(full, "rank 0 is in xxx", 16), 0);
+    assert_int_equal(strlen(full), sizeof full - 1);
+    (void)snprintf(text, sizeof text, "%s", "split #4: rank 3 sends 1 bytes to rank 0");
+    lki_board_name_hosts(text, board);
+    assert_string_equal(text, "split #4: rank 3 (host c, pid 303) sends 1 bytes to rank 0");
+}
+
 static void ranks_of_other_hosts_are_introduced(void **state)
 {
     const struct timespec moment  = { .tv_nsec = 1000000 };
@@ -256,6 +275,7 @@ static void ranks_of_other_hosts_are_introduced(void **state)
         (void)nanosleep(&moment, NULL);
     assert_string_equal(address, "10.0.0.2:22");
     assert_false(lki_control_address(control, 1, address));
+    both_sides_get_their_hosts(comm->board);
     assert_int_equal(lki_comm_introduce(comm, "10.0.0.2:12"), LK_OK);
     serve_nudges(control, 1);
     serve_nudges(control, 2);

@@ -1,4 +1,5 @@
-/* failure_test.c -- what the others learn when a rank dies, stops, strays, gives up or leaves.
+/* failure_test.c -- what the others learn when a rank dies, stops, gives up or leaves; when it does
+ * something else than they: span/mismatch_test.c.
  *
  * Goal:   in every collective: nobody hangs, everybody is told which rank, how and where, and
  *         the same again on every later call.
@@ -138,31 +139,28 @@ static lk_status do_arena(room *r)
     return lk_comm_arena(&arena, r->comm, "one more", 10000);
 }
 
-typedef struct {
-    const char *name; /* as errors call it */
-    lk_status (*run)(room *r);
-} operation;
+typedef lk_status operation(room *r);
 
-static const operation operations[] = {
-    { "barrier", do_barrier },
-    { "broadcast", do_broadcast_small },
-    { "broadcast", do_broadcast },
-    { "all_gather", do_all_gather },
-    { "all_reduce", do_all_reduce_small },
-    { "all_reduce", do_all_reduce_staged },
-    { "all_reduce", do_all_reduce_direct },
-    { "tree_reduce", do_tree_reduce },
-    { "reduce", do_reduce },
-    { "reduce_scatter", do_reduce_scatter },
-    { "reduce_scatter_v", do_reduce_scatter_v },
-    { "all_gather_v", do_all_gather_v },
-    { "gather", do_gather },
-    { "scatter", do_scatter },
-    { "all_to_all", do_all_to_all },
-    { "all_to_all_v", do_all_to_all_v },
-    { "recv", do_message },
-    { "split", do_split },
-    { "creating an arena", do_arena },
+static operation *const operations[] = {
+    do_barrier,
+    do_broadcast_small,
+    do_broadcast,
+    do_all_gather,
+    do_all_reduce_small,
+    do_all_reduce_staged,
+    do_all_reduce_direct,
+    do_tree_reduce,
+    do_reduce,
+    do_reduce_scatter,
+    do_reduce_scatter_v,
+    do_all_gather_v,
+    do_gather,
+    do_scatter,
+    do_all_to_all,
+    do_all_to_all_v,
+    do_message,
+    do_split,
+    do_arena,
 };
 /* The last two take memory each time, so they are not run without end. */
 enum { OPERATIONS = sizeof operations / sizeof operations[0], ENDLESS = OPERATIONS - 2 };
@@ -179,7 +177,7 @@ static bool room_open(room *r, lk_comm *comm)
 }
 
 typedef struct {
-    const operation *op, *other;
+    operation  *op;
     lk_status        expect;
     const char      *words[3]; /* that the message must have */
 } story;
@@ -210,11 +208,11 @@ static bool dies_instead(lk_comm *comm, void *context)
         return false;
     lk_comm_note(comm, 12, "backward");
     for (int i = 0; i < 3; i++)
-        CHECK(s->op->run(&r) == LK_OK);
+        CHECK(s->op(&r) == LK_OK);
     if (lk_comm_rank(comm) == VICTIM)
         (void)raise(SIGKILL);
     int64_t began = lki_now_ms();
-    bool    good  = fails_as_told(comm, s, s->op->run(&r), began);
+    bool    good  = fails_as_told(comm, s, s->op(&r), began);
     free(r.heap);
     return good;
 }
@@ -232,7 +230,7 @@ static bool goes_on(lk_comm *comm, void *context)
     int64_t began;
     do {
         began = lki_now_ms();
-        st    = s->op->run(&r);
+        st    = s->op(&r);
     } while (st == LK_OK);
     bool good = fails_as_told(comm, s, st, began);
     free(r.heap);
@@ -246,7 +244,7 @@ static void death_is_told(void **state)
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++)
         for (int deaf = 0; deaf < 2; deaf++) {
-            story s = { .op = &operations[i], .expect = LK_EPEER,
+            story s = { .op = operations[i], .expect = LK_EPEER,
                         .words = { "rank 1 (pid", deaf ? "is gone" : "was killed by SIGKILL",
                                    "at step 12 in backward" } };
             world w = { .size = SIZE, .timeout_ms = 20000, .deaf = deaf == 1, .victim = NOBODY };
@@ -258,7 +256,7 @@ static void death_at_any_moment_is_told(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ENDLESS; i++) {
-        story s = { .op = &operations[i], .expect = LK_EPEER,
+        story s = { .op = operations[i], .expect = LK_EPEER,
                     .words = { "rank 1 (pid", i % 2 == 0 ? "is gone" : "SIGKILL", NULL } };
         world w = { .size = SIZE, .timeout_ms = 20000, .deaf = i % 2 == 0, .victim = VICTIM,
                     .signal = SIGKILL, .after_ms = 30 + 7 * (int64_t)i };
@@ -272,7 +270,7 @@ static void a_stopped_rank_is_told(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ENDLESS; i += 4) {
-        story s = { .op = &operations[i], .expect = LK_ETIMEOUT,
+        story s = { .op = operations[i], .expect = LK_ETIMEOUT,
                     .words = { "rank 1 (pid", "stopped, last in", "at step 12 in backward" } };
         world w = { .size = SIZE, .timeout_ms = 1500, .victim = VICTIM, .signal = SIGSTOP,
                     .after_ms = 100 };
@@ -323,122 +321,7 @@ static void a_rank_that_leaves_is_told(void **state)
     }
 }
 
-/* ---- Disagreement ------------------------------------------------------------------------ */
-
-static bool strays(lk_comm *comm, void *context)
-{
-    const story *s = context;
-    bool         me = lk_comm_rank(comm) == VICTIM;
-    room         r;
-
-    if (!room_open(&r, comm))
-        return false;
-    int64_t began = lki_now_ms();
-    bool    good  = fails_as_told(comm, s, (me ? s->other : s->op)->run(&r), began);
-    free(r.heap);
-    return good;
-}
-
-/* Messages are between two ranks and are compared as such; the two ways of all_reduce agree. */
-static bool comparable(size_t i, size_t k)
-{
-    bool reduces = strcmp(operations[i].name, "all_reduce") == 0
-                   && strcmp(operations[k].name, "all_reduce") == 0;
-    bool small   = operations[i].run == do_all_reduce_small
-                 || operations[k].run == do_all_reduce_small;
-    return i != k && operations[i].run != do_message && operations[k].run != do_message
-           && (!reduces || small);
-}
-
-static void mismatched_operations_are_told(void **state)
-{
-    static const size_t steps[] = { 1, 2, 5, 7, 9, 11 };
-    (void)state;
-    for (size_t i = 0; i < OPERATIONS; i++)
-        for (size_t n = 0; n < sizeof steps / sizeof steps[0]; n++) {
-            size_t k = (i + steps[n]) % OPERATIONS;
-            char   theirs[64];
-            story  s = { .op = &operations[i], .other = &operations[k], .expect = LK_EMISMATCH,
-                         .words = { theirs, operations[i].name, operations[k].name } };
-            world  w = { .size = SIZE, .threads = (i + n) % 2 == 0, .timeout_ms = 20000,
-                         .victim = NOBODY };
-            snprintf(theirs, sizeof theirs, "rank 1 is in %s #", operations[k].name);
-            if (comparable(i, k))
-                assert_int_equal(world_run(w, strays, &s), (1u << SIZE) - 1);
-        }
-}
-
-/* ---- One argument that differs ----------------------------------------------------------- */
-
-enum { DTYPE, KIND, FACTOR, COUNT, ROOT, COUNTS, FLOW, MESSAGE, RANKS, ARGUMENTS };
-
-/* What all ranks call, and rank 1 with another argument. */
-static lk_status call_with(room *r, int argument, bool other)
-{
-    const size_t   equal[SIZE] = { 8, 8, 8 }, shifted[SIZE] = { 16, 8, 0 };
-    const size_t   more[SIZE] = { 16, 8, 8 };
-    const uint32_t ranks[2] = { 0, 2 }, others[2] = { 2, 0 };
-    uint32_t       rank = lk_comm_rank(r->comm);
-    float         *a = r->heap, *b = r->heap + LARGE;
-    lk_comm       *child;
-
-    switch (argument) {
-    case DTYPE: return lk_all_reduce(r->comm, a, b, 100, other ? LK_I32 : LK_F32, LK_SUM);
-    case KIND: return lk_reduce(r->comm, a, b, 100, LK_F64, other ? LK_MIN : LK_MAX, 0);
-    case FACTOR:
-        return lk_all_reduce(r->comm, a, b, 1, LK_F32, lk_premul_sum(other ? 0.5 : 0.25));
-    case COUNT: return lk_reduce_scatter(r->comm, a, b, other ? 41 : 40, LK_F16, LK_AVG);
-    case ROOT: return lk_gather(r->comm, a, b, 16, other ? 1 : 2);
-    case COUNTS: return lk_all_gather_v(r->comm, a, b, other ? shifted : equal);
-    case FLOW: return lk_all_to_all_v(r->comm, a, other ? more : equal, b, equal);
-    case MESSAGE:
-        return rank == 0       ? lk_send(r->comm, a, 12, 1)
-               : rank == VICTIM ? lk_recv(r->comm, a, 13, 0) : lk_barrier(r->comm);
-    default: return lk_comm_subset(&child, r->comm, other ? others : ranks, 2);
-    }
-}
-
-static const char *const both_sides[ARGUMENTS][2] = {
-    [DTYPE]   = { "(F32 sum, 100 elements)", "(I32 sum, 100 elements)" },
-    [KIND]    = { "(F64 max, 100 elements to rank 0)", "(F64 min, 100 elements to rank 0)" },
-    [FACTOR]  = { "(F32 premul_sum, 1 elements); rank ", "factors differ" },
-    [COUNT]   = { "(F16 avg, 40 elements)", "(F16 avg, 41 elements)" },
-    [ROOT]    = { "(16 bytes to rank 2)", "(16 bytes to rank 1)" },
-    [COUNTS]  = { "rank 1 is in all_gather_v", "counts" },
-    [FLOW]    = { "rank 1 sends 16 bytes to rank 0", "which expects 8" },
-    [MESSAGE] = { "rank 0 is in send #0 (12 bytes to rank 1)",
-                  "rank 1 is in recv #0 (13 bytes from rank 0)" },
-    [RANKS]   = { "is in split", "differ" },
-};
-
-static bool differs(lk_comm *comm, void *context)
-{
-    const int *argument = context;
-    room       r;
-
-    if (!room_open(&r, comm))
-        return false;
-    int64_t   began = lki_now_ms();
-    lk_status st    = call_with(&r, *argument, lk_comm_rank(comm) == VICTIM);
-    if (st == LK_OK && *argument >= FLOW) /* whom it does not concern may be told later */
-        st = lk_barrier(comm);
-    story s    = { .expect = LK_EMISMATCH,
-                   .words = { both_sides[*argument][0], both_sides[*argument][1] } };
-    bool  good = fails_as_told(comm, &s, st, began);
-    free(r.heap);
-    return good;
-}
-
-static void arguments_that_differ_are_told(void **state)
-{
-    (void)state;
-    for (int argument = 0; argument < ARGUMENTS; argument++)
-        for (int threads = 0; threads < 2; threads++) {
-            world w = { .size = SIZE, .threads = threads == 1, .timeout_ms = 20000,
-                        .victim = NOBODY };
-            assert_int_equal(world_run(w, differs, &argument), (1u << SIZE) - 1);
-        }
-}
+/* ---- Requests, and groups ---------------------------------------------------------------- */
 
 /* A request that the others need and that is dropped. */
 static bool drops_a_request(lk_comm *comm, void *context)
@@ -565,8 +448,6 @@ int main(void)
         cmocka_unit_test(a_stopped_rank_is_told),
         cmocka_unit_test(a_rank_that_does_not_come_is_told),
         cmocka_unit_test(a_rank_that_leaves_is_told),
-        cmocka_unit_test(mismatched_operations_are_told),
-        cmocka_unit_test(arguments_that_differ_are_told),
         cmocka_unit_test(a_dropped_request_is_told),
         cmocka_unit_test(death_in_a_group_is_told),
         cmocka_unit_test(giving_up_is_told),

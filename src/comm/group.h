@@ -449,8 +449,9 @@ void lki_board_view(const lki_board *board, uint32_t rank, lki_rank_view *out);
 void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t rank,
                    const char *more);
 
-/* Where a message begins with "rank 5 " and the rank's host has a name: says it the same way. */
-void lki_board_name_host(char message[LKI_MESSAGE_BYTES], const lki_board *board, uint32_t rank);
+/* Where a message, or a part of it behind a semicolon, begins with "rank 5 " and the rank's host
+ * has a name: says it the same way, as long as there is room. */
+void lki_board_name_hosts(char message[LKI_MESSAGE_BYTES], const lki_board *board);
 
 /* ---- Peers (peers.c) --------------------------------------------------------------------- */
 

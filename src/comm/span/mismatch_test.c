@@ -5,8 +5,9 @@
  *         exactly; in that call or, where its own part was complete, in its next one.  Nobody waits
  *         for a deadline.
  * Method: a call is a value, from which the test makes both the call itself and the text that it is
- *         known by.  Ranks are threads: of one host, of three (by the simulation's clock, which
- *         says how long it took), of two with two ranks each, there flat and by levels.
+ *         known by.  Ranks are those of one host (threads or processes), of three (by the
+ *         simulation's clock, which says how long it took), of two with two ranks each, there flat
+ *         and by levels.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,6 +132,7 @@ typedef struct {
     const char *what;
     call        call, other; /* of the victim */
     uint32_t    victim;
+    bool        leaves; /* the victim, if its own part of the call is complete */
     bool        virtual_time;
     _Atomic int64_t slowest_ms;
 } quarrel;
@@ -163,6 +165,7 @@ static bool strays(lk_comm *comm, void *context)
     bool        victim = lk_comm_rank(comm) == q->victim;
     const call *calls[2] = { victim ? &q->other : &q->call, victim ? &q->call : &q->other };
     lk_arena   *arena;
+    char        first[LKI_MESSAGE_BYTES];
 
     CHECK(lk_comm_arena(&arena, comm, "room", (size_t)2 * ROOM * RANKS_MOST) == LK_OK);
     unsigned char *room  = (unsigned char *)lk_arena_data(arena);
@@ -170,15 +173,77 @@ static bool strays(lk_comm *comm, void *context)
     uint64_t       seq   = comm->seq + 1;
     lk_status      st    = lk_barrier(comm); /* the others may be told while they are in it */
     int64_t        began = now_ms(comm, q), took;
-    for (int i = 0; i < 2 && st == LK_OK; i++)
+    for (int i = 0; i < 2 && st == LK_OK; i++) {
         st = run(comm, calls[i], a, b);
+        if (victim && q->leaves && st == LK_OK)
+            return true;
+    }
     st   = st == LK_OK ? lk_barrier(comm) : st;
     took = now_ms(comm, q) - began;
     if (took > atomic_load(&q->slowest_ms))
         atomic_store(&q->slowest_ms, took);
     CHECK(st == LK_EMISMATCH && lk_error_last()->status == st);
     CHECK(!q->virtual_time || took < SOON_MS);
+    snprintf(first, sizeof first, "%s", lk_error_last()->message);
+    CHECK(lk_barrier(comm) == st && strcmp(first, lk_error_last()->message) == 0);
     return names_both(comm, q, seq);
+}
+
+/* ---- Numbers that only two know ---------------------------------------------------------- */
+
+/* all_to_all_v, in which the victim sends the last rank other.count bytes, not call.count. */
+static bool sends_another_number(lk_comm *comm, void *context)
+{
+    const quarrel *q    = context;
+    uint32_t       last = lk_comm_size(comm) - 1, me = lk_comm_rank(comm);
+    size_t         send[RANKS_MOST] = { 8, 8, 8, 8 }, recv[RANKS_MOST] = { 8, 8, 8, 8 };
+    unsigned char *a = calloc(1, ROOM), *b = calloc(1, ROOM);
+    char           want[160];
+
+    snprintf(want, sizeof want, "all_to_all_v #%llu: rank %u sends %zu bytes to rank %u, which "
+             "expects %zu", (unsigned long long)comm->seq, q->victim, q->other.count, last,
+             q->call.count);
+    CHECK(a != NULL && b != NULL);
+    if (me == q->victim)
+        send[last] = q->other.count;
+    if (me == last)
+        recv[q->victim] = q->call.count;
+    lk_status st = lk_all_to_all_v(comm, a, send, b, recv);
+    st           = st == LK_OK ? lk_barrier(comm) : st;
+    free(a);
+    free(b);
+    CHECK(st == LK_EMISMATCH && strstr(lk_error_last()->message, want) != NULL);
+    return true;
+}
+
+/* Rank 2 sends rank 1 more than that receives, while the others are elsewhere. */
+static bool sends_too_much(lk_comm *comm, void *context)
+{
+    uint32_t  me       = lk_comm_rank(comm);
+    char      text[16] = { 0 };
+    lk_status st       = LK_OK;
+
+    (void)context;
+    if (me == 1)
+        st = lk_recv(comm, text, 13, 2);
+    else if (me == 2)
+        st = lk_send(comm, text, 16, 1);
+    st = st == LK_OK ? lk_barrier(comm) : st;
+    CHECK(st == LK_EMISMATCH && strstr(lk_error_last()->message, " #0 (13 bytes ") != NULL);
+    CHECK(strstr(lk_error_last()->message, " #0 (16 bytes to rank 1)") != NULL);
+    return true;
+}
+
+static bool has_another_factor(lk_comm *comm, void *context)
+{
+    const quarrel *q      = context;
+    double         factor = lk_comm_rank(comm) == q->victim ? 0.5 : 0.25;
+    float          x      = 1;
+
+    CHECK(lk_all_reduce(comm, &x, &x, 1, LK_F32, lk_premul_sum(factor)) == LK_EMISMATCH);
+    CHECK(strstr(lk_error_last()->message, "(F32 premul_sum, 1 elements)") != NULL);
+    CHECK(strstr(lk_error_last()->message, "factors differ") != NULL);
+    return true;
 }
 
 /* ---- Ways of carrying it out ------------------------------------------------------------- */
@@ -202,18 +267,18 @@ enum { WAYS = sizeof ways / sizeof ways[0] };
 
 static int64_t slowest[WAYS];
 
+static bool carry_out(size_t w, world_main main, quarrel *q)
+{
+    world one = {
+        .size = 3, .threads = q->victim != 1, .timeout_ms = 20000, .victim = NOBODY
+    };
+    return ways[w].alone ? world_run(one, main, q) == 7 : hosted_all(ways[w].hosted, main, q);
+}
+
 static void quarrel_by(size_t w, quarrel q)
 {
-    hosted h = ways[w].hosted;
-    bool   good;
-
-    q.virtual_time = h.each == 1;
-    if (ways[w].alone) {
-        world all = { .size = 3, .threads = true, .timeout_ms = 20000, .victim = NOBODY };
-        good      = world_run(all, strays, &q) == 7;
-    } else {
-        good = hosted_all(h, strays, &q);
-    }
+    q.virtual_time = ways[w].hosted.each == 1;
+    bool good      = carry_out(w, strays, &q);
     int64_t took = atomic_load(&q.slowest_ms);
     slowest[w]   = took > slowest[w] ? took : slowest[w];
     if (!good)
@@ -235,7 +300,8 @@ static void other_operations(void **state)
     for (size_t i = 0; i < OPERATIONS; i++)
         for (size_t k = 0; k < OPERATIONS; k++) {
             quarrel q   = { .what = what, .call = operations[i].call,
-                            .other = operations[k].call, .victim = (uint32_t)(i + k) % 3 };
+                            .other = operations[k].call, .victim = (uint32_t)(i + k) % 3,
+                            .leaves = operations[k].has_root };
             bool    all = has_levels(&operations[i]) || has_levels(&operations[k]);
             snprintf(what, sizeof what, "%s, but rank %u in %s", operations[i].name, q.victim,
                      operations[k].name);
@@ -252,7 +318,8 @@ static void quarrel_about(const operation *op, const char *about, call other)
     snprintf(what, sizeof what, "%s, %s", op->name, about);
     for (size_t w = 0; w < WAYS; w++)
         quarrel_by(w, (quarrel){ .what = what, .call = op->call, .other = other,
-                                 .victim = (uint32_t)(w + other.count + other.root) % 3 });
+                                 .victim = (uint32_t)(w + other.count + other.root) % 3,
+                                 .leaves = op->has_root });
 }
 
 static void other_arguments(void **state)
@@ -290,9 +357,28 @@ static void other_arguments(void **state)
     }
 }
 
+static void other_numbers(void **state)
+{
+    static const size_t numbers[][2] = { { 16, 8 }, { 3, 8 }, { 0, 8 }, { 8, 0 }, { 200000, 8 },
+                                         { 200000, 300000 } }; /* sent, expected */
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        for (size_t w = 0; w < WAYS; w++) {
+            quarrel q = { .victim = (uint32_t)(i + w) % 2, .other.count = numbers[i][0],
+                          .call.count = numbers[i][1] };
+            assert_true(carry_out(w, sends_another_number, &q));
+        }
+    for (size_t w = 0; w < WAYS; w++) {
+        quarrel q = { .victim = (uint32_t)w % 3 };
+        assert_true(carry_out(w, sends_too_much, &q));
+        assert_true(carry_out(w, has_another_factor, &q));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_numbers),
         cmocka_unit_test(other_arguments),
         cmocka_unit_test(other_operations),
     };

@@ -30,7 +30,7 @@ static void condemn(lki_self *self)
     lk_error why     = *lk_error_last();
     uint32_t culprit = lki_wire_culprit(self->wire);
 
-    lki_board_name_host(why.message, self->group->board, culprit);
+    lki_board_name_hosts(why.message, self->group->board);
     lki_board_condemn(self->group->board, self->rank, culprit, why.status, why.status, why.message);
 }
 

@@ -145,6 +145,13 @@ static lk_status begin(lki_task *task, instance *i)
 
 /* ---- Rounds ------------------------------------------------------------------------------ */
 
+/* Of what two ranks alone know: all_to_all_v. */
+static size_t whole_of(const lki_problem *p, const lki_action *a)
+{
+    const size_t *parts = a->kind == LKI_ACT_SEND ? p->parts : p->recv_parts;
+    return p->recv_parts == NULL ? 0 : parts[a->peer + 1] - parts[a->peer];
+}
+
 static void exchange(const lki_task *task, instance *i, const lki_action *a)
 {
     lki_message *message = &i->messages[i->count++];
@@ -155,6 +162,7 @@ static void exchange(const lki_task *task, instance *i, const lki_action *a)
         .op    = task->plan.op,
         .data  = (unsigned char *)((uintptr_t)i->base[a->spot.buffer] + a->spot.at),
         .bytes = a->bytes,
+        .whole = whole_of(&i->problem, a),
     };
     if (a->kind == LKI_ACT_SEND)
         lki_wire_send(task->wire, message);

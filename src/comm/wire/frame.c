@@ -29,6 +29,24 @@ static uint32_t get32(const unsigned char *in)
     return (uint32_t)get(in, 4);
 }
 
+void lki_frame_put_op(unsigned char out[LKI_FRAME_OP_BYTES], const lki_wire_op *op)
+{
+    put(out, op->group, 8);
+    put(out + 8, op->seq, 8);
+    put(out + 16, op->label, 8);
+    put(out + 24, op->print.what, 8);
+    put(out + 32, op->print.count, 8);
+    put(out + 40, op->print.hash, 8);
+}
+
+lki_wire_op lki_frame_get_op(const unsigned char in[LKI_FRAME_OP_BYTES])
+{
+    return (lki_wire_op){ .group = get(in, 8),
+                          .seq   = get(in + 8, 8),
+                          .label = get(in + 16, 8),
+                          .print = { get(in + 24, 8), get(in + 32, 8), get(in + 40, 8) } };
+}
+
 void lki_frame_encode(unsigned char out[LKI_FRAME_BYTES], const lki_frame *frame)
 {
     put(out, magic, 4);
@@ -37,12 +55,7 @@ void lki_frame_encode(unsigned char out[LKI_FRAME_BYTES], const lki_frame *frame
     out[7] = 0;
     put(out + 8, frame->from, 4);
     put(out + 12, frame->step, 4);
-    put(out + 16, frame->op.group, 8);
-    put(out + 24, frame->op.seq, 8);
-    put(out + 32, frame->op.label, 8);
-    put(out + 40, frame->op.print.what, 8);
-    put(out + 48, frame->op.print.count, 8);
-    put(out + 56, frame->op.print.hash, 8);
+    lki_frame_put_op(out + 16, &frame->op);
     put(out + 64, frame->total, 8);
     put(out + 72, frame->offset, 8);
     put(out + 80, frame->bytes, 4);
@@ -73,12 +86,14 @@ static lk_status check_lengths(const lki_frame *frame)
     bool     good  = bytes == 0;
 
     if (frame->kind == LKI_FRAME_EAGER)
-        good = bytes <= LKI_FRAME_EAGER_BYTES && bytes == total && offset == 0;
+        good = bytes <= LKI_FRAME_EAGER_BYTES && bytes == total;
     else if (frame->kind == LKI_FRAME_PIECE)
         good = bytes >= 1 && bytes <= LKI_FRAME_PIECE_BYTES && offset % LKI_FRAME_PIECE_BYTES == 0
                && offset < total && bytes == lki_min(total - offset, LKI_FRAME_PIECE_BYTES);
     else if (frame->kind == LKI_FRAME_ABORT)
         good = bytes <= LKI_FRAME_TEXT_BYTES;
+    else if (frame->kind == LKI_FRAME_GOODBYE)
+        good = bytes % LKI_FRAME_OP_BYTES == 0 && bytes <= LKI_FRAME_TEXT_BYTES;
     else if (frame->kind == LKI_FRAME_ANSWER)
         good = bytes == 0 && frame->value <= LKI_PLACE_AFTER;
     if (!good)
@@ -95,10 +110,7 @@ lk_status lki_frame_decode(lki_frame *out, const unsigned char in[LKI_FRAME_BYTE
         .kind   = (lki_frame_kind)in[6],
         .from   = get32(in + 8),
         .step   = get32(in + 12),
-        .op     = { .group = get(in + 16, 8),
-                    .seq   = get(in + 24, 8),
-                    .label = get(in + 32, 8),
-                    .print = { get(in + 40, 8), get(in + 48, 8), get(in + 56, 8) } },
+        .op     = lki_frame_get_op(in + 16),
         .total  = get(in + 64, 8),
         .offset = get(in + 72, 8),
         .bytes  = get32(in + 80),

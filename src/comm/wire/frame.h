@@ -7,8 +7,8 @@
  *    16 group  24 seq     32 label          40 what     48 count   56 hash
  *    64 total  72 offset  80 bytes          84 sum      88 value   92 sum of the 92 bytes before
  *
- * EAGER     a whole message: `total` == `bytes` follow.
- * ANNOUNCE  there is a message of `total` bytes for whoever asks.
+ * EAGER     a whole message: `total` == `bytes` follow.  `offset` is lki_message.whole.
+ * ANNOUNCE  there is a message of `total` bytes for whoever asks.  `offset`: as before.
  * GRANT     send it: its buffer is there.
  * PIECE     `bytes` of it, from `offset` on.  Pieces begin at multiples of LKI_FRAME_PIECE_BYTES.
  * CREDIT    `total` more bytes of eager messages (each counts LKI_FRAME_EAGER_COST more than its
@@ -18,7 +18,8 @@
  *           told is that very one if I have been in it, else the last I was in.
  * ABORT     the sender has failed: -`value` is the status, `step` the rank it is about, the
  *           payload a text.
- * GOODBYE   nothing follows on any stream.
+ * GOODBYE   nothing follows on any stream.  The payload is the last operations that the sender has
+ *           begun, the latest first, each as bytes 16 to 63 here.
  */
 #ifndef LKI_COMM_FRAME_H
 #define LKI_COMM_FRAME_H
@@ -30,6 +31,8 @@ enum {
     LKI_FRAME_EAGER_BYTES = 64 * 1024,  /* the longest message that goes unasked */
     LKI_FRAME_PIECE_BYTES = 256 * 1024, /* so that an ABORT never waits long for its turn */
     LKI_FRAME_TEXT_BYTES  = 480,
+    LKI_FRAME_OP_BYTES    = 48,
+    LKI_FRAME_OPS_MAX     = LKI_FRAME_TEXT_BYTES / LKI_FRAME_OP_BYTES, /* of a GOODBYE */
     LKI_FRAME_EAGER_COST  = 128,
 };
 
@@ -60,5 +63,9 @@ void lki_frame_encode(unsigned char out[LKI_FRAME_BYTES], const lki_frame *frame
 /* LK_EFORMAT, with a text that says what is wrong, unless this is a header that keeps all the
  * limits above. */
 LK_NODISCARD lk_status lki_frame_decode(lki_frame *out, const unsigned char in[LKI_FRAME_BYTES]);
+
+/* An operation, as in a header. */
+void        lki_frame_put_op(unsigned char out[LKI_FRAME_OP_BYTES], const lki_wire_op *op);
+lki_wire_op lki_frame_get_op(const unsigned char in[LKI_FRAME_OP_BYTES]);
 
 #endif

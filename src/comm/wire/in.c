@@ -63,8 +63,8 @@ lk_status lki_wire_unpark(lki_wire *wire, lki_message *message, bool *found)
     *found = parked != NULL;
     if (parked == NULL)
         return LK_OK;
-    if (parked->total != message->bytes)
-        return lki_wire_mismatch(wire, &message->op, message->peer, &parked->op);
+    if (parked->total != message->bytes || parked->whole != message->whole)
+        return lki_wire_uneven(wire, message, &parked->op, parked->whole);
     if (parked->announced) {
         wire->peers[message->peer].announces--;
         drop_parked(at);
@@ -104,6 +104,7 @@ static lk_status park(lki_wire *wire, uint32_t rank, const lki_frame *frame, lki
     (*out)->step      = frame->step;
     (*out)->op        = frame->op;
     (*out)->total     = frame->total;
+    (*out)->whole     = frame->offset;
     (*out)->announced = announced;
     peer->announces  += announced;
     *at = *out;
@@ -129,12 +130,12 @@ static lk_status match(lki_wire *wire, uint32_t rank, const lki_frame *frame, lk
     *out = NULL;
     LK_TRY(lki_wire_place(wire, rank, &frame->op, &place));
     if (place == LKI_PLACE_AFTER)
-        return lki_wire_mismatch(wire, &wire->last, rank, &frame->op);
+        return lki_wire_unwanted(wire, rank, &frame->op, frame->offset);
     *out = lki_queue_find(&peer->waiting, &frame->op, frame->step);
     if (*out == NULL)
         return LK_OK;
-    if ((*out)->bytes != frame->total)
-        return lki_wire_mismatch(wire, &(*out)->op, rank, &frame->op);
+    if ((*out)->bytes != frame->total || (*out)->whole != frame->offset)
+        return lki_wire_uneven(wire, *out, &frame->op, frame->offset);
     (void)lki_queue_remove(&peer->waiting, *out);
     return LK_OK;
 }
@@ -214,12 +215,6 @@ static lk_status begin_credit(lki_wire *wire, lki_stream *stream)
     return LK_OK;
 }
 
-static lk_status begin_goodbye(lki_wire *wire, lki_stream *stream)
-{
-    wire->peers[stream->peer].left = true;
-    return lki_wire_check_left(wire, stream->peer);
-}
-
 /* Looks at a header: who it is for, and where its payload goes. */
 static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
 {
@@ -248,8 +243,8 @@ static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
     case LKI_FRAME_CREDIT: return begin_credit(wire, stream);
     case LKI_FRAME_PROBE: return lki_wire_probed(wire, stream->peer, &in->frame.op);
     case LKI_FRAME_ANSWER: return lki_wire_answered(wire, stream->peer, &in->frame);
-    case LKI_FRAME_ABORT: in->payload = wire->peers[stream->peer].text; return LK_OK;
-    case LKI_FRAME_GOODBYE: return begin_goodbye(wire, stream);
+    case LKI_FRAME_ABORT:
+    case LKI_FRAME_GOODBYE: in->payload = wire->peers[stream->peer].text; return LK_OK;
     }
     return LK_OK;
 }
@@ -306,6 +301,10 @@ static lk_status finish_frame(lki_wire *wire, lki_stream *stream)
     else if (in->frame.kind == LKI_FRAME_ABORT) {
         peer->text[in->frame.bytes] = '\0';
         return lki_wire_fail_told(wire, stream->peer, &in->frame, (const char *)peer->text);
+    } else if (in->frame.kind == LKI_FRAME_GOODBYE) {
+        peer->left      = true;
+        peer->farewells = in->frame.bytes / LKI_FRAME_OP_BYTES;
+        return lki_wire_check_left(wire, stream->peer);
     }
     return LK_OK;
 }

@@ -56,7 +56,7 @@ typedef struct lki_parked {
     struct lki_parked *next; /* in its bucket */
     uint32_t           peer, step;
     lki_wire_op        op;
-    uint64_t           total;
+    uint64_t           total, whole;
     lki_message       *claimed;   /* eager, asked for while it was arriving */
     bool               announced; /* else eager: `data` */
     bool               arrived;
@@ -117,7 +117,8 @@ typedef struct {
     bool         breaking;  /* a stream has broken: the reason may be on its way */
     int64_t      broken_ms; /* since when */
     char         broken_text[400];
-    unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* of its ABORT */
+    uint32_t      farewells; /* operations in its GOODBYE */
+    unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* of its ABORT or GOODBYE */
 } lki_wire_peer;
 
 struct lki_wire {
@@ -127,8 +128,10 @@ struct lki_wire {
     lki_stream      *busy, **busy_tail;
     lki_wire_group  *groups[LKI_WIRE_BUCKETS];
     lki_parked      *parked[LKI_WIRE_BUCKETS];
-    lki_wire_op      last;    /* begun */
+    lki_wire_op      begun[LKI_FRAME_OPS_MAX]; /* number `turn` at turn % LKI_FRAME_OPS_MAX */
     uint64_t         turn, group_count;
+    unsigned char    farewell[LKI_FRAME_TEXT_BYTES];
+    uint32_t         farewell_bytes;
     uint32_t         breaking; /* peers that are */
     uint32_t         curious;  /* peers that are */
     uint32_t         probe_interval_ms;
@@ -182,8 +185,11 @@ lk_status lki_wire_fail_told(lki_wire *wire, uint32_t peer, const lki_frame *fra
  * nobody needs it, or a better reason may come. */
 LK_NODISCARD lk_status lki_wire_broken(lki_wire *wire, lki_stream *stream, bool reading);
 
-/* Fails if a message needs this peer, who said goodbye or is gone. */
+/* Fails if this peer, who said goodbye or is gone, was in another operation or is needed. */
 lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank);
+
+/* This peer has left before an operation that this rank is in. */
+lk_status lki_wire_fail_left(lki_wire *wire, uint32_t rank, const lki_wire_op *need);
 
 /* Lets the link report what this stream can go on with. */
 void lki_wire_watch(lki_wire *wire, const lki_stream *stream);
@@ -224,6 +230,23 @@ LK_NODISCARD lk_status lki_wire_place(lki_wire *wire, uint32_t peer, const lki_w
 /* The ranks disagree: this one is or was in `mine`, the peer in `theirs`. */
 lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t peer,
                             const lki_wire_op *theirs);
+
+/* The same, where only the number of bytes that one sends and the other expects is not. */
+lk_status lki_wire_miscount(lki_wire *wire, const lki_wire_op *op, uint32_t peer, bool sends,
+                            uint64_t sent, uint64_t expected);
+
+/* A message for an operation that is over here. */
+lk_status lki_wire_unwanted(lki_wire *wire, uint32_t peer, const lki_wire_op *op, uint64_t whole);
+
+/* A message that is not as long as the one that waits for it, or belongs to more. */
+lk_status lki_wire_uneven(lki_wire *wire, const lki_message *mine, const lki_wire_op *theirs,
+                          uint64_t whole);
+
+/* What this rank has to say at the end. */
+void lki_wire_write_farewell(lki_wire *wire);
+
+/* Fails if the last that this peer was in was another operation than here. */
+LK_NODISCARD lk_status lki_wire_check_farewell(lki_wire *wire, uint32_t peer);
 
 LK_NODISCARD lk_status lki_wire_probed(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
 LK_NODISCARD lk_status lki_wire_answered(lki_wire *wire, uint32_t peer, const lki_frame *answer);

@@ -104,6 +104,12 @@ static const lki_wire_op *find_ended(const lki_wire_group *group, uint64_t seq)
     return NULL;
 }
 
+/* The last that has begun. */
+static const lki_wire_op *latest(const lki_wire *wire)
+{
+    return &wire->begun[wire->turn % LKI_FRAME_OPS_MAX];
+}
+
 /* ---- Disagreement ------------------------------------------------------------------------ */
 
 lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t peer,
@@ -122,6 +128,26 @@ lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t pe
                              ? ", but their slices, leaves, names, counts, places in the order "
                                "of calls or factors differ"
                              : "");
+}
+
+lk_status lki_wire_miscount(lki_wire *wire, const lki_wire_op *op, uint32_t peer, bool sends,
+                            uint64_t sent, uint64_t expected)
+{
+    uint32_t me = wire->link->rank;
+    char     text[LKI_OPERATION_BYTES];
+
+    lki_print_text(text, sizeof text, op->print, op->seq, op->label);
+    return lki_wire_fail(wire, peer, LK_EMISMATCH, "%s: rank %u sends %llu bytes to rank %u, which "
+                         "expects %llu", text, sends ? peer : me, (unsigned long long)sent,
+                         sends ? me : peer, (unsigned long long)expected);
+}
+
+lk_status lki_wire_uneven(lki_wire *wire, const lki_message *mine, const lki_wire_op *theirs,
+                          uint64_t whole)
+{
+    if (whole != mine->whole)
+        return lki_wire_miscount(wire, theirs, mine->peer, true, whole, mine->whole);
+    return lki_wire_mismatch(wire, &mine->op, mine->peer, theirs);
 }
 
 /* Where this rank is with `op`; *known is the operation it had under that number, NULL if it
@@ -148,6 +174,52 @@ lk_status lki_wire_place(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
     if (known != NULL && !lki_wire_same_print(known->print, op->print))
         return lki_wire_mismatch(wire, known, peer, op);
     return LK_OK;
+}
+
+lk_status lki_wire_unwanted(lki_wire *wire, uint32_t peer, const lki_wire_op *op, uint64_t whole)
+{
+    const lki_wire_op *known;
+
+    (void)place_of(wire, op, &known);
+    if (known != NULL && whole > 0)
+        return lki_wire_miscount(wire, op, peer, true, whole, 0);
+    return lki_wire_mismatch(wire, known != NULL ? known : latest(wire), peer, op);
+}
+
+/* ---- The last words ---------------------------------------------------------------------- */
+
+void lki_wire_write_farewell(lki_wire *wire)
+{
+    uint64_t count = lki_min(wire->turn, LKI_FRAME_OPS_MAX);
+
+    for (uint64_t i = 0; i < count; i++)
+        lki_frame_put_op(wire->farewell + i * LKI_FRAME_OP_BYTES,
+                         &wire->begun[(wire->turn - i) % LKI_FRAME_OPS_MAX]);
+    wire->farewell_bytes = (uint32_t)(count * LKI_FRAME_OP_BYTES);
+}
+
+lk_status lki_wire_check_farewell(lki_wire *wire, uint32_t rank)
+{
+    const lki_wire_peer *peer = &wire->peers[rank];
+    lki_frame_place      place;
+
+    for (uint32_t i = 0; i < peer->farewells; i++) {
+        lki_wire_op op = lki_frame_get_op(peer->text + (size_t)i * LKI_FRAME_OP_BYTES);
+        LK_TRY(lki_wire_place(wire, rank, &op, &place));
+    }
+    return LK_OK;
+}
+
+/* The operations of a group begin in order: the latest of this group that a peer tells of at its
+ * end may be one before `op`. */
+static bool left_before(const lki_wire_peer *peer, const lki_wire_op *op)
+{
+    for (uint32_t i = 0; i < peer->farewells; i++) {
+        lki_wire_op last = lki_frame_get_op(peer->text + (size_t)i * LKI_FRAME_OP_BYTES);
+        if (last.group == op->group)
+            return last.seq < op->seq;
+    }
+    return false;
 }
 
 /* ---- Beginning and ending ---------------------------------------------------------------- */
@@ -187,8 +259,8 @@ lk_status lki_wire_begin(lki_wire *wire, const lki_wire_op *op)
     LK_ASSERT(op->seq >= group->next_seq);
     group->open[group->open_count++] = (lki_open_op){ .op = *op };
     group->next_seq                  = op->seq + 1;
-    group->used                      = wire->turn++;
-    wire->last                       = *op;
+    group->used                      = ++wire->turn;
+    wire->begun[group->used % LKI_FRAME_OPS_MAX] = *op;
     LK_TRY(check_parked(wire, op));
     return tell_curious(wire, op);
 }
@@ -204,7 +276,7 @@ lk_status lki_wire_end(lki_wire *wire, const lki_wire_op *op)
     group->ended[group->ends++ % LKI_WIRE_HISTORY] = *op;
     for (const lki_parked *p = *lki_wire_bucket(wire, op); p != NULL; p = p->next)
         if (lki_wire_same_op(&p->op, op))
-            return lki_wire_mismatch(wire, op, p->peer, &p->op);
+            return lki_wire_unwanted(wire, p->peer, &p->op, p->whole);
     return tell_curious(wire, op);
 }
 
@@ -235,8 +307,12 @@ void lki_wire_ask(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
              .kind = LKI_FRAME_PROBE, .op = *op, .total = op->seq, .offset = op->group
     };
 
-    if (!wire->failed && rank != wire->link->rank && !peer->left && !peer->gone)
+    if (wire->failed || rank == wire->link->rank || peer->gone)
+        return;
+    if (!peer->left)
         write_note(wire, rank, &note);
+    else if (lki_wire_check_farewell(wire, rank) == LK_OK && left_before(peer, op))
+        (void)lki_wire_fail_left(wire, rank, op);
 }
 
 /* The clock begins with the first look after an operation has begun. */
@@ -285,7 +361,7 @@ lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
     peer->asking   = *op;
     write_note(wire, rank, &(lki_frame){
         .kind   = LKI_FRAME_ANSWER,
-        .op     = known != NULL ? *known : wire->last,
+        .op     = known != NULL ? *known : *latest(wire),
         .total  = op->seq,
         .offset = op->group,
         .value  = place,
@@ -293,22 +369,27 @@ lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
     return LK_OK;
 }
 
-static bool waits_in(const lki_queue *queue, const lki_wire_op *op)
+static const lki_message *find_in(const lki_queue *queue, const lki_wire_op *op)
 {
-    for (const lki_message *m = queue->head; m != NULL; m = m->next)
-        if (lki_wire_same_op(&m->op, op))
-            return true;
-    return false;
+    const lki_message *m = queue->head;
+
+    while (m != NULL && !lki_wire_same_op(&m->op, op))
+        m = m->next;
+    return m;
 }
 
 lk_status lki_wire_answered(lki_wire *wire, uint32_t rank, const lki_frame *answer)
 {
     const lki_wire_peer *peer = &wire->peers[rank];
     const lki_wire_op    about = { .group = answer->offset, .seq = answer->total };
-    const lki_open_op   *open = lki_wire_find_open(wire, &about);
+    const lki_message   *get   = find_in(&peer->waiting, &about);
+    const lki_message   *give  = find_in(&peer->announced, &about);
+    const lki_message   *mine  = get != NULL ? get : give;
 
-    if (answer->value == LKI_PLACE_AFTER && open != NULL
-        && (waits_in(&peer->waiting, &about) || waits_in(&peer->announced, &about)))
-        return lki_wire_mismatch(wire, &open->op, rank, &answer->op);
-    return LK_OK;
+    if (answer->value != LKI_PLACE_AFTER || mine == NULL)
+        return LK_OK;
+    if (mine->whole > 0 && lki_wire_same_op(&answer->op, &about))
+        return lki_wire_miscount(wire, &mine->op, rank, get != NULL, get != NULL ? 0 : mine->whole,
+                                 get != NULL ? mine->whole : 0);
+    return lki_wire_mismatch(wire, &mine->op, rank, &answer->op);
 }

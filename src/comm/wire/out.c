@@ -51,17 +51,20 @@ static void start_frame(lki_wire *wire, lki_stream *stream, lki_frame *frame,
 /* The last words: why this rank has failed, or that it leaves. */
 static void start_saying(lki_wire *wire, lki_stream *stream)
 {
-    lki_frame frame = { .kind = LKI_FRAME_GOODBYE };
+    lki_frame   frame = { .kind = LKI_FRAME_GOODBYE, .bytes = wire->farewell_bytes };
+    const void *words = wire->farewell;
 
     wire->peers[stream->peer].saying = false;
-    if (wire->failed)
+    if (wire->failed) {
+        words = wire->failure.message;
         frame = (lki_frame){
             .kind  = LKI_FRAME_ABORT,
             .step  = wire->culprit,
             .value = (uint32_t)-wire->failure.status,
             .bytes = (uint32_t)strnlen(wire->failure.message, LKI_FRAME_TEXT_BYTES),
         };
-    start_frame(wire, stream, &frame, (const unsigned char *)wire->failure.message, NULL);
+    }
+    start_frame(wire, stream, &frame, words, NULL);
 }
 
 static void start_control(lki_wire *wire, lki_stream *stream, lki_frame_kind kind,
@@ -115,11 +118,12 @@ static void start_message(lki_wire *wire, lki_stream *stream)
     uint64_t       cost    = lki_wire_cost(message->bytes);
     bool           eager   = message->bytes <= LKI_FRAME_EAGER_BYTES && cost <= peer->credit;
     lki_frame      frame   = {
-        .kind  = eager ? LKI_FRAME_EAGER : LKI_FRAME_ANNOUNCE,
-        .op    = message->op,
-        .step  = message->step,
-        .total = message->bytes,
-        .bytes = eager ? (uint32_t)message->bytes : 0,
+        .kind   = eager ? LKI_FRAME_EAGER : LKI_FRAME_ANNOUNCE,
+        .op     = message->op,
+        .step   = message->step,
+        .total  = message->bytes,
+        .offset = message->whole,
+        .bytes  = eager ? (uint32_t)message->bytes : 0,
     };
 
     (void)lki_queue_remove(&peer->outbox, message);

@@ -151,20 +151,28 @@ static lk_status fail_gone(lki_wire *wire, uint32_t rank)
                          last, peer->broken_text);
 }
 
-lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank)
+lk_status lki_wire_fail_left(lki_wire *wire, uint32_t rank, const lki_wire_op *need)
 {
-    const lki_wire_peer *peer = &wire->peers[rank];
-    const lki_wire_op   *need = need_of(peer, false);
-    char                 text[LKI_OPERATION_BYTES];
+    char text[LKI_OPERATION_BYTES];
 
-    if (need == NULL || (!peer->left && !peer->gone))
-        return LK_OK;
-    if (!peer->left)
-        return fail_gone(wire, rank);
     lki_print_text(text, sizeof text, need->print, need->seq, need->label);
     return lki_wire_fail(wire, rank, LK_EPEER, "rank %u has left, but rank %u still needs it in "
                          "%s; every rank must issue the same operations", rank,
                          wire->link->rank, text);
+}
+
+lk_status lki_wire_check_left(lki_wire *wire, uint32_t rank)
+{
+    const lki_wire_peer *peer = &wire->peers[rank];
+    const lki_wire_op   *need = need_of(peer, false);
+
+    if (peer->left)
+        LK_TRY(lki_wire_check_farewell(wire, rank));
+    if (need == NULL || (!peer->left && !peer->gone))
+        return LK_OK;
+    if (!peer->left)
+        return fail_gone(wire, rank);
+    return lki_wire_fail_left(wire, rank, need);
 }
 
 /* There is no better reason to be heard any more.  A peer that never wrote to this rank owes it no
@@ -313,6 +321,7 @@ void lki_wire_close(lki_wire *wire)
     int64_t  now = lki_wire_now_ms(wire), until = now + LKI_WIRE_GOODBYE_MS;
     uint32_t count;
 
+    lki_wire_write_farewell(wire);
     for (uint32_t peer = 0; peer < wire->link->ranks && !wire->failed; peer++)
         if (wire->peers[peer].spoken && !wire->peers[peer].left) {
             wire->peers[peer].saying = true;

@@ -36,8 +36,10 @@ typedef struct lki_message {
     uint32_t            peer; /* rank in the job, not mine */
     uint32_t            step;
     lki_wire_op         op;
-    unsigned char      *data; /* read from when sending */
+    unsigned char      *data;  /* read from when sending */
     size_t              bytes;
+    size_t              whole; /* bytes of all of the operation's messages to or from this peer,
+                                * where no fingerprint tells; else 0 */
     size_t              assigned, moved; /* bytes that are in frames, that have gone or come */
     bool                granted;         /* bytes flow: the wire may touch `data` at any time */
     bool                done;
@@ -51,7 +53,8 @@ typedef struct {
 /* Takes the link over, also when it fails. */
 LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 
-/* Says goodbye to those who were written to; waits for nothing but room to do so. */
+/* Says goodbye to those who were written to, and what this rank was in last; waits for nothing but
+ * room to do so. */
 void lki_wire_close(lki_wire *wire);
 
 /* Closes it without a word, where nobody listens any more; no message is left.  NULL is allowed. */
@@ -84,7 +87,7 @@ LK_NODISCARD lk_status lki_wire_progress(lki_wire *wire, int64_t ms, bool *moved
 bool lki_wire_probe(lki_wire *wire);
 
 /* Asks a peer whether it has been in this operation, which this rank is in; if that was another one
- * there, both fail.  Who left is not asked. */
+ * there, both fail.  Of one that has left its goodbye is asked: who left before it is missed. */
 void lki_wire_ask(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
 
 /* The rank that the wire's failure is about. */
