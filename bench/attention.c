@@ -1,19 +1,23 @@
 /* bench/attention.c -- one side of bench/attention: causal attention, timed on request.
  *
- * Usage: attention THREADS [ISA].  Says "ready ISA"; then, for each line "B T HEADS SIZE CALLS" of
- * stdin, prints the medians of CALLS forward and CALLS backward passes in microseconds.
+ * Usage: attention THREADS [ISA [fp32|bf16]].  Says "ready ISA"; then, for each line
+ * "B T HEADS SIZE CALLS" of stdin, prints the medians of CALLS forward and CALLS backward passes in
+ * microseconds.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/exec.h"
 
 typedef struct {
     lk_exec            *exec;
     lki_attention_shape shape;
-    float              *qkv, *y, *lse, *dy, *dqkv;
+    bool                bf16;
+    float              *qkv, *y, *lse, *dy, *dqkv; /* room for FP32; in bf16 the first half of it */
     void               *scratch;
 } bench;
 
@@ -26,13 +30,20 @@ static double now_us(void)
 
 static void forward(const bench *b)
 {
-    lki_attention(b->exec, &b->shape, b->qkv, b->y, b->lse, b->scratch);
+    if (b->bf16)
+        lki_attention_bf16(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse, b->scratch);
+    else
+        lki_attention(b->exec, &b->shape, b->qkv, b->y, b->lse, b->scratch);
 }
 
 static void backward(const bench *b)
 {
-    lki_attention_backward(b->exec, &b->shape, b->qkv, b->y, b->lse, b->dy, b->dqkv, false,
-                           b->scratch);
+    if (b->bf16)
+        lki_attention_bf16_backward(b->exec, &b->shape, (void *)b->qkv, (void *)b->y, b->lse,
+                                    (void *)b->dy, (void *)b->dqkv, false, b->scratch);
+    else
+        lki_attention_backward(b->exec, &b->shape, b->qkv, b->y, b->lse, b->dy, b->dqkv, false,
+                               b->scratch);
 }
 
 static int compare(const void *a, const void *b)
@@ -53,19 +64,23 @@ static double median_us(const bench *b, void (*pass)(const bench *b), double *ti
     return times[calls / 2];
 }
 
-static void fill(float *x, size_t n)
+static void fill(float *x, size_t n, bool bf16)
 {
     uint32_t word = 1;
     for (size_t i = 0; i < n; i++) {
         word = word * 1664525u + 1013904223u;
-        x[i] = (float)(word >> 8) * 0x1p-23f - 1.0f;
+        float value = (float)(word >> 8) * 0x1p-23f - 1.0f;
+        if (bf16)
+            ((uint16_t *)(void *)x)[i] = lki_bf16_narrow(value);
+        else
+            x[i] = value;
     }
 }
 
-static lk_status measure(lk_exec *exec, lki_attention_shape shape, size_t calls)
+static lk_status measure(lk_exec *exec, lki_attention_shape shape, bool bf16, size_t calls)
 {
     size_t  rows  = shape.b * shape.t;
-    bench   b     = { .exec = exec, .shape = shape };
+    bench   b     = { .exec = exec, .shape = shape, .bf16 = bf16 };
     double *times = NULL;
     char   *scratch = NULL;
 
@@ -81,11 +96,12 @@ static lk_status measure(lk_exec *exec, lki_attention_shape shape, size_t calls)
     if (st == LK_OK)
         st = LKI_NEW(&times, calls, "times");
     if (st == LK_OK)
-        st = LKI_NEW(&scratch, lki_attention_scratch_bytes(exec, &shape), "scratch");
+        st = LKI_NEW(&scratch, bf16 ? lki_attention_bf16_scratch_bytes(exec, &shape)
+                                     : lki_attention_scratch_bytes(exec, &shape), "scratch");
     if (st == LK_OK) {
         b.scratch = scratch;
-        fill(b.qkv, rows * 3 * shape.c);
-        fill(b.dy, rows * shape.c);
+        fill(b.qkv, rows * 3 * shape.c, bf16);
+        fill(b.dy, rows * shape.c, bf16);
         double ahead = median_us(&b, forward, times, calls);
         printf("%.2f %.2f\n", ahead, median_us(&b, backward, times, calls));
         fflush(stdout);
@@ -105,6 +121,7 @@ int main(int count, char **words)
     lk_exec  *exec    = NULL;
     uint32_t  threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
     lk_status st      = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL);
+    bool      bf16    = count > 3 && strcmp(words[3], "bf16") == 0;
     char      line[128];
 
     if (st == LK_OK) {
@@ -118,7 +135,7 @@ int main(int count, char **words)
             number[i] = strtoul(at, &at, 10);
         lki_attention_shape shape = { .b = number[0], .t = number[1], .c = number[2] * number[3],
                                       .heads = number[2] };
-        st = measure(exec, shape, number[4]);
+        st = measure(exec, shape, bf16, number[4]);
     }
     if (st != LK_OK)
         fprintf(stderr, "attention: %s\n", lk_error_last()->message);

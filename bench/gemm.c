@@ -198,7 +198,7 @@ static void peak_task(void *context, size_t index, uint32_t thread)
 static double peak(lk_exec *exec, bool bf16)
 {
     const lki_kernels *all = lki_exec_kernels(exec);
-    peak_loop loop    = { bf16 ? all->gemm_bf16 : all->gemm };
+    peak_loop loop    = { bf16 ? all->bf16->gemm : all->gemm };
     size_t    threads = lk_exec_threads(exec);
     double    best    = 1e30;
     for (int i = 0; i < 20; i++) {

@@ -1,4 +1,4 @@
-"""attention.py -- PyTorch's side of bench/attention: attention.py THREADS.
+"""attention.py -- PyTorch's side of bench/attention: attention.py THREADS fp32|bf16.
 
 As a GPT uses it: (b, t, 3c) in, split into heads as views, scaled_dot_product_attention, (b, t, c)
 out; and backward from there to the gradient of all three.  The protocol is bench/attention.c's.
@@ -8,13 +8,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 torch.set_num_threads(int(sys.argv[1]))
 torch.manual_seed(1)
+dtype = torch.bfloat16 if sys.argv[2] == "bf16" else torch.float32
 print("ready", torch.__version__, flush=True)
 
 for line in sys.stdin:
     b, t, heads, size, calls = map(int, line.split())
     c = heads * size
-    qkv = (torch.rand(b, t, 3 * c) * 2 - 1).requires_grad_()
-    dy = torch.rand(b, t, c) * 2 - 1
+    qkv = (torch.rand(b, t, 3 * c) * 2 - 1).to(dtype).requires_grad_()
+    dy = (torch.rand(b, t, c) * 2 - 1).to(dtype)
 
     def forward():
         q, k, v = (part.view(b, t, heads, size).transpose(1, 2) for part in qkv.split(c, 2))

@@ -24,13 +24,13 @@ struct lk_exec {
 typedef struct {
     const char             *name;
     const lki_kernels      *kernels;
-    const lki_gemm_kernels *gemm_bf16; /* NULL: those of `kernels` */
+    const lki_bf16_kernels *bf16; /* NULL: those of `kernels` */
 } table;
 
 /* The widest first. */
 static const table tables[] = {
 #if defined(__x86_64__)
-    { "avx512_bf16", &lki_kernels_avx512, &lki_gemm_avx512_bf16 },
+    { "avx512_bf16", &lki_kernels_avx512, &lki_bf16_avx512 },
     { "avx512", &lki_kernels_avx512, NULL },
     { "avx2", &lki_kernels_avx2, NULL },
 #endif
@@ -52,7 +52,7 @@ static bool multiplies_as_said(void)
         { 0x1p-126f, 0.0f, { 0, 0x0d80 }, { 0, 0xb200 } },         /* 2^-126 - 2^-127 */
         { 1.0f, 1.0f, { 0, 0x0040 }, { 0, 0x7f00 } },              /* 1 + 2^-127 2^127 */
     };
-    const lki_gemm_kernels *kernels = &lki_gemm_avx512_bf16;
+    const lki_gemm_kernels *kernels = lki_bf16_avx512.gemm;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         float a[LKI_GEMM_ROWS_MAX + 1], b[64], sum = cases[i].sum;
         kernels->pack_a(false, 1, 2, cases[i].a, 2, a);
@@ -111,8 +111,8 @@ lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
     LK_TRY(LKI_NEW(&exec, 1, "exec"));
     exec->isa        = chosen->name;
     exec->kernels    = *chosen->kernels;
-    if (chosen->gemm_bf16 != NULL)
-        exec->kernels.gemm_bf16 = chosen->gemm_bf16;
+    if (chosen->bf16 != NULL)
+        exec->kernels.bf16 = chosen->bf16;
     exec->threads    = threads == 0 ? 1 : threads;
     lk_status status = lki_pool_open(&exec->pool, exec->threads);
     if (status == LK_OK)

@@ -159,6 +159,15 @@ void   lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, c
                               const float *y, const float *lse, const float *dy, float *dqkv,
                               bool add, void *scratch);
 
+/* The same in bf16.  Probabilities and the gradients of scores are rounded to bf16 where they enter
+ * a product, whose chains are those of lki_gemm(); all else is FP32, and lse is to base 2. */
+size_t lki_attention_bf16_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape);
+void   lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, const uint16_t *qkv,
+                          uint16_t *y, float *lse, void *scratch);
+void   lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *shape,
+                                   const uint16_t *qkv, const uint16_t *y, const float *lse,
+                                   const uint16_t *dy, uint16_t *dqkv, bool add, void *scratch);
+
 /* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe may be NULL.  Tokens are in range:
  * the data set has checked them. */
 void lki_embedding(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
@@ -212,6 +221,7 @@ void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const floa
 /* ---- Scalar functions, the same bits everywhere (no libm) --------------------------------- */
 
 float  lki_expf(float x);
+float  lki_exp2f(float x);                       /* to 2.3e-7; -126 <= x <= 127 */
 float  lki_logf(float x);
 float  lki_tanhf(float x);
 float  lki_erff(float x);

@@ -46,10 +46,9 @@ static float flushed(float x)
     return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
-/* fma(a, b, sum) where what is subnormal is zero.  A double holds the product and has more than
- * twice a float's digits, so that rounding twice rounds once; 2^-126 - 2^-151 is the least that
- * rounds to a normal number. */
-static float fma_flushed(float a, float b, float sum)
+/* A double holds the product and has more than twice a float's digits, so that rounding twice
+ * rounds once; 2^-126 - 2^-151 is the least that rounds to a normal number. */
+float lki_reference_fma_flushed(float a, float b, float sum)
 {
     double exact = (double)flushed(a) * (double)flushed(b) + (double)flushed(sum);
     return fabs(exact) < 0x1.ffffffp-127 ? (float)copysign(0.0, exact) : (float)exact;
@@ -72,10 +71,11 @@ static float gemm_element(const lki_gemm_args *g, size_t i, size_t j, float sum)
     for (size_t p = 0; p < g->k; p += 2)
         for (size_t q = p + 2; q-- > p;) { /* the second of a pair first */
             size_t at = at_b + q * step_b;
-            sum = q >= g->k ? fma_flushed(0.0f, 0.0f, sum)
-                            : fma_flushed(lki_bf16_widen(x[at_a + q * step_a]),
-                                          lki_bf16_widen(g->wide_b ? lki_bf16_narrow(wide[at])
-                                                                   : y[at]), sum);
+            sum = q >= g->k ? lki_reference_fma_flushed(0.0f, 0.0f, sum)
+                            : lki_reference_fma_flushed(
+                                  lki_bf16_widen(x[at_a + q * step_a]),
+                                  lki_bf16_widen(g->wide_b ? lki_bf16_narrow(wide[at]) : y[at]),
+                                  sum);
         }
     return sum;
 }

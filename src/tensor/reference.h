@@ -8,6 +8,9 @@
 
 #include "tensor/ops.h"
 
+/* fma(a, b, sum) where what is subnormal is zero: half a step of a product of bf16 values. */
+float lki_reference_fma_flushed(float a, float b, float sum);
+
 void   lki_reference_gemm(const lki_gemm_args *args);
 void   lki_reference_bias_backward(size_t m, size_t n, const float *dy, float *db);
 float  lki_reference_activate(lki_activation act, float x);

@@ -18,6 +18,11 @@ float lki_expf(float x)
     return v16_exp(x);
 }
 
+float lki_exp2f(float x)
+{
+    return v16_exp2(x);
+}
+
 float lki_logf(float x)
 {
     return v16_log(x);

@@ -1,4 +1,4 @@
-/* avx512_bf16.c -- the matrix product of bf16 values, where an instruction multiplies pairs. */
+/* avx512_bf16.c -- the kernels of bf16 values, where an instruction multiplies pairs. */
 #include "tensor/isa/kernels.h"
 
 #if defined(__x86_64__)
@@ -8,9 +8,11 @@
 #include "tensor/isa/simd.h"
 
 #include "tensor/isa/half.inc"
+#include "tensor/isa/math.inc"
+#include "tensor/isa/philox.inc"
 
 #include "tensor/isa/gemm_tile.inc"
-#include "tensor/isa/gemm_bf16.inc"
+#include "tensor/isa/bf16.inc"
 
-const lki_gemm_kernels lki_gemm_avx512_bf16 = LKI_GEMM_BF16;
+const lki_bf16_kernels lki_bf16_avx512 = LKI_BF16_KERNELS;
 #endif

@@ -13,10 +13,18 @@
 #include "tensor/isa/gemm.h"
 #include "tensor/isa/nn.h"
 #include "tensor/isa/param.h"
+#include "tensor/isa/scores.h"
+
+/* What multiplies bf16 values. */
+typedef struct {
+    const lki_gemm_kernels  *gemm;
+    const lki_score_kernels *scores;
+} lki_bf16_kernels;
 
 typedef struct {
     const char                    *name;
-    const lki_gemm_kernels        *gemm, *gemm_bf16;
+    const lki_gemm_kernels        *gemm;
+    const lki_bf16_kernels        *bf16;
     const lki_gemm_ends           *gemm_ends;
     const lki_elementwise_kernels *elementwise;
     const lki_param_kernels       *param;
@@ -28,7 +36,7 @@ typedef struct {
 extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
 
 /* With the instruction for it; the other tables have emulations, which give the same bits. */
-extern const lki_gemm_kernels lki_gemm_avx512_bf16;
+extern const lki_bf16_kernels lki_bf16_avx512;
 #endif
 extern const lki_kernels lki_kernels_portable;
 

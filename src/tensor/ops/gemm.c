@@ -349,7 +349,7 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
     product            p     = {
                       .args    = args,
                       .all     = all,
-                      .kernels = brain ? all->gemm_bf16 : all->gemm,
+                      .kernels = brain ? all->bf16->gemm : all->gemm,
                       .exec    = exec,
                       .packed  = lki_exec_shared(exec),
                       .result  = args->result == LK_BF16 ? LK_BF16 : LK_F32,

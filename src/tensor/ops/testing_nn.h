@@ -20,23 +20,32 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "device/half.h"
 #include "tensor/ops.h"
 #include "tensor/reference_nn.h"
 
-enum { NN_MACHINES_MAX = 9 };
+enum { NN_MACHINES_MAX = 20 };
 
 typedef struct { size_t count; lk_exec *exec[NN_MACHINES_MAX]; } nn_machines;
 
+/* Every instruction set, those that differ for bf16 alone too if that is asked for, on 1, 2, 3, 5
+ * and 8 threads. */
+static inline nn_machines nn_machines_for(bool bf16)
+{
+    static const char *const isas[]    = { "portable", "avx2", "avx512", "avx512_bf16" };
+    static const uint32_t    threads[] = { 1, 2, 3, 5, 8 };
+    nn_machines m = { 0 };
+    for (size_t i = 0; i < (bf16 ? 4 : 3); i++)
+        for (size_t k = 0; k < 5; k++)
+            if (lk_exec_open(&m.exec[m.count], threads[k], isas[i]) == LK_OK)
+                m.count++;
+    assert_true(m.count >= 5); /* portable is always there */
+    return m;
+}
+
 static inline nn_machines nn_machines_open(void)
 {
-    static const char *const isas[] = { "portable", "avx2", "avx512" };
-    nn_machines m = { 0 };
-    for (size_t i = 0; i < 3; i++)
-        for (uint32_t threads = 1; threads <= 3; threads++)
-            if (lk_exec_open(&m.exec[m.count], threads, isas[i]) == LK_OK)
-                m.count++;
-    assert_true(m.count >= 3); /* portable is always there */
-    return m;
+    return nn_machines_for(false);
 }
 
 static inline void nn_machines_free(nn_machines *m)
@@ -78,6 +87,35 @@ static inline double *nn_doubles(const float *x, size_t n)
     return y;
 }
 
+/* n values in [-scale, scale) in bf16, and from there and back. */
+static inline uint16_t *nn_values_bf16(size_t n, uint32_t seed, float scale)
+{
+    float    *x = nn_values(n, seed);
+    uint16_t *y = nn_bytes(n * sizeof *y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = lki_bf16_narrow(x[i] * scale);
+    free(x);
+    return y;
+}
+
+static inline float *nn_widen(const uint16_t *x, size_t n)
+{
+    float *y = nn_bytes(n * sizeof *y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = lki_bf16_widen(x[i]);
+    return y;
+}
+
+static inline void nn_same_bf16(const lk_exec *exec, const char *what, size_t n,
+                                const uint16_t *got, const uint16_t *want)
+{
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != want[i])
+            fail_msg("%s[%zu of %zu] is %a, the reference says %a (%s, %u threads)", what, i, n,
+                     (double)lki_bf16_widen(got[i]), (double)lki_bf16_widen(want[i]),
+                     lk_exec_isa(exec), lk_exec_threads(exec));
+}
+
 static inline void nn_same(const lk_exec *exec, const char *what, size_t n, const float *got,
                            const float *want)
 {
@@ -91,9 +129,10 @@ static inline void nn_same(const lk_exec *exec, const char *what, size_t n, cons
 typedef double (*nn_loss)(const void *context);
 
 /* Compares gradient[i], less before[i] if that is given, with (loss(x + h) - loss(x - h)) / 2h,
- * at up to about 200 places. */
-static inline void nn_gradient(const char *what, nn_loss loss, const void *context, double *x,
-                               size_t n, const float *gradient, const float *before)
+ * at up to about 200 places: how far they may be apart is `tolerance`, of 1 and of the value. */
+static inline void nn_gradient_within(double tolerance, const char *what, nn_loss loss,
+                                      const void *context, double *x, size_t n,
+                                      const float *gradient, const float *before)
 {
     const double h = 1e-4;
     for (size_t i = 0; i < n; i += n / 200 + 1) {
@@ -105,9 +144,15 @@ static inline void nn_gradient(const char *what, nn_loss loss, const void *conte
         x[i]        = keep;
         double want = (up - down) / (2 * h);
         double got  = (double)gradient[i] - (before == NULL ? 0.0 : (double)before[i]);
-        if (!(fabs(got - want) <= 2e-4 * (1 + fabs(want))))
+        if (!(fabs(got - want) <= tolerance * (1 + fabs(want))))
             fail_msg("%s[%zu of %zu] is %.9g, differences say %.9g", what, i, n, got, want);
     }
+}
+
+static inline void nn_gradient(const char *what, nn_loss loss, const void *context, double *x,
+                               size_t n, const float *gradient, const float *before)
+{
+    nn_gradient_within(2e-4, what, loss, context, x, n, gradient, before);
 }
 
 #endif

@@ -1,0 +1,359 @@
+/* attention_bf16.c -- causal self-attention by blocks in bf16, forward and backward.
+ *
+ * What attention.c says holds here, but for these:
+ *
+ *      products   run on the micro-kernels of lki_gemm() (isa/gemm.h): words of two bf16 values,
+ *                 sums in FP32.  Along k they take pairs of dimensions, of keys or of queries.
+ *      softmax    in FP32, to the base of 2: the scale of scores has the factor log2 e, and lse is
+ *                 max + log2 sum.  Its sums stay on 16 lanes until a query has met all its keys.
+ *      rounding   probabilities and gradients of scores become bf16 for the products that take
+ *                 them, and what comes out is rounded once.  dQ and dK are scaled by
+ *                 1 / sqrt(head size) at the end.
+ *
+ * Order:   O and dQ are chains over keys ascending up to the end of the query's block, in whole
+ *          lanes (future keys have probability +0); dK and dV over queries ascending from the first
+ *          of the key's own block.
+ * Memory:  a few (t, head size) matrices a thread: lki_attention_bf16_scratch_bytes().
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/exec.h"
+
+enum { LANES = 16, QUERIES = 32, KEYS = 64, PANEL_MAX = 32 };
+
+/* A head's own copies.  `rows` matrices are (t, words): a row is a query or key, padded with a zero
+ * to whole words.  `turned` ones are panels of keys, (words, panel) each; `zipped` ones panels of
+ * dimensions, (t_pad / 2, panel) each, whose words are pairs of queries or keys. */
+typedef struct {
+    size_t    words, width, t_pad, panel;
+    float    *scores, *dp, *keep;        /* (QUERIES, KEYS) */
+    float    *p_pairs, *ds_pairs;        /* (QUERIES / 2, KEYS) */
+    uint16_t *operand;                   /* (QUERIES, KEYS) */
+    float    *out;                       /* (QUERIES, width) */
+    uint16_t *q_rows, *dy_rows;
+    float    *k_turned, *v_turned, *q_zipped, *k_zipped, *v_zipped, *dy_zipped;
+    float    *dq, *dk, *dv;              /* (t_pad, width) */
+} head;
+
+typedef struct {
+    const lki_bf16_kernels     *kernels;
+    const lki_nn_kernels       *nn; /* for dropout */
+    const lki_attention_shape  *shape;
+    size_t          size;           /* of a head */
+    float           scale;          /* 1 / sqrt(size) */
+    const uint16_t *qkv, *dy;
+    uint16_t       *y, *dqkv;
+    float          *lse;
+    const uint16_t *old_y;
+    const float    *old_lse;
+    bool            add;
+    char           *scratch;
+    size_t          scratch_each;
+} attention;
+
+static const float log2_e = 0x1.715476p+0f;
+
+static size_t head_lay_out(head *h, size_t t, size_t size, size_t panel, float *base)
+{
+    size_t at = 0, words = (size + 1) / 2;
+    *h = (head){ .words = words, .width = lki_round_up(size, LANES),
+                 .t_pad = lki_round_up(t, LANES), .panel = panel };
+    size_t rows = t * words, turned = lki_round_up(t, panel) * words;
+    size_t zipped = h->t_pad / 2 * lki_round_up(size, panel), wide = h->t_pad * h->width;
+    float *operand = NULL, *q_rows = NULL, *dy_rows = NULL;
+    const struct { float **field; size_t count; } parts[] = {
+        { &h->scores, QUERIES * KEYS },      { &h->dp, QUERIES * KEYS },
+        { &h->keep, QUERIES * KEYS },        { &h->p_pairs, QUERIES / 2 * KEYS },
+        { &h->ds_pairs, QUERIES / 2 * KEYS }, { &operand, QUERIES * KEYS / 2 },
+        { &h->out, QUERIES * h->width },     { &q_rows, rows },
+        { &dy_rows, rows },                  { &h->k_turned, turned },
+        { &h->v_turned, turned },            { &h->q_zipped, zipped },
+        { &h->k_zipped, zipped },            { &h->v_zipped, zipped },
+        { &h->dy_zipped, zipped },           { &h->dq, wide },
+        { &h->dk, wide },                    { &h->dv, wide },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (base != NULL)
+            *parts[i].field = base + at;
+        at += lki_round_up(parts[i].count, LANES);
+    }
+    h->operand = (uint16_t *)operand;
+    h->q_rows  = (uint16_t *)q_rows;
+    h->dy_rows = (uint16_t *)dy_rows;
+    return at * sizeof(float);
+}
+
+size_t lki_attention_bf16_scratch_bytes(const lk_exec *exec, const lki_attention_shape *shape)
+{
+    head h;
+    return head_lay_out(&h, shape->t, shape->c / shape->heads, PANEL_MAX, NULL) *
+           lk_exec_threads(exec);
+}
+
+/* ---- A head's copies --------------------------------------------------------------------- */
+
+static void copy_rows(const attention *a, const head *h, const uint16_t *from, size_t stride,
+                      uint16_t *to)
+{
+    for (size_t i = 0; i < a->shape->t; i++) {
+        to[(i + 1) * 2 * h->words - 1] = 0;
+        memcpy(to + i * 2 * h->words, from + i * stride, a->size * sizeof *to);
+    }
+}
+
+static void turn(const attention *a, const head *h, const uint16_t *from, size_t stride, float *to)
+{
+    size_t t = a->shape->t;
+    for (size_t key = 0; key < t; key += h->panel)
+        a->kernels->gemm->pack_b(true, lki_min(h->panel, t - key), a->size, from + key * stride,
+                                 stride, to + key * h->words);
+}
+
+static void zip(const attention *a, const head *h, const uint16_t *from, size_t stride, float *to)
+{
+    size_t t = a->shape->t, used = (t + 1) / 2, words = h->t_pad / 2;
+    for (size_t d = 0; d < a->size; d += h->panel, to += words * h->panel) {
+        a->kernels->gemm->pack_b(false, lki_min(h->panel, a->size - d), t, from + d, stride, to);
+        memset(to + used * h->panel, 0, (words - used) * h->panel * sizeof *to);
+    }
+}
+
+/* Row i of the head's part of a (b, t, parts * c) tensor. */
+static size_t place(const attention *a, size_t index, size_t i, size_t parts)
+{
+    const lki_attention_shape *s = a->shape;
+    return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * a->size;
+}
+
+static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
+{
+    size_t          c = a->shape->c;
+    const uint16_t *q = a->qkv + place(a, index, 0, 3);
+    (void)head_lay_out(h, a->shape->t, a->size, a->kernels->gemm->columns,
+                       (float *)(void *)(a->scratch + thread * a->scratch_each));
+    copy_rows(a, h, q, 3 * c, h->q_rows);
+    turn(a, h, q + c, 3 * c, h->k_turned);
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------ */
+
+/* Queries first_query .. + queries - 1 against keys first_key .. + keys - 1 (whole lanes). */
+typedef struct { size_t first_query, queries, first_key, keys; } block;
+
+static block block_at(size_t t, size_t first_query, size_t first_key)
+{
+    size_t queries = lki_min(QUERIES, t - first_query);
+    size_t past    = first_query + queries - first_key; /* keys up to the last query's own */
+    return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
+}
+
+/* to (queries, keys) = rows times turned. */
+static void block_scores(const attention *a, const head *h, const block *b, const uint16_t *rows,
+                         const float *turned, float *to)
+{
+    a->kernels->gemm->block(&(lki_gemm_block){
+        .m = b->queries, .n = b->keys, .k = h->words,
+        .a = (const float *)(const void *)(rows + b->first_query * 2 * h->words),
+        .row_stride = h->words, .k_stride = 1,
+        .b = turned + b->first_key * h->words, .b_panel = h->words * h->panel, .b_row = h->panel,
+        .c = to, .ldc = KEYS, .from_zero = true,
+    });
+}
+
+/* to (queries, size), rows `width` wide, continues its chains over the block's keys. */
+static void block_values(const attention *a, const head *h, const block *b, const float *zipped,
+                         float *to)
+{
+    a->kernels->gemm->block(&(lki_gemm_block){
+        .m = b->queries, .n = a->size, .k = b->keys / 2,
+        .a = (const float *)(const void *)h->operand, .row_stride = KEYS / 2, .k_stride = 1,
+        .b = zipped + b->first_key / 2 * h->panel, .b_panel = h->t_pad / 2 * h->panel,
+        .b_row = h->panel, .c = to, .ldc = h->width, .from_zero = b->first_key == 0,
+    });
+}
+
+/* to (keys, size), rows `width` wide, continues its chains over the block's queries. */
+static void block_transposed(const attention *a, const head *h, const block *b, const float *pairs,
+                             const float *zipped, float *to)
+{
+    a->kernels->gemm->block(&(lki_gemm_block){
+        .m = b->keys, .n = a->size, .k = (b->queries + 1) / 2,
+        .a = pairs, .row_stride = 1, .k_stride = KEYS,
+        .b = zipped + b->first_query / 2 * h->panel, .b_panel = h->t_pad / 2 * h->panel,
+        .b_row = h->panel, .c = to + b->first_key * h->width, .ldc = h->width,
+    });
+}
+
+/* What dropout keeps of a block; NULL without it.  `index` is the task: (sample, head). */
+static const float *block_keep(const attention *a, const head *h, const block *b, size_t index)
+{
+    const lki_attention_shape *s = a->shape;
+    uint32_t slot   = s->dropout.first_slot + (uint32_t)(index / s->heads);
+    uint32_t key[3] = { slot, s->dropout.step, s->dropout.layer };
+    if (!(s->dropout.p > 0.0f))
+        return NULL;
+    for (size_t i = 0; i < b->queries; i++) {
+        uint64_t first = (index % s->heads * s->t + b->first_query + i) * s->t + b->first_key;
+        a->nn->dropout_keep(s->dropout.seed, key, s->dropout.p, first, b->keys,
+                            h->keep + i * KEYS);
+    }
+    return h->keep;
+}
+
+static lki_score_block score_block(const attention *a, const head *h, const block *b, size_t index)
+{
+    return (lki_score_block){
+        .queries = b->queries,
+        .keys    = b->keys,
+        .past    = b->first_query - b->first_key + 1,
+        .ld      = KEYS,
+        .factor  = a->scale * log2_e,
+        .scores  = h->scores,
+        .keep    = block_keep(a, h, b, index),
+        .operand = h->operand,
+    };
+}
+
+/* ---- Forward ----------------------------------------------------------------------------- */
+
+static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
+{
+    size_t t = a->shape->t, queries = lki_min(QUERIES, t - first_query);
+    float  max[QUERIES], sums[QUERIES * LANES] = { 0 };
+
+    for (size_t i = 0; i < queries; i++)
+        max[i] = -__builtin_inff();
+    for (size_t first_key = 0; first_key < first_query + queries; first_key += KEYS) {
+        block b = block_at(t, first_query, first_key);
+        block_scores(a, h, &b, h->q_rows, h->k_turned, h->scores);
+        lki_score_block s = score_block(a, h, &b, index);
+        s.max   = max;
+        s.sums  = sums;
+        s.out   = first_key == 0 ? NULL : h->out;
+        s.width = h->width;
+        a->kernels->scores->forward(&s);
+        block_values(a, h, &b, h->v_zipped, h->out);
+    }
+    for (size_t i = 0; i < queries; i++) {
+        float sum = a->kernels->scores->lane_sum(sums + i * LANES);
+        a->kernels->scores->finish(a->size, 1.0f / sum, h->out + i * h->width,
+                                   a->y + place(a, index, first_query + i, 1), false);
+        a->lse[index * t + first_query + i] = max[i] + lki_logf(sum) * log2_e;
+    }
+}
+
+static void forward_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    size_t           c = a->shape->c;
+    head             h;
+
+    head_open(a, index, thread, &h);
+    zip(a, &h, a->qkv + place(a, index, 0, 3) + 2 * c, 3 * c, h.v_zipped);
+    for (size_t query = 0; query < a->shape->t; query += QUERIES)
+        forward_queries(a, &h, index, query);
+}
+
+static attention attention_of(const lk_exec *exec, const lki_attention_shape *shape,
+                              const uint16_t *qkv, void *scratch)
+{
+    const lki_kernels *kernels = lki_exec_kernels(exec);
+    head               h;
+    size_t             size = shape->c / shape->heads;
+    return (attention){
+        .kernels      = kernels->bf16,
+        .nn           = kernels->nn,
+        .shape        = shape,
+        .size         = size,
+        .scale        = 1.0f / __builtin_sqrtf((float)size),
+        .qkv          = qkv,
+        .scratch      = scratch,
+        .scratch_each = head_lay_out(&h, shape->t, size, PANEL_MAX, NULL),
+    };
+}
+
+void lki_attention_bf16(lk_exec *exec, const lki_attention_shape *shape, const uint16_t *qkv,
+                        uint16_t *y, float *lse, void *scratch)
+{
+    attention a = attention_of(exec, shape, qkv, scratch);
+    a.y   = y;
+    a.lse = lse;
+    lki_exec_run(exec, shape->b * shape->heads, forward_task, &a);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------- */
+
+static void backward_block(const attention *a, const head *h, size_t index, const block *b,
+                           const float *delta)
+{
+    block_scores(a, h, b, h->q_rows, h->k_turned, h->scores);
+    block_scores(a, h, b, h->dy_rows, h->v_turned, h->dp);
+    lki_score_block s = score_block(a, h, b, index);
+    s.dp       = h->dp;
+    s.lse      = a->old_lse + index * a->shape->t + b->first_query;
+    s.delta    = delta;
+    s.p_pairs  = h->p_pairs;
+    s.ds_pairs = h->ds_pairs;
+    a->kernels->scores->backward(&s);
+    block_transposed(a, h, b, h->p_pairs, h->dy_zipped, h->dv);
+    block_transposed(a, h, b, h->ds_pairs, h->q_zipped, h->dk);
+    block_values(a, h, b, h->k_zipped, h->dq + b->first_query * h->width);
+}
+
+static void backward_queries(const attention *a, const head *h, size_t index, size_t first_query)
+{
+    size_t t = a->shape->t, end = lki_min(t, first_query + QUERIES);
+    float  delta[QUERIES];
+    for (size_t i = first_query; i < end; i++)
+        delta[i - first_query] = a->kernels->scores->dot(a->size, a->dy + place(a, index, i, 1),
+                                                         a->old_y + place(a, index, i, 1));
+    for (size_t first_key = 0; first_key < end; first_key += KEYS) {
+        block b = block_at(t, first_query, first_key);
+        backward_block(a, h, index, &b, delta);
+    }
+}
+
+static void put_rows(const attention *a, const head *h, float factor, const float *from,
+                     uint16_t *to)
+{
+    for (size_t i = 0; i < a->shape->t; i++)
+        a->kernels->scores->finish(a->size, factor, from + i * h->width, to + i * 3 * a->shape->c,
+                                   a->add);
+}
+
+static void backward_task(void *context, size_t index, uint32_t thread)
+{
+    const attention *a = context;
+    size_t           t = a->shape->t, c = a->shape->c;
+    const uint16_t  *qkv = a->qkv + place(a, index, 0, 3), *dy = a->dy + place(a, index, 0, 1);
+    uint16_t        *dqkv = a->dqkv + place(a, index, 0, 3);
+    head h;
+
+    head_open(a, index, thread, &h);
+    copy_rows(a, &h, dy, c, h.dy_rows);
+    turn(a, &h, qkv + 2 * c, 3 * c, h.v_turned);
+    zip(a, &h, qkv, 3 * c, h.q_zipped);
+    zip(a, &h, qkv + c, 3 * c, h.k_zipped);
+    zip(a, &h, dy, c, h.dy_zipped);
+    memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
+    memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
+    for (size_t query = 0; query < t; query += QUERIES)
+        backward_queries(a, &h, index, query);
+    put_rows(a, &h, a->scale, h.dq, dqkv);
+    put_rows(a, &h, a->scale, h.dk, dqkv + c);
+    put_rows(a, &h, 1.0f, h.dv, dqkv + 2 * c);
+}
+
+void lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *shape,
+                                 const uint16_t *qkv, const uint16_t *y, const float *lse,
+                                 const uint16_t *dy, uint16_t *dqkv, bool add, void *scratch)
+{
+    attention a = attention_of(exec, shape, qkv, scratch);
+    a.old_y   = y;
+    a.old_lse = lse;
+    a.dy      = dy;
+    a.dqkv    = dqkv;
+    a.add     = add;
+    lki_exec_run(exec, shape->b * shape->heads, backward_task, &a);
+}

@@ -1,0 +1,195 @@
+/* reference_bf16.c -- the operators on bf16 values without lanes, panels or threads. */
+#include "tensor/reference_bf16.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "device/half.h"
+#include "tensor/reference.h"
+#include "tensor/reference_nn.h"
+
+enum { LANES = 16, QUERIES = 32, KEYS = 64 };
+
+/* n values, `step` apart, of an operand. */
+typedef struct { const uint16_t *at; size_t step; } line;
+
+/* The chain over n products in pairs, the second of a pair first. */
+static float chain(size_t n, line a, line b, float sum)
+{
+    for (size_t p = 0; p < n; p += 2)
+        for (size_t q = p + 2; q-- > p;)
+            sum = q < n ? lki_reference_fma_flushed(lki_bf16_widen(a.at[q * a.step]),
+                                                    lki_bf16_widen(b.at[q * b.step]), sum)
+                        : lki_reference_fma_flushed(0.0f, 0.0f, sum);
+    return sum;
+}
+
+static uint16_t operand(float x)
+{
+    return lki_bf16_narrow(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x);
+}
+
+/* ---- Attention ---------------------------------------------------------------------------- */
+
+/* One head of one sample. */
+typedef struct {
+    const lki_attention_shape *s;
+    size_t          sample, head, size, row;
+    const uint16_t *q, *k, *v, *dy, *y; /* of token 0, rows `row` (dy, y: s->c) apart */
+    float           scale;
+} head_of;
+
+static head_of head_at(const lki_attention_shape *s, const uint16_t *qkv, size_t index)
+{
+    size_t size = s->c / s->heads, sample = index / s->heads, head = index % s->heads;
+    const uint16_t *q = qkv + sample * s->t * 3 * s->c + head * size;
+    return (head_of){ .s = s, .sample = sample, .head = head, .size = size, .row = 3 * s->c,
+                      .q = q, .k = q + s->c, .v = q + 2 * s->c,
+                      .scale = 1.0f / sqrtf((float)size) };
+}
+
+static float keep_of(const head_of *h, size_t i, size_t j)
+{
+    const lki_attention_shape *s = h->s;
+    if (!(s->dropout.p > 0.0f))
+        return 1.0f;
+    uint64_t   element = (uint64_t)(h->head * s->t + i) * s->t + j;
+    lki_random r = lki_philox(s->dropout.seed, LKI_RNG_DROPOUT, (uint32_t)(element / 4),
+                              s->dropout.first_slot + (uint32_t)h->sample, s->dropout.step,
+                              lki_dropout_place(s->dropout.layer, element));
+    float unit = lki_random_unit(r.word[element % 4]);
+    return unit >= s->dropout.p ? 1.0f / (1.0f - s->dropout.p) : 0.0f;
+}
+
+/* Query i meets keys up to here: the end of its block in whole lanes; those after i as zeros. */
+static size_t keys_of(const lki_attention_shape *s, size_t i)
+{
+    size_t end = (i / QUERIES + 1) * QUERIES;
+    end        = end < s->t ? end : s->t;
+    return (end + LANES - 1) / LANES * LANES;
+}
+
+static float score(const head_of *h, size_t i, size_t j)
+{
+    return chain(h->size, (line){ h->q + i * h->row, 1 }, (line){ h->k + j * h->row, 1 }, 0.0f);
+}
+
+/* y[d] moves on by keys first .. end - 1 with what `p` says of them; `from` are their rows. */
+static float over_keys(const head_of *h, const uint16_t p[KEYS], size_t first, size_t end,
+                       const uint16_t *from, float sum)
+{
+    uint16_t row[KEYS] = { 0 };
+    for (size_t j = first; j < end && j < h->s->t; j++)
+        row[j - first] = from[j * h->row];
+    return chain(end - first, (line){ p, 1 }, (line){ row, 1 }, sum);
+}
+
+static void attention_query(const head_of *h, size_t i, uint16_t *y, float *lse)
+{
+    float  factor = h->scale * 0x1.715476p+0f, max = -INFINITY, lanes[LANES] = { 0 };
+    float *out = calloc(h->size, sizeof *out);
+    size_t last = keys_of(h->s, i);
+    for (size_t first = 0; first < last; first += KEYS) {
+        size_t   end = first + KEYS < last ? first + KEYS : last, past = end < i + 1 ? end : i + 1;
+        float    s[KEYS], old = max, added[LANES] = { 0 };
+        uint16_t p[KEYS] = { 0 };
+        for (size_t j = first; j < past; j++)
+            s[j - first] = score(h, i, j);
+        for (size_t j = first; j < past; j++)
+            max = s[j - first] * factor > max ? s[j - first] * factor : max;
+        float rescale = lki_exp2f(old - max);
+        for (size_t j = first; j < past; j++) {
+            float e = lki_exp2f(fmaf(s[j - first], factor, -max));
+            added[j % LANES] += e;
+            p[j - first] = operand(e * keep_of(h, i, j));
+        }
+        for (size_t l = 0; l < LANES; l++)
+            lanes[l] = lanes[l] * rescale + added[l];
+        for (size_t d = 0; d < h->size; d++)
+            out[d] = over_keys(h, p, first, end, h->v + d, out[d] * rescale);
+    }
+    float sum = lki_reference_lane_sum(LANES, lanes), inverse = 1.0f / sum;
+    for (size_t d = 0; d < h->size; d++)
+        y[d] = lki_bf16_narrow(out[d] * inverse);
+    *lse = max + lki_logf(sum) * 0x1.715476p+0f;
+    free(out);
+}
+
+void lki_reference_attention_bf16(const lki_attention_shape *s, const uint16_t *qkv, uint16_t *y,
+                                  float *lse)
+{
+    for (size_t at = 0; at < s->b * s->heads * s->t; at++) {
+        head_of h = head_at(s, qkv, at / s->t);
+        size_t  i = at % s->t;
+        attention_query(&h, i, y + (h.sample * s->t + i) * s->c + h.head * h.size, lse + at);
+    }
+}
+
+static float row_dot(size_t n, const uint16_t *a, const uint16_t *b)
+{
+    float lanes[LANES] = { 0 };
+    for (size_t i = 0; i < n; i++)
+        lanes[i % LANES] = fmaf(lki_bf16_widen(a[i]), lki_bf16_widen(b[i]), lanes[i % LANES]);
+    return lki_reference_lane_sum(LANES, lanes);
+}
+
+/* Probabilities and gradients of scores of a head, (t, t), zeros above the diagonal. */
+static void attention_scores(const head_of *h, const float *lse, uint16_t *p, uint16_t *ds)
+{
+    size_t t = h->s->t, c = h->s->c;
+    float  factor = h->scale * 0x1.715476p+0f;
+    for (size_t i = 0; i < t; i++) {
+        float delta = row_dot(h->size, h->dy + i * c, h->y + i * c);
+        for (size_t j = 0; j <= i; j++) {
+            float e  = lki_exp2f(fmaf(score(h, i, j), factor, -lse[i]));
+            float dp = chain(h->size, (line){ h->dy + i * c, 1 }, (line){ h->v + j * h->row, 1 },
+                             0.0f);
+            p[i * t + j]  = operand(e * keep_of(h, i, j));
+            ds[i * t + j] = operand(e * fmaf(dp, keep_of(h, i, j), -delta));
+        }
+    }
+}
+
+/* Column d of what `out` (t rows, 3c apart) gets of the head, for token i as query and as key. */
+static void attention_token(const head_of *h, const uint16_t *p, const uint16_t *ds, size_t i,
+                            size_t d, float *out)
+{
+    size_t t = h->s->t, c = h->s->c, last = keys_of(h->s, i), from = i / QUERIES * QUERIES;
+    float  dq = 0.0f;
+    for (size_t first = 0; first < last; first += KEYS) {
+        uint16_t row[KEYS] = { 0 };
+        size_t   end = first + KEYS < last ? first + KEYS : last;
+        for (size_t j = first; j < end && j <= i; j++)
+            row[j - first] = ds[i * t + j];
+        dq = over_keys(h, row, first, end, h->k + d, dq);
+    }
+    size_t at = from * t + i;
+    float  dk = chain(t - from, (line){ ds + at, t }, (line){ h->q + from * h->row + d, h->row },
+                      0.0f);
+    float  dv = chain(t - from, (line){ p + at, t }, (line){ h->dy + from * c + d, c }, 0.0f);
+    out[i * h->row + d]         = dq * h->scale;
+    out[i * h->row + c + d]     = dk * h->scale;
+    out[i * h->row + 2 * c + d] = dv;
+}
+
+void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const uint16_t *qkv,
+                                           const uint16_t *y, const float *lse, const uint16_t *dy,
+                                           float *dqkv)
+{
+    for (size_t index = 0; index < s->b * s->heads; index++) {
+        head_of   h = head_at(s, qkv, index);
+        size_t    at = h.sample * s->t * s->c + h.head * h.size;
+        uint16_t *p = calloc(s->t * s->t, sizeof *p), *ds = calloc(s->t * s->t, sizeof *ds);
+        h.y  = y + at;
+        h.dy = dy + at;
+        attention_scores(&h, lse + index * s->t, p, ds);
+        for (size_t i = 0; i < s->t; i++)
+            for (size_t d = 0; d < h.size; d++)
+                attention_token(&h, p, ds, i, d,
+                                dqkv + h.sample * s->t * h.row + h.head * h.size);
+        free(p);
+        free(ds);
+    }
+}

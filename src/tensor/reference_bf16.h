@@ -1,0 +1,15 @@
+/* tensor/reference_bf16.h -- attention in bf16, written plainly: see tensor/reference_nn.h. */
+#ifndef LKI_TENSOR_REFERENCE_BF16_H
+#define LKI_TENSOR_REFERENCE_BF16_H
+
+#include "tensor/ops.h"
+
+void lki_reference_attention_bf16(const lki_attention_shape *s, const uint16_t *qkv, uint16_t *y,
+                                  float *lse);
+
+/* dqkv (b, t, 3c) is before the last rounding, so that it may be added to something. */
+void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const uint16_t *qkv,
+                                           const uint16_t *y, const float *lse, const uint16_t *dy,
+                                           float *dqkv);
+
+#endif
