@@ -49,6 +49,19 @@ static void stays_close(void **state)
     sweep("cos", lki_cosf, cos, -6433.0f, 6433.0f);
 }
 
+/* It is for values that are rounded to bf16, and need not be as close. */
+static void exp2_is_within_what_it_says(void **state)
+{
+    (void)state;
+    for (int i = -126 * 4096; i <= 127 * 4096; i += 3) {
+        float  x    = (float)i / 4096.0f;
+        double want = exp2((double)x);
+        assert_true(fabs((double)lki_exp2f(x) - want) <= 2.3e-7 * want);
+    }
+    assert_true(lki_exp2f(0.0f) == 1.0f && lki_exp2f(-3.0f) == 0.125f);
+    assert_true(lki_exp2f(-INFINITY) == 0x1p-126f && isnan(lki_exp2f(NAN)));
+}
+
 static void is_right_at_the_edges(void **state)
 {
     (void)state;
@@ -79,6 +92,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stays_close),
+        cmocka_unit_test(exp2_is_within_what_it_says),
         cmocka_unit_test(is_right_at_the_edges),
         cmocka_unit_test(serves_schedules),
     };

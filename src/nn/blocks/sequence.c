@@ -97,21 +97,29 @@ static void attention_buffers(const lk_block *block, const lk_exec *exec, lk_dty
                               uint32_t samples, size_t *saved, size_t *scratch)
 {
     lki_attention_shape shape = attention_of(block, samples);
-    (void)dtype;
     *saved                    = shape.b * shape.heads * shape.t * sizeof(float);
-    *scratch                  = lki_attention_scratch_bytes(exec, &shape);
+    *scratch                  = dtype == LK_BF16 ? lki_attention_bf16_scratch_bytes(exec, &shape)
+                                                 : lki_attention_scratch_bytes(exec, &shape);
 }
 
 static void attention_forward(const lk_block_call *call)
 {
     lki_attention_shape shape = attention_call(call);
-    lki_attention(call->exec, &shape, call->x[0], call->y, call->saved, call->scratch);
+    if (call->dtype == LK_BF16)
+        lki_attention_bf16(call->exec, &shape, call->x[0], call->y, call->saved, call->scratch);
+    else
+        lki_attention(call->exec, &shape, call->x[0], call->y, call->saved, call->scratch);
 }
 
 static void attention_backward(const lk_block_call *call)
 {
     lki_attention_shape shape = attention_call(call);
-    if (call->dx[0] != NULL)
+    if (call->dx[0] == NULL)
+        return;
+    if (call->dtype == LK_BF16)
+        lki_attention_bf16_backward(call->exec, &shape, call->x[0], call->y, call->saved, call->dy,
+                                    call->dx[0], call->add[0], call->scratch);
+    else
         lki_attention_backward(call->exec, &shape, call->x[0], call->y, call->saved, call->dy,
                                call->dx[0], call->add[0], call->scratch);
 }
@@ -130,5 +138,6 @@ const lk_block_type lk_block_attention = {
     .buffers  = attention_buffers,
     .forward  = attention_forward,
     .backward = attention_backward,
+    .bf16     = true,
     .flops    = attention_flops,
 };
