@@ -162,7 +162,7 @@ static void bucket_start(driver *d, bucket *b, size_t first, size_t elements)
                              .out         = mine };
     for (uint32_t rank = 0; rank < d->size; rank++) {
         size_t from = elements * rank / d->size, end = elements * (rank + 1) / d->size;
-        b->slices[rank] = (lk_slice){ from, end - from, rank };
+        b->slices[rank] = (lk_slice){ .first = from, .count = end - from, .owner = rank };
     }
     b->mine  = b->slices[d->rank].first;
     b->count = b->slices[d->rank].count;

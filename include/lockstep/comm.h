@@ -319,11 +319,12 @@ typedef struct {
     const float *data;
 } lk_tree_node;
 
-/* Elements [first, first + count) are summed by rank `owner`; on several hosts by one rank of each:
- * that whose local rank is `owner` modulo the local size. */
+/* Elements [first, first + count) are summed by rank `owner`.  On several hosts they are wanted by
+ * every host whose number modulo the operation's `shards` is `shard`, and summed there by the rank
+ * whose local rank is `owner` modulo the local size. */
 typedef struct {
     size_t   first, count;
-    uint32_t owner;
+    uint32_t owner, shard;
 } lk_slice;
 
 typedef struct {
@@ -333,6 +334,7 @@ typedef struct {
     uint32_t            node_count; /* may be 0; at most LK_TREE_NODES_MAX */
     const lk_slice     *slices;     /* the same on every rank, ascending, disjoint */
     size_t              slice_count;
+    uint32_t            shards;     /* 0 or 1: every host wants every slice; at most the hosts */
     float              *out;        /* `elements` wide; only my slices are written.  May be the
                                      * data of a node that I hold (in place) */
 } lk_tree_op;

@@ -434,7 +434,7 @@ void bench_resize(bench *b, uint64_t bytes)
         b->first[r]  = first;
         b->counts[r] = part_of(b, b->count, r);
         b->bytes[r]  = b->counts[r] * b->width;
-        b->slices[r] = (lk_slice){ first, b->counts[r], r };
+        b->slices[r] = (lk_slice){ .first = first, .count = b->counts[r], .owner = r };
         first += b->counts[r];
     }
     for (uint32_t r = 0; r < b->ranks; r++)

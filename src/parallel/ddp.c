@@ -101,8 +101,9 @@ static lk_status state_slices(lk_parallel *parallel, ddp *self)
             size_t begin = parallel->state_width * o / parallel->owners;
             size_t end   = parallel->state_width * (o + 1) / parallel->owners;
             if (end > begin)
-                self->state_slices[i++] = (lk_slice){ k * parallel->state_width + begin,
-                                                      end - begin, o };
+                self->state_slices[i++] = (lk_slice){ .first = k * parallel->state_width + begin,
+                                                      .count = end - begin,
+                                                      .owner = o };
         }
     self->reductions[self->reduction_count++] =
         (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,

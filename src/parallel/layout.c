@@ -230,7 +230,9 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
             LK_TRY(lki_reserve((void **)&bucket->slices, &capacity, bucket->slice_count,
                                sizeof *bucket->slices, "bucket slices"));
             size_t at = layout->term_at[t] + span->inside - bucket->first;
-            bucket->slices[bucket->slice_count++] = (lk_slice){ at, width, span->owner };
+            bucket->slices[bucket->slice_count++] = (lk_slice){ .first = at,
+                                                                .count = width,
+                                                                .owner = span->owner };
         }
     }
     return LK_OK;

@@ -72,8 +72,14 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
     if (op->elements > SIZE_MAX / sizeof(float))
         return lk_fail(LK_EINVAL, "tree_reduce of %zu elements: more than memory can hold",
                        op->elements);
+    if (op->shards > lk_comm_hosts(comm))
+        return lk_fail(LK_EINVAL, "tree_reduce: %u shards are more than the hosts, %u", op->shards,
+                       lk_comm_hosts(comm));
     for (size_t i = 0; i < op->slice_count; i++) {
         const lk_slice *slice = &op->slices[i];
+        if (slice->shard > 0 && slice->shard >= op->shards)
+            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu belongs to shard %u of %u", i,
+                           slice->shard, op->shards);
         if (slice->owner >= comm->size)
             return lk_fail(LK_EINVAL, "tree_reduce: slice %zu belongs to rank %u of %u", i,
                            slice->owner, comm->size);
@@ -90,10 +96,11 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
 /* Field by field: the padding of a slice is nobody's business. */
 static uint64_t hash_of(const lk_tree_op *op)
 {
-    uint64_t hash = op->leaves;
+    const uint64_t whole[2] = { op->leaves, op->shards };
+    uint64_t       hash     = lki_xxh3(whole, sizeof whole);
     for (size_t i = 0; i < op->slice_count; i++) {
         const lk_slice *s        = &op->slices[i];
-        const uint64_t  words[4] = { hash, s->first, s->count, s->owner };
+        const uint64_t  words[5] = { hash, s->first, s->count, s->owner, s->shard };
         hash                     = lki_xxh3(words, sizeof words);
     }
     return hash;

@@ -78,15 +78,17 @@ static bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t count)
 
 /* ---- One operation ----------------------------------------------------------------------- */
 
-/* Slices of any length, some empty, some elements in none, owners in any order. */
-static void choose_slices(lk_slice *slices, uint32_t size, size_t elements, uint32_t *seed)
+/* Slices of any length, some empty, some elements in none, owners and shards in any order. */
+static void choose_slices(lk_slice *slices, uint32_t size, uint32_t shards, size_t elements,
+                          uint32_t *seed)
 {
     size_t at = 0;
     for (size_t i = 0; i < SLICES; i++) {
         size_t left = elements - at, gap = left == 0 ? 0 : draw(seed, 2) * draw(seed, 3) % left;
         size_t want = i == SLICES - 1 ? left - gap : draw(seed, (uint32_t)elements / SLICES * 2);
         size_t n    = want < left - gap ? want : left - gap;
-        slices[i]   = (lk_slice){ .first = at + gap, .count = n, .owner = draw(seed, size) };
+        slices[i]   = (lk_slice){ .first = at + gap, .count = n, .owner = draw(seed, size),
+                                  .shard = draw(seed, shards) };
         at += gap + n;
     }
 }
@@ -102,11 +104,17 @@ static void fill_nodes(map *m, float *memory, size_t elements, uint32_t call)
     }
 }
 
-/* On every host one rank owns it. */
-static bool owns(lk_comm *comm, const lk_slice *slice)
+static bool wants(const lk_tree_op *op, const lk_slice *slice, uint32_t host)
+{
+    return op->shards < 2 || host % op->shards == slice->shard;
+}
+
+/* On every host that wants it one rank owns it. */
+static bool owns(lk_comm *comm, const lk_tree_op *op, const lk_slice *slice)
 {
     uint32_t me = lk_comm_rank(comm);
-    return slice->owner % lk_comm_local_size(comm, lk_comm_host(comm, me)) ==
+    return wants(op, slice, lk_comm_host(comm, me)) &&
+           slice->owner % lk_comm_local_size(comm, lk_comm_host(comm, me)) ==
            lk_comm_local_rank(comm, me);
 }
 
@@ -114,7 +122,8 @@ static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
 {
     for (size_t s = 0; s < op->slice_count; s++) {
         const lk_slice *slice = &op->slices[s];
-        for (size_t i = slice->first; owns(comm, slice) && i < slice->first + slice->count; i++) {
+        size_t          end   = owns(comm, op, slice) ? slice->first + slice->count : 0;
+        for (size_t i = slice->first; i < end; i++) {
             float want = tree(0, op->leaves, i, call);
             CHECK(memcmp(&op->out[i], &want, sizeof want) == 0);
         }
@@ -122,7 +131,7 @@ static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
     return true;
 }
 
-typedef struct { uint32_t leaves; map_kind kind; } setting;
+typedef struct { uint32_t leaves, shards; map_kind kind; } setting;
 
 static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call, bool in_place)
 {
@@ -132,12 +141,13 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* none, one and two, too */
 
     choose_owners(&m, set.kind, size, &seed);
-    choose_slices(slices, size, elements, &seed);
+    choose_slices(slices, size, set.shards, elements, &seed);
     CHECK(gather_nodes(&m, lk_comm_rank(comm), 0, m.leaves));
     fill_nodes(&m, memory, elements, call);
     float     *apart = memory + LK_TREE_NODES_MAX * ELEMENTS;
     lk_tree_op op    = { .leaves = m.leaves, .elements = elements, .nodes = m.nodes,
                          .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
+                         .shards = set.shards,
                          .out = in_place && m.node_count > 0
                                     ? memory + (m.node_count - 1) * elements : apart };
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
@@ -162,7 +172,7 @@ static bool reduces_every_map(lk_comm *comm, void *context)
             bool too_many = leaves[v] > LK_TREE_NODES_MAX && kind != CONTIGUOUS && kind != ONE;
             if (too_many && lk_comm_size(comm) < 4)
                 continue; /* a rank could hold more than LK_TREE_NODES_MAX separate nodes */
-            setting set = { leaves[v], kind };
+            setting set = { leaves[v], 1 + call / 2 % lk_comm_hosts(comm), kind };
             for (int in_place = 0; in_place < 2; in_place++)
                 if (!reduce_once(comm, mine, set, call++, in_place == 1))
                     return false;
@@ -187,7 +197,7 @@ static bool start_piece(lk_comm *comm, piece *p, float *memory, uint32_t call)
 
     *p = (piece){ .m = { .leaves = WORKERS } };
     choose_owners(&p->m, RANDOM, lk_comm_size(comm), &seed);
-    choose_slices(p->slices, lk_comm_size(comm), SMALL, &seed);
+    choose_slices(p->slices, lk_comm_size(comm), 1, SMALL, &seed);
     CHECK(gather_nodes(&p->m, lk_comm_rank(comm), 0, WORKERS));
     fill_nodes(&p->m, memory, SMALL, call);
     p->op = (lk_tree_op){ .leaves = WORKERS, .elements = SMALL, .nodes = p->m.nodes,
@@ -340,7 +350,8 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
     (void)context;
     CHECK(lk_comm_arena(&arena, comm, "large", (size_t)LARGE * sizeof(float) * size) == LK_OK);
     float         *mine     = (float *)lk_arena_data(arena) + (size_t)LARGE * me;
-    const lk_slice slices[] = { { 3, 600000, 0 }, { 600003, 0, 1 }, { 600010, 99000, size - 1 } };
+    const lk_slice slices[] = { { 3, 600000, 0, 0 }, { 600003, 0, 1, 0 },
+                                { 600010, 99000, size - 1, 0 } };
     lk_tree_node   node     = { me, 1, mine };
     lk_tree_op     op = { .leaves = size, .elements = LARGE, .nodes = &node, .node_count = 1,
                           .slices = slices, .slice_count = 3, .out = mine };
@@ -367,6 +378,7 @@ typedef struct {
     uint32_t leaves;
     size_t   elements; /* of two slices, which every number of hosts here divides */
     uint64_t slack;    /* bytes: large slices go in pieces, which not every one does */
+    bool     sharded;  /* each slice is wanted by one host only */
 } traffic;
 
 /* The subtrees of which this host holds every leaf, when ranks hold contiguous ranges. */
@@ -412,14 +424,30 @@ static bool sum_of_host(lk_comm *comm, uint64_t mine, uint64_t *sum)
     return true;
 }
 
-/* Every element is summed on one host: the others send it their subtrees, and get the sum. */
+/* Every element is summed on one host: the others send it their subtrees, and get the sum if they
+ * want it. */
+static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
+{
+    uint32_t hosts = lk_comm_hosts(comm), host = lk_comm_host(comm, lk_comm_rank(comm));
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < op->slice_count; i++) {
+        uint64_t wanted = 0, all = op->slices[i].count * sizeof(float);
+        for (uint32_t h = 0; h < hosts; h++)
+            wanted += wants(op, &op->slices[i], h);
+        uint64_t not_mine = wants(op, &op->slices[i], host) ? all - all / wanted : all;
+        bytes += not_mine * subtrees_here(comm, op->leaves) + (all - not_mine) * (wanted - 1);
+    }
+    return bytes;
+}
+
 static bool sends_what_it_should(lk_comm *comm, void *context)
 {
     const traffic *t    = context;
     map            m    = { .leaves = t->leaves };
     uint32_t       size = lk_comm_size(comm), hosts = lk_comm_hosts(comm), seed = 0;
     size_t         part = 5 * t->elements, half = t->elements / 2;
-    lk_slice       slices[2] = { { 0, half, 0 }, { half, half, 1 } };
+    lk_slice       slices[2] = { { 0, half, 0, 0 }, { half, half, 1, t->sharded } };
     uint64_t       sent;
     lk_arena      *arena;
 
@@ -430,14 +458,13 @@ static bool sends_what_it_should(lk_comm *comm, void *context)
     fill_nodes(&m, memory, t->elements, 1);
     lk_tree_op op = { .leaves = m.leaves, .elements = t->elements, .nodes = m.nodes,
                       .node_count = m.node_count, .slices = slices, .slice_count = 2,
-                      .out = memory };
+                      .shards = t->sharded ? hosts : 1, .out = memory };
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     sent = lki_wire_count(comm->self->wire).bytes_sent - before;
     if (!slices_are_right(comm, &op, 1) || !sum_of_host(comm, sent, &sent))
         return false;
-    uint64_t want = bytes_of_sets(comm, m.leaves) + (subtrees_here(comm, m.leaves) + 1)
-                    * (hosts - 1) * t->elements * sizeof(float) / hosts;
+    uint64_t want = bytes_of_sets(comm, m.leaves) + bytes_of_sums(comm, &op);
     CHECK(sent + t->slack >= want && sent <= want + t->slack);
     return true;
 }
@@ -445,11 +472,12 @@ static bool sends_what_it_should(lk_comm *comm, void *context)
 static void hosts_send_what_they_should(void **state)
 {
     static const traffic jobs[] = {
-        { 8, 60, 0 }, { 12, 9600, 0 }, { 8, 960000, 64 }, { 9, 960000, 64 }
+        { 8, 60, 0, false }, { 12, 9600, 0, false }, { 8, 960000, 64, false },
+        { 9, 960000, 64, false }, { 8, 60, 0, true }, { 9, 960000, 0, true }
     };
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)
-        for (size_t k = 0; k < 4; k++) {
+        for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
             traffic t = jobs[k];
             assert_true(hosted_all(shapes[i], sends_what_it_should, &t));
         }

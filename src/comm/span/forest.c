@@ -1,20 +1,21 @@
 /* forest.c -- the canonical tree over virtual workers, summed by hosts that hold parts of it.
  *
- * Every host has an owner for every slice.  The nodes that a host's ranks hold lie in its memory,
- * so each owner can evaluate, of its slices, whatever the host has all leaves of: its branches,
- * the largest such nodes.
+ * Every host has an owner for every slice, whether it wants the sum or not.  The nodes that a
+ * host's ranks hold lie in its memory, so each owner can evaluate, of its slices, whatever the host
+ * has all leaves of: its branches, the largest such nodes.
  *
  *      V = 8, hosts A and B      A: [0,4) [4,5)     B: [5,6) [6,8)      ((A A) + ((A B) + B))
  *
  *      gathering   the ranks of a host tell each other where their nodes lie (shared memory)
  *      sets        owners of the same slices tell each other which leaves their hosts have
- *      pieces      each slice is cut into pieces, and these into as many parts as there are hosts:
- *                  owners send their branches of part k to that of host k, which evaluates the tree
- *                  over the branches of all and sends the sum to all
+ *      pieces      each slice is cut into pieces, and these into as many parts as hosts want it:
+ *                  owners send their branches of part k to that of the k-th such host, which
+ *                  evaluates the tree over the branches of all and sends the sum to the others
  *
- * Cost:    of a slice of n bytes and H hosts each host's owner sends (H-1)/H n for each of its
- *          branches and (H-1)/H n of sums; a host that holds a contiguous range of leaves has
- *          few branches, and just one if hosts are equal powers of two.  3 rounds.
+ * Cost:    of a slice of n bytes that all of H hosts want, each host's owner sends (H-1)/H n for
+ *          each of its branches and (H-1)/H n of sums; of one that a single host wants, the others'
+ *          owners send n for each branch, and that is all.  A host that holds a contiguous range of
+ *          leaves has few branches, and just one if hosts are equal powers of two.  3 rounds.
  * Order:   the canonical tree: exact, for every map of leaves to hosts.
  * Memory:  LKI_TASK_IN_FLIGHT pieces of all hosts' branches.
  */
@@ -69,6 +70,11 @@ static uint32_t owner_on(const lki_forest *f, const lk_slice *slice, uint32_t ho
 static bool is_mine(const lki_forest *f, const lk_slice *slice)
 {
     return slice->count > 0 && owner_on(f, slice, here(f)) == f->comm->rank;
+}
+
+static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
+{
+    return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
 /* If `owner` is me, as slices name owners, then those that it is on the other hosts. */
@@ -265,10 +271,15 @@ typedef struct {
     size_t first, count;
 } elements;
 
-static elements part_of(const lki_forest *f, elements piece, uint32_t host)
+/* What a host sums of a piece of a slice: nothing, if it does not want it. */
+static elements part_of(const lki_forest *f, const lk_slice *slice, elements piece, uint32_t host)
 {
-    size_t hosts = f->comm->span->hosts, each = piece.count / hosts, more = piece.count % hosts;
-    return (elements){ piece.first + host * each + lki_min(host, more), each + (host < more) };
+    if (!wants(f, slice, host))
+        return (elements){ piece.first, 0 };
+    size_t step  = f->tree.shards < 2 ? 1 : f->tree.shards, k = host / step;
+    size_t parts = (f->comm->span->hosts - host % step + step - 1) / step;
+    size_t each = piece.count / parts, more = piece.count % parts;
+    return (elements){ piece.first + k * each + lki_min(k, more), each + (k < more) };
 }
 
 /* Where elements of a buffer in memory lie: the base is 0. */
@@ -303,7 +314,7 @@ static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *
                           elements piece)
 {
     for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
-        elements part = part_of(f, piece, host);
+        elements part = part_of(f, slice, piece, host);
         for (size_t i = 0; i < f->branch_count && host != here(f) && part.count > 0; i++) {
             const branch *b = &f->branches[i];
             if (b->host != here(f))
@@ -348,12 +359,12 @@ static void sum_part(const lki_forest *f, lki_schedule *s, lki_spot room, size_t
 static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                           elements piece)
 {
-    elements mine = part_of(f, piece, here(f));
+    elements mine = part_of(f, slice, piece, here(f));
 
     s->lane = 0;
     for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
-        elements theirs = part_of(f, piece, host);
-        if (host == here(f))
+        elements theirs = part_of(f, slice, piece, host);
+        if (host == here(f) || !wants(f, slice, host))
             continue;
         lki_schedule_send(s, owner_on(f, slice, host), in_memory(f->tree.out, mine.first),
                           mine.count * sizeof(float));
@@ -380,12 +391,14 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
     elements        piece = { slice->first + at, lki_min(slice->count - at, PIECE_ELEMENTS) };
     if (!is_mine(f, slice))
         return;
-    elements part = part_of(f, piece, here(f));
+    elements part = part_of(f, slice, piece, here(f));
     size_t   each = lki_round_up(part.count * sizeof(float), LKI_LINE);
     lki_spot room = lki_schedule_room(s, each * f->branch_count);
     s->stride     = 4;
     lki_schedule_round(s, 1);
     send_branches(f, s, slice, piece);
+    if (!wants(f, slice, here(f)))
+        return;
     receive_branches(f, s, slice, room, each, part.count * sizeof(float));
     lki_schedule_round(s, 2);
     sum_part(f, s, room, each, part);
