@@ -16,7 +16,9 @@
  * V virtual workers: never of how many workers `comm` has.
  *
  * Placement: "ddp" keeps one copy of the parameters and of the optimizer's state per host, in an
- * arena; each worker reduces and updates the slices that it owns.  "single" is the plain
+ * arena; each worker reduces and updates the slices that it owns.  "zero1" keeps the parameters so,
+ * but of the optimizer's state each host has only the part that its workers update (ZeRO-1); on one
+ * host the two are the same.  "single" is the plain
  * reference that every strategy must equal: one worker, V whole gradients, one recursive sum.
  *
  * Threads: one at a time per lk_parallel.  All calls but the readers are collective.
@@ -81,8 +83,14 @@ LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t p
                                                uint32_t which, const float *values);
 LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state,
                                                      const float *values);
-/* Reads what lk_parallel_load() writes; valid until the next collective call. */
+/* Reads what lk_parallel_load() writes; valid until the next collective call.  NULL: this host has
+ * only a part of it, lk_parallel_fetch() has all. */
 LK_API const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which);
+/* Elements [first, first + count) of the same, wherever they are kept, to everybody's `out`.
+ * Collective, between steps, where lk_parallel_value() is NULL. */
+LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param,
+                                                uint32_t which, size_t first, size_t count,
+                                                float *out);
 
 /* The virtual workers that this rank runs: [first, first + count). */
 LK_API void lk_parallel_range(const lk_parallel *parallel, uint32_t *first, uint32_t *count);

@@ -49,7 +49,7 @@ typedef struct {
 
 static ddp *ddp_of(const lk_parallel *parallel)
 {
-    LK_ASSERT(parallel->ops == &lki_strategy_ddp);
+    LK_ASSERT(parallel->ops == &lki_strategy_ddp || parallel->ops == &lki_strategy_zero1);
     return parallel->private;
 }
 
@@ -149,7 +149,8 @@ static lk_status ddp_attach(lk_parallel *parallel)
         const lki_bucket *bucket = &layout->buckets[b];
         self->reductions[b]      = (reduction){ .op    = { .elements    = bucket->count,
                                                            .slices      = bucket->slices,
-                                                           .slice_count = bucket->slice_count },
+                                                           .slice_count = bucket->slice_count,
+                                                           .shards      = layout->shards },
                                                 .first = bucket->first,
                                                 .terms = bucket->terms };
     }
@@ -307,6 +308,20 @@ static lk_status ddp_reduce(lk_parallel *parallel, float **sums)
 
 const lki_strategy_ops lki_strategy_ddp = {
     .name       = "ddp",
+    .attach     = ddp_attach,
+    .detach     = ddp_detach,
+    .begin_leaf = ddp_begin_leaf,
+    .term_ready = ddp_term_ready,
+    .end_leaf   = ddp_end_leaf,
+    .progress   = ddp_progress,
+    .reduce     = ddp_reduce,
+};
+
+/* ZeRO-1 (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
+ * Models, 5.1): of each sum a host gets only what it updates. */
+const lki_strategy_ops lki_strategy_zero1 = {
+    .name       = "zero1",
+    .sharded    = true,
     .attach     = ddp_attach,
     .detach     = ddp_detach,
     .begin_leaf = ddp_begin_leaf,

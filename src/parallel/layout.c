@@ -1,7 +1,7 @@
 /* layout.c -- the two spaces, the spans, the buckets and their owners; see layout.h.
  *
- * Everything here is arithmetic on the model and the options; only the owners look at the number
- * of owners, and these cannot change a bit: the reduction and the update are elementwise.
+ * Everything here is arithmetic on the model and the options; only what is dealt looks at the
+ * number of owners, and that cannot change a bit: the reduction and the update are elementwise.
  */
 #include "parallel/layout.h"
 
@@ -138,8 +138,7 @@ static bucket_walk walk_begin(const lk_parallel_options *options)
     return (bucket_walk){ .limits = { lki_min(first, cap), cap } };
 }
 
-/* The width of a span in the gradient space: the last one of a tensor takes the padding along. */
-static size_t span_width(const lki_layout *layout, const lki_param_span *span)
+size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
 {
     bool last = span->inside + span->count == layout->sizes[span->param];
     return last ? lki_round_up(span->count, ALIGN) : span->count;
@@ -153,7 +152,7 @@ static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *opt
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            size_t   width = span_width(layout, &layout->spans[i]);
+            size_t   width = lki_layout_width(layout, &layout->spans[i]);
             uint32_t b     = bucket_take(&walk, width);
             if (b == layout->bucket_count) {
                 LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b, sizeof *layout->buckets,
@@ -174,8 +173,7 @@ static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *opt
 }
 
 /* Spans of use 0: equal contiguous parts of their bucket's elements. */
-static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *options,
-                             uint32_t owners)
+static lk_status deal_spans(lki_layout *layout, const lk_parallel_options *options)
 {
     size_t   *totals = NULL, *done = NULL;
     lk_status status = LKI_NEW(&totals, layout->bucket_count, "bucket owners");
@@ -187,14 +185,15 @@ static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *opti
             uint32_t p = layout->terms[t].param;
             for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
                 lki_param_span *span  = &layout->spans[i];
-                size_t          width = span_width(layout, span);
+                size_t          width = lki_layout_width(layout, span);
                 uint32_t        b     = bucket_take(&walk, width);
                 if (layout->terms[t].use != 0)
                     continue;
                 if (pass == 0)
                     totals[b] += width;
                 else {
-                    span->owner = (uint32_t)((done[b] + width / 2) * owners / totals[b]);
+                    span->owner =
+                        (uint32_t)((done[b] + width / 2) * layout->owner_count / totals[b]);
                     done[b] += width;
                 }
             }
@@ -205,41 +204,78 @@ static lk_status deal_owners(lki_layout *layout, const lk_parallel_options *opti
     return status;
 }
 
+static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
+{
+    LK_TRY(LKI_NEW(&layout->owners, deal->count, "owners"));
+    LK_TRY(LKI_NEW(&layout->kept, deal->shards, "shards"));
+    memcpy(layout->owners, deal->owners, deal->count * sizeof *deal->owners);
+    layout->owner_count = deal->count;
+    layout->shards      = deal->shards;
+    return LK_OK;
+}
+
+/* In order of owner, and of spans where that is the same. */
+static lk_status take_turns(lki_layout *layout)
+{
+    size_t *next = NULL, before = 0;
+    LK_TRY(LKI_NEW(&next, layout->owner_count + 1, "turns of owners"));
+    for (size_t i = 0; i < layout->span_count; i++)
+        next[layout->spans[i].owner]++;
+    for (uint32_t o = 0; o <= layout->owner_count; o++) {
+        size_t count = next[o];
+        next[o]      = before;
+        before += count;
+    }
+    for (size_t i = 0; i < layout->span_count; i++) {
+        lki_param_span *span = &layout->spans[i];
+        size_t         *kept = &layout->kept[layout->owners[span->owner].shard];
+        span->turn           = next[span->owner]++;
+        span->kept           = *kept;
+        *kept += lki_layout_width(layout, span);
+    }
+    lki_free(next);
+    return LK_OK;
+}
+
 /* Neighbouring spans of one owner are one slice. */
 static lk_status make_slices(lki_layout *layout, const lk_parallel_options *options)
 {
     bucket_walk walk     = walk_begin(options);
     size_t      capacity = 0;
-    uint32_t    open     = UINT32_MAX;
+    uint32_t    open     = UINT32_MAX, last = UINT32_MAX;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
             const lki_param_span *span   = &layout->spans[i];
-            size_t                width  = span_width(layout, span);
+            size_t                width  = lki_layout_width(layout, span);
             uint32_t              b      = bucket_take(&walk, width);
             lki_bucket           *bucket = &layout->buckets[b];
-            if (b != open)
+            lki_owner             owner  = layout->owners[span->owner];
+            if (b != open) {
                 capacity = 0;
+                last     = UINT32_MAX;
+            }
             open = b;
-            if (bucket->slice_count > 0 &&
-                bucket->slices[bucket->slice_count - 1].owner == span->owner) {
+            if (span->owner == last) {
                 bucket->slices[bucket->slice_count - 1].count += width;
                 continue;
             }
+            last = span->owner;
             LK_TRY(lki_reserve((void **)&bucket->slices, &capacity, bucket->slice_count,
                                sizeof *bucket->slices, "bucket slices"));
             size_t at = layout->term_at[t] + span->inside - bucket->first;
             bucket->slices[bucket->slice_count++] = (lk_slice){ .first = at,
                                                                 .count = width,
-                                                                .owner = span->owner };
+                                                                .owner = owner.local,
+                                                                .shard = owner.shard };
         }
     }
     return LK_OK;
 }
 
 lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
-                          const lk_parallel_options *options, uint32_t owners)
+                          const lk_parallel_options *options, const lki_deal *deal)
 {
     *out               = NULL;
     lki_layout *layout = NULL;
@@ -254,7 +290,11 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     if (status == LK_OK)
         status = make_buckets(layout, options);
     if (status == LK_OK)
-        status = deal_owners(layout, options, owners);
+        status = copy_owners(layout, deal);
+    if (status == LK_OK)
+        status = deal_spans(layout, options);
+    if (status == LK_OK)
+        status = take_turns(layout);
     if (status == LK_OK)
         status = make_slices(layout, options);
     if (status != LK_OK) {
@@ -274,7 +314,8 @@ void lki_layout_free(lki_layout *layout)
     void *parts[] = { layout->params,    layout->sizes,        layout->param_at,
                       layout->terms,     layout->term_at,      layout->term_of,
                       layout->first_use, layout->first_bucket, layout->last_bucket,
-                      layout->spans,     layout->first_span,   layout->buckets };
+                      layout->spans,     layout->first_span,   layout->buckets,
+                      layout->owners,    layout->kept };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);
     lki_free(layout);

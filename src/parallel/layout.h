@@ -7,7 +7,9 @@
  * ownership, of norms and of attestation, so that no border of ours can cut a norm block.
  *
  * Ownership: the spans of a bucket are dealt to the owners in equal contiguous parts; the further
- * uses of a shared parameter are reduced by whoever owns the span's use 0.
+ * uses of a shared parameter are reduced by whoever owns the span's use 0.  Where hosts keep parts
+ * of the model, shards, an owner belongs to one of them, and what a shard keeps lies without gaps
+ * in a space of its own.
  */
 #ifndef LKI_PARALLEL_LAYOUT_H
 #define LKI_PARALLEL_LAYOUT_H
@@ -18,7 +20,20 @@ typedef struct {
     uint32_t param, owner, count; /* count: elements, at most LKI_NORM_BLOCK */
     size_t   at;                  /* in the parameter space */
     size_t   inside;              /* in its parameter */
+    size_t   kept;                /* in its shard's space */
+    size_t   turn;                /* among all spans, in order of owner */
 } lki_param_span;
+
+/* An owner: a rank of every host that has this shard, counted over those of the host. */
+typedef struct {
+    uint32_t shard, local;
+} lki_owner;
+
+/* Who may own something.  Owners of one shard stand side by side, shards in order. */
+typedef struct {
+    lki_owner *owners;
+    uint32_t   count, shards;
+} lki_deal;
 
 /* A contiguous range of the gradient space that travels as one. */
 typedef struct {
@@ -44,16 +59,22 @@ typedef struct {
     lki_bucket       *buckets;
     uint32_t          bucket_count;
     size_t            elements, grad_elements;
+    lki_owner        *owners; /* [owner_count] */
+    uint32_t          owner_count, shards;
+    size_t           *kept; /* elements of each shard */
 } lki_layout;
 
 /* LK_EINVAL names the parameter or term that makes no sense. */
 LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params,
                                        uint32_t param_count, const lk_parallel_options *options,
-                                       uint32_t owners);
+                                       const lki_deal *deal);
 void                   lki_layout_free(lki_layout *layout);
 
 /* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
 size_t   lki_layout_grad_at(const lki_layout *layout, const lki_param_span *span, uint32_t use);
+
+/* The width of a span in both spaces: the last one of a tensor takes the padding along. */
+size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span);
 
 #endif

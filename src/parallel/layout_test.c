@@ -19,17 +19,25 @@ static const lk_param model[] = {
 };
 enum { PARAMS = sizeof model / sizeof model[0] };
 
-static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks)
+enum { OWNERS_MAX = 8 };
+
+/* Shards of `each` owners, the last of what is left. */
+static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks,
+                               uint32_t each)
 {
     lk_parallel_options options = { .bucket_bytes       = bucket_bytes,
                                     .first_bucket_bytes = first_bytes };
+    lki_owner           owners[OWNERS_MAX];
+    const lki_deal      deal    = { owners, ranks, (ranks + each - 1) / each };
     lki_layout         *layout  = NULL;
-    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, ranks), LK_OK);
+    for (uint32_t o = 0; o < ranks; o++)
+        owners[o] = (lki_owner){ o / each, o % each };
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, &deal), LK_OK);
     return layout;
 }
 
 /* Marks the owner of each element of the gradient space; every element has exactly one. */
-static uint32_t *owners_of(const lki_layout *layout)
+static uint32_t *owners_of(const lki_layout *layout, uint32_t each)
 {
     uint32_t *owner = NULL;
     size_t    next  = 0;
@@ -41,7 +49,7 @@ static uint32_t *owners_of(const lki_layout *layout)
         for (size_t s = 0; s < bucket->slice_count; s++) {
             assert_int_equal(bucket->slices[s].first, inside);
             for (size_t i = 0; i < bucket->slices[s].count; i++)
-                owner[next + inside++] = bucket->slices[s].owner;
+                owner[next + inside++] = bucket->slices[s].shard * each + bucket->slices[s].owner;
         }
         assert_int_equal(inside, bucket->count);
         next += bucket->count;
@@ -55,9 +63,10 @@ static void deals_every_element_to_one_owner(void **state)
     (void)state;
     static const size_t sizes[] = { 1, 20000, 100000, 1 << 20, 0 };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (uint32_t ranks = 1; ranks <= 8; ranks++) {
-            lki_layout *layout = open_layout(sizes[i], 30000, ranks);
-            uint32_t   *owner  = owners_of(layout);
+        for (uint32_t ranks = 1; ranks <= OWNERS_MAX; ranks++) {
+            uint32_t    each   = i % 2 == 0 ? ranks : 3;
+            lki_layout *layout = open_layout(sizes[i], 30000, ranks, each);
+            uint32_t   *owner  = owners_of(layout, each);
             for (size_t s = 0; s < layout->span_count; s++) {
                 const lki_param_span *span = &layout->spans[s];
                 assert_true(span->owner < ranks && span->count <= LKI_NORM_BLOCK);
@@ -72,10 +81,41 @@ static void deals_every_element_to_one_owner(void **state)
         }
 }
 
+/* Side by side in the shard's space, and owners take turns in order. */
+static void keeps_every_span_once(void **state)
+{
+    (void)state;
+    for (uint32_t each = 1; each <= 3; each++) {
+        lki_layout *layout     = open_layout(20000, 30000, OWNERS_MAX, each);
+        size_t      ends[8]    = { 0 }, turns = 0, total = 0;
+        uint32_t    last_owner = 0;
+        for (size_t s = 0; s < layout->span_count; s++) {
+            const lki_param_span *span  = &layout->spans[s];
+            uint32_t              shard = layout->owners[span->owner].shard;
+            assert_int_equal(span->kept, ends[shard]);
+            ends[shard] += lki_layout_width(layout, span);
+            turns += span->turn;
+        }
+        for (uint32_t shard = 0; shard < layout->shards; shard++) {
+            assert_int_equal(layout->kept[shard], ends[shard]);
+            total += ends[shard];
+        }
+        assert_int_equal(total, layout->elements);
+        assert_int_equal(turns, layout->span_count * (layout->span_count - 1) / 2);
+        for (size_t turn = 0; turn < layout->span_count; turn++)
+            for (size_t s = 0; s < layout->span_count; s++)
+                if (layout->spans[s].turn == turn) {
+                    assert_true(layout->spans[s].owner >= last_owner);
+                    last_owner = layout->spans[s].owner;
+                }
+        lki_layout_free(layout);
+    }
+}
+
 static void counts_the_terms_of_each_bucket(void **state)
 {
     (void)state;
-    lki_layout *layout = open_layout(20000, 20000, 3);
+    lki_layout *layout = open_layout(20000, 20000, 3, 3);
     assert_true(layout->bucket_count > 3);
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         uint32_t terms = 0;
@@ -93,11 +133,13 @@ static void refuses_terms_that_do_not_match(void **state)
     lk_parallel_term    twice[PARAMS + 1] = { { 0, 0 }, { 0, 0 }, { 1, 0 },
                                               { 2, 0 }, { 3, 0 }, { 4, 0 } };
     lk_parallel_options options           = { .terms = twice, .term_count = PARAMS + 1 };
+    lki_owner           owner             = { 0, 0 };
+    const lki_deal      deal              = { &owner, 1, 1 };
     lki_layout         *layout            = NULL;
-    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, 1), LK_EINVAL);
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, &deal), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "both use 0 of 'wte'"));
     options.term_count = 2;
-    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, 1), LK_EINVAL);
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, &deal), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "have 6 uses"));
 }
 
@@ -105,6 +147,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deals_every_element_to_one_owner),
+        cmocka_unit_test(keeps_every_span_once),
         cmocka_unit_test(counts_the_terms_of_each_bucket),
         cmocka_unit_test(refuses_terms_that_do_not_match),
     };

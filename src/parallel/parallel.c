@@ -2,8 +2,9 @@
  *
  * All memory that ranks share is one arena, "model": parameters, the optimizer's state, running
  * state, and the tables through which ranks tell each other sums.  Gradients are the strategy's.
- * Every host has such an arena, and owners of its own for everything in it: sums arrive complete
- * on all hosts, so they make the same values.
+ * Every host has such an arena.  If it has owners of its own for everything in it, sums arrive
+ * complete on all hosts, so they make the same values; if hosts keep shards, owners send each
+ * other what they have made (shards.c).
  */
 #include "lockstep/parallel.h"
 
@@ -12,7 +13,7 @@
 #include "base/float.h"
 #include "base/hash.h"
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/shards.h"
 #include "tensor/ops.h"
 
 enum { ALIGN = 16 };
@@ -21,13 +22,14 @@ enum { ALIGN = 16 };
 
 static lk_status find_strategy(const lki_strategy_ops **out, const char *name)
 {
-    static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_single };
+    static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_zero1,
+                                                   &lki_strategy_single };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (name == NULL || strcmp(name, all[i]->name) == 0) {
             *out = all[i];
             return LK_OK;
         }
-    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp and single", name);
+    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp, zero1 and single", name);
 }
 
 static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
@@ -70,13 +72,22 @@ static void *carve(char *base, size_t *at, size_t bytes)
     return part;
 }
 
+/* All hosts' arenas are of one size. */
+static size_t most_kept(const lki_layout *layout)
+{
+    size_t most = 0;
+    for (uint32_t s = 0; s < layout->shards; s++)
+        most = lki_max(most, layout->kept[s]);
+    return most;
+}
+
 static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
     parallel->params         = carve(base, &at, layout->elements * sizeof(float));
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        parallel->optimizer_state[i] = carve(base, &at, layout->elements * sizeof(float));
+        parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
     parallel->block_sums = carve(base, &at, layout->span_count * sizeof(double));
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
@@ -90,9 +101,9 @@ static lk_status own_spans(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
     LK_TRY(LKI_NEW(&parallel->ready, layout->term_count, "gradient terms"));
     LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
-    LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->param_count, parallel->leaves), "sums"));
+    LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->span_count, parallel->leaves), "sums"));
     for (size_t i = 0; i < layout->span_count; i++)
-        if (lki_owns(parallel, layout->spans[i].owner))
+        if (lki_owns(parallel, &layout->spans[i]))
             parallel->mine[parallel->mine_count++] = i;
     for (uint32_t r = 0; r < parallel->ranks; r++) {
         uint32_t first, count;
@@ -102,14 +113,15 @@ static lk_status own_spans(lk_parallel *parallel)
     return LK_OK;
 }
 
-/* Every value from its own counter, each span by its owner: nothing to broadcast. */
+/* Every value from its own counter, each span by one rank of every host: nothing to broadcast. */
 static lk_status initialise(lk_parallel *parallel, uint64_t seed)
 {
     const lki_layout *layout = parallel->layout;
-    for (size_t i = 0; i < parallel->mine_count; i++) {
-        const lki_param_span *span = &layout->spans[parallel->mine[i]];
-        lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
-                       span->inside, span->count, parallel->params + span->at);
+    for (size_t i = 0; i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (lki_tends(parallel, span))
+            lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
+                           span->inside, span->count, parallel->params + span->at);
     }
     for (uint32_t p = 0; p < layout->param_count; p++)
         lki_attest_written(parallel, p);
@@ -118,6 +130,17 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
             for (size_t i = 0; i < parallel->states[s].count; i++)
                 parallel->running[parallel->state_at[s] + i] = parallel->states[s].initial;
     return lk_barrier(parallel->comm);
+}
+
+static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                             const lk_parallel_options *options)
+{
+    lki_deal  deal;
+    lk_status status = lki_shards_deal(parallel, parallel->ops->sharded, &deal);
+    if (status == LK_OK)
+        status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
+    lki_free(deal.owners);
+    return status;
 }
 
 static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
@@ -129,13 +152,14 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
         LK_TRY(lk_exec_open(&parallel->own_exec, 1, NULL));
         parallel->exec = parallel->own_exec;
     }
-    LK_TRY(lki_layout_open(&parallel->layout, params, param_count, options, parallel->owners));
+    LK_TRY(open_layout(parallel, params, param_count, options));
     LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_verify_same_model(parallel, options));
     lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
     LK_TRY(own_spans(parallel));
     LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
     (void)lay_out(parallel, lk_arena_data(parallel->arena));
+    LK_TRY(lki_shards_open(parallel));
     LK_TRY(parallel->ops->attach(parallel));
     return initialise(parallel, options->seed);
 }
@@ -183,6 +207,7 @@ void lk_parallel_free(lk_parallel *parallel)
         return;
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
+    lki_shards_close(parallel);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);
     lki_free(parallel->states);
@@ -202,17 +227,16 @@ const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
     return lk_parallel_value(parallel, param, 0);
 }
 
-static float *value_at(const lk_parallel *parallel, uint32_t param, uint32_t which)
-{
-    LK_ASSERT(param < parallel->layout->param_count);
-    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
-    float *base = which == 0 ? parallel->params : parallel->optimizer_state[which - 1];
-    return base + parallel->layout->param_at[param];
-}
-
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
-    return value_at(parallel, param, which);
+    const lki_layout *layout = parallel->layout;
+    LK_ASSERT(param < layout->param_count);
+    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
+    if (which == 0)
+        return parallel->params + layout->param_at[param];
+    if (parallel->shards > 1)
+        return NULL;
+    return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
 }
 
 const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
@@ -229,11 +253,12 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     LK_TRY(
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
-    float *to = value_at(parallel, param, which);
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
-        if (lki_owns(parallel, span->owner))
-            memcpy(to + span->inside, values + span->inside, span->count * sizeof *to);
+        float *to = which == 0 ? parallel->params + span->at
+                               : parallel->optimizer_state[which - 1] + span->kept;
+        if (which == 0 ? lki_tends(parallel, span) : lki_owns(parallel, span))
+            memcpy(to, values + span->inside, span->count * sizeof *to);
     }
     lki_attest_written(parallel, param);
     return lk_barrier(parallel->comm);

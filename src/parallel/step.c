@@ -7,7 +7,8 @@
  *    So it does if two hosts' copies of the parameters have come apart.
  * 3. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
- * 4. A barrier: the parameters of the next step are visible to all.
+ * 4. A barrier: the parameters of the next step are visible to all.  Where hosts keep shards, their
+ *    owners send them to the other hosts before.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "device/reduce.h"
-#include "parallel/strategy.h"
+#include "parallel/shards.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
 
@@ -61,18 +62,20 @@ static void sum_span(step_context *step, size_t index)
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
         lki_merge_f32(span->count, sum, step->sums + lki_layout_grad_at(layout, span, use));
-    parallel->block_sums[index] = lki_block_sum_squares(parallel->exec, span->count, sum);
+    parallel->block_sums[span->turn] = lki_block_sum_squares(parallel->exec, span->count, sum);
 }
 
 /* The norm of the summed gradient: a tree over each tensor's spans, then over the tensors. */
 static double gradient_norm(const lk_parallel *parallel)
 {
-    const lki_layout *layout  = parallel->layout;
-    double           *tensors = parallel->scratch;
-    for (uint32_t p = 0; p < layout->param_count; p++)
-        tensors[p] = lki_tree_sum_f64(parallel->block_sums + layout->first_span[p],
-                                      layout->first_span[p + 1] - layout->first_span[p]);
-    return sqrt(lki_tree_sum_f64(tensors, layout->param_count));
+    const lki_layout *layout = parallel->layout;
+    double           *sums   = parallel->scratch;
+    for (size_t i = 0; i < layout->span_count; i++)
+        sums[i] = parallel->block_sums[layout->spans[i].turn];
+    for (uint32_t p = 0; p < layout->param_count; p++) /* a tensor has at least one span */
+        sums[p] = lki_tree_sum_f64(sums + layout->first_span[p],
+                                   layout->first_span[p + 1] - layout->first_span[p]);
+    return sqrt(lki_tree_sum_f64(sums, layout->param_count));
 }
 
 static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
@@ -110,7 +113,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     size_t            span   = 0;
-    while (span + 1 < layout->span_count && isfinite(parallel->block_sums[span]))
+    while (span + 1 < layout->span_count && isfinite(parallel->block_sums[layout->spans[span].turn]))
         span++;
     return lk_fail(LK_ENONFINITE,
                    "step %llu: the gradient of '%s' is not finite; lower the learning "
@@ -143,7 +146,7 @@ static void update_span(step_context *step, size_t index)
         return;
     }
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        state[i] = parallel->optimizer_state[i] + span->at;
+        state[i] = parallel->optimizer_state[i] + span->kept;
     update.no_decay = layout->params[span->param].no_decay;
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count,
                         step->sums + lki_layout_grad_at(layout, span, 0), values, state);
@@ -154,7 +157,7 @@ void lki_attest_written(lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
-        if (lki_owns(parallel, layout->spans[i].owner))
+        if (lki_owns(parallel, &layout->spans[i]))
             parallel->hashes[i] = lki_xxh3(parallel->params + layout->spans[i].at,
                                            layout->spans[i].count * sizeof(float));
 }
@@ -210,6 +213,8 @@ static uint64_t hash_of_written(const lk_parallel *parallel)
 static lk_status compare_hosts(const lk_parallel *parallel)
 {
     uint64_t first_host = 0;
+    if (parallel->shards > 1) /* no two have computed the same */
+        return LK_OK;
     for (uint32_t host = 0; host < lk_comm_hosts(parallel->comm); host++) {
         uint64_t whole = 0;
         for (uint32_t r = 0; r < parallel->ranks; r++) {
@@ -231,13 +236,14 @@ static lk_status compare_hosts(const lk_parallel *parallel)
 }
 
 /* Everybody's reports, and the sums of squares of this host's owners, are there. */
-static lk_status meet(const lk_parallel *parallel)
+static lk_status meet(lk_parallel *parallel)
 {
     char *base = lk_arena_data(parallel->arena);
     if (lk_comm_hosts(parallel->comm) > 1)
         lki_report_of(parallel, parallel->plan.first)->written = hash_of_written(parallel);
-    return lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
-                           parallel->reported);
+    LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
+                           parallel->reported));
+    return lki_shards_gather_sums(parallel);
 }
 
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result)
@@ -261,5 +267,5 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
     for (uint32_t o = parallel->local; o < parallel->owners && parallel->state_width > 0;
          o += parallel->locals)
         update_running(parallel, sums, o);
-    return lk_barrier(parallel->comm);
+    return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);
 }

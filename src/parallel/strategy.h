@@ -17,6 +17,7 @@
 
 typedef struct {
     const char *name;
+    bool        sharded; /* each host keeps the optimizer's state of its own part of the model */
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
@@ -35,7 +36,9 @@ typedef struct {
     lk_status (*reduce)(lk_parallel *parallel, float **sums);
 } lki_strategy_ops;
 
-extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_single;
+extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_single;
+
+typedef struct lki_piece_list lki_piece_list; /* shards.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -51,7 +54,9 @@ struct lk_parallel {
     lk_comm         *comm;
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */
-    uint32_t         owners;        /* of spans, on every host: the most ranks that a host has */
+    uint32_t         owners;        /* of what every host has: the most ranks that one has */
+    uint32_t         shards, shard; /* parts of the model that hosts keep, and which is mine */
+    lki_piece_list  *pieces;
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
     double           clip_norm;
@@ -68,8 +73,8 @@ struct lk_parallel {
 
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
-    float    *params, *optimizer_state[2], *running;
-    double   *block_sums; /* [span_count] */
+    float    *params, *optimizer_state[2], *running; /* optimizer_state: of my host's shard */
+    double   *block_sums; /* [span_count], in order of turn */
     char     *reports;    /* [leaves], report_bytes each */
     size_t    report_bytes;
 
@@ -79,7 +84,7 @@ struct lk_parallel {
     uint64_t *hashes;  /* of what I wrote last, by span */
     size_t   *reported; /* bytes of every rank's reports */
     uint8_t  *ready;   /* terms announced by the current virtual worker */
-    double   *scratch; /* as many as parameters or virtual workers */
+    double   *scratch; /* as many as parameters, virtual workers or spans */
 
     /* The step under way, if there is one. */
     bool     under_way;
@@ -90,10 +95,17 @@ struct lk_parallel {
     lk_error failure;   /* kept until lk_parallel_finish() */
 };
 
-/* Whether this rank is the one of its host that does an owner's work. */
-static inline bool lki_owns(const lk_parallel *parallel, uint32_t owner)
+/* Whether this rank is the one of its host that does the work on a span where its owner's number
+ * is this: on every host there is one. */
+static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return owner % parallel->locals == parallel->local;
+    return parallel->layout->owners[span->owner].local % parallel->locals == parallel->local;
+}
+
+/* Whether it owns the span: then it updates it. */
+static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return parallel->layout->owners[span->owner].shard == parallel->shard && lki_tends(parallel, span);
 }
 
 static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)

@@ -1,0 +1,197 @@
+/* shards.c -- who owns what, and how the parts that hosts keep of a model come together.
+ *
+ * A strategy that keeps everything on every host has one shard: the ranks of each host own it.
+ * One that shards has a shard on each host, and every rank of the job owns spans of its own.  Then
+ * sums of squares, new parameters, and what somebody asks for travel from owners to all hosts.
+ *
+ * Cost: of n bytes that are gathered each host sends its part to all others: (H-1)/H n over all of
+ *       its ranks if parts are equal.
+ */
+#include "parallel/shards.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+/* A part of the model's arena in which every rank's piece lies behind that of the rank before. */
+struct lki_piece_list {
+    size_t  offset;
+    size_t *bytes; /* [ranks] */
+};
+
+/* ---- Owners ------------------------------------------------------------------------------ */
+
+lk_status lki_shards_deal(lk_parallel *parallel, bool sharded, lki_deal *deal)
+{
+    const lk_comm *comm = parallel->comm;
+
+    parallel->shards = sharded ? lk_comm_hosts(comm) : 1;
+    parallel->shard  = sharded ? lk_comm_host(comm, parallel->rank) : 0;
+    bool whole       = parallel->shards == 1;
+    *deal            = (lki_deal){ .count  = whole ? parallel->owners : parallel->ranks,
+                                   .shards = parallel->shards };
+    LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
+    for (uint32_t o = 0; o < deal->count; o++)
+        deal->owners[o] = whole ? (lki_owner){ 0, o }
+                                : (lki_owner){ lk_comm_host(comm, o), lk_comm_local_rank(comm, o) };
+    return LK_OK;
+}
+
+/* ---- Gathering --------------------------------------------------------------------------- */
+
+static size_t offset_of(const lk_parallel *parallel, const void *at)
+{
+    return (size_t)((const char *)at - (const char *)lk_arena_data(parallel->arena));
+}
+
+static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
+{
+    LK_TRY(LKI_NEW(&list->bytes, parallel->ranks, "pieces of sums"));
+    list->offset = offset_of(parallel, parallel->block_sums);
+    for (size_t i = 0; i < parallel->layout->span_count; i++)
+        list->bytes[parallel->layout->spans[i].owner] += sizeof *parallel->block_sums;
+    return LK_OK;
+}
+
+/* The parameters of a bucket lie together, in order of owner. */
+static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lki_piece_list *list)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            first  = SIZE_MAX;
+
+    LK_TRY(LKI_NEW(&list->bytes, parallel->ranks, "pieces of parameters"));
+    for (size_t i = 0; i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        size_t                at   = lki_layout_grad_at(layout, span, 0);
+        if (at < bucket->first || at >= bucket->first + bucket->count)
+            continue;
+        first = lki_min(first, span->at);
+        list->bytes[span->owner] += lki_layout_width(layout, span) * sizeof(float);
+    }
+    if (first < SIZE_MAX) /* else it has further uses of shared parameters only */
+        list->offset = offset_of(parallel, parallel->params + first);
+    return LK_OK;
+}
+
+lk_status lki_shards_open(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+
+    if (parallel->shards == 1)
+        return LK_OK;
+    LK_TRY(LKI_NEW(&parallel->pieces, layout->bucket_count + 1, "pieces of a model"));
+    LK_TRY(list_sums(parallel, &parallel->pieces[0]));
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        LK_TRY(list_params(parallel, &layout->buckets[b], &parallel->pieces[1 + b]));
+    return LK_OK;
+}
+
+void lki_shards_close(lk_parallel *parallel)
+{
+    for (uint32_t b = 0; parallel->pieces != NULL && b <= parallel->layout->bucket_count; b++)
+        lki_free(parallel->pieces[b].bytes);
+    lki_free(parallel->pieces);
+}
+
+static lk_status gather(lk_parallel *parallel, const lki_piece_list *list)
+{
+    return lk_arena_mirror(parallel->comm, parallel->arena, list->offset, list->bytes);
+}
+
+lk_status lki_shards_gather_sums(lk_parallel *parallel)
+{
+    return parallel->shards == 1 ? LK_OK : gather(parallel, &parallel->pieces[0]);
+}
+
+lk_status lki_shards_gather_params(lk_parallel *parallel)
+{
+    for (uint32_t b = 0; parallel->shards > 1 && b < parallel->layout->bucket_count; b++)
+        LK_TRY(gather(parallel, &parallel->pieces[1 + b]));
+    return LK_OK;
+}
+
+/* ---- Asking for values ------------------------------------------------------------------- */
+
+/* What [first, first + count) of a parameter has of a span. */
+static size_t overlap(const lki_param_span *span, size_t first, size_t count, size_t *from)
+{
+    size_t end = lki_min(first + count, span->inside + span->count);
+    *from      = first > span->inside ? first : span->inside;
+    return end > *from ? end - *from : 0;
+}
+
+/* Copies my spans' part of the range to `packed`, or everybody's from there to `out`. */
+static void pack(const lk_parallel *parallel, uint32_t param, const float *kept, size_t first,
+                 size_t count, float *packed)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        size_t                from, n = overlap(span, first, count, &from);
+        if (span->owner != parallel->rank || n == 0)
+            continue;
+        memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
+        packed += n;
+    }
+}
+
+static void unpack(const lk_parallel *parallel, uint32_t param, const float *packed, size_t *at,
+                   size_t first, size_t count, float *out)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        size_t                from, n = overlap(span, first, count, &from);
+        if (n == 0)
+            continue;
+        memcpy(out + (from - first), packed + at[span->owner] / sizeof *out, n * sizeof *out);
+        at[span->owner] += n * sizeof *out;
+    }
+}
+
+static lk_status gather_values(lk_parallel *parallel, uint32_t param, const float *kept,
+                               size_t first, size_t count, float *out, float *packed, size_t *bytes)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t           *at     = bytes + parallel->ranks, before = 0, from;
+
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
+        bytes[layout->spans[i].owner] +=
+            overlap(&layout->spans[i], first, count, &from) * sizeof *out;
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        at[r] = before;
+        before += bytes[r];
+    }
+    float *mine = packed + at[parallel->rank] / sizeof *packed;
+    pack(parallel, param, kept, first, count, mine);
+    LK_TRY(lk_all_gather_v(parallel->comm, mine, packed, bytes));
+    unpack(parallel, param, packed, at, first, count, out);
+    return LK_OK;
+}
+
+lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
+                            size_t count, float *out)
+{
+    const lki_layout *layout = parallel->layout;
+    const float      *values;
+    float            *packed = NULL;
+    size_t           *bytes  = NULL;
+
+    if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer) ||
+        first > layout->sizes[param] || count > layout->sizes[param] - first)
+        return lk_fail(LK_EINVAL, "there are no elements %zu to %zu of value %u of parameter %u",
+                       first, first + count, which, param);
+    values = lk_parallel_value(parallel, param, which);
+    if (values != NULL) {
+        memcpy(out, values + first, count * sizeof *out);
+        return LK_OK;
+    }
+    LK_TRY(LKI_NEW(&bytes, 2 * (size_t)parallel->ranks, "sizes of pieces"));
+    lk_status status = LKI_NEW(&packed, count, "pieces of values");
+    if (status == LK_OK)
+        status = gather_values(parallel, param, parallel->optimizer_state[which - 1], first, count,
+                               out, packed, bytes);
+    lki_free(packed);
+    lki_free(bytes);
+    return status;
+}

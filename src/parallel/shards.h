@@ -1,0 +1,20 @@
+/* parallel/shards.h -- owners, and what hosts keep for each other when each has a part of the
+ * model.  See shards.c. */
+#ifndef LKI_PARALLEL_SHARDS_H
+#define LKI_PARALLEL_SHARDS_H
+
+#include "parallel/strategy.h"
+
+/* Who owns: every host has all, or a shard of its own.  The caller frees deal->owners. */
+LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, bool sharded, lki_deal *deal);
+
+/* Once layout and arena are there; lki_shards_close() accepts a half-made one. */
+LK_NODISCARD lk_status lki_shards_open(lk_parallel *parallel);
+void                   lki_shards_close(lk_parallel *parallel);
+
+/* Collective where there are several shards: every host gets what the others' owners have written
+ * of block_sums, or of the parameters.  On return all ranks of this host may read it. */
+LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_shards_gather_params(lk_parallel *parallel);
+
+#endif
