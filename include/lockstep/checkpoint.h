@@ -17,11 +17,20 @@ extern "C" {
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-/* One file of a checkpoint and the whole tensors in it. */
+/* Fills `out` with elements [first, first + count) of a file's tensor. */
+typedef lk_status (*lk_checkpoint_fetch)(void *context, size_t tensor, size_t first, size_t count,
+                                         void *out);
+
+enum { LK_CHECKPOINT_PIECE = 1 << 18 }; /* elements that are fetched at a time; the last: fewer */
+
+/* One file of a checkpoint and the whole tensors in it.  Those without data are fetched, each from
+ * its first piece to its last, in order of tensors; what fetching returns, writing returns. */
 typedef struct {
-    const char      *name; /* "model.safetensors" */
-    const lk_tensor *tensors;
-    size_t           tensor_count;
+    const char         *name; /* "model.safetensors" */
+    const lk_tensor    *tensors;
+    size_t              tensor_count;
+    lk_checkpoint_fetch fetch; /* NULL: all have data */
+    void               *context;
 } lk_checkpoint_file;
 
 /* What the manifest says besides tensors and hashes. */

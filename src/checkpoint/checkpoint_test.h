@@ -35,9 +35,12 @@ static inline void small_init(small *s, uint64_t step)
     s->model[1]     = (lk_tensor){ "ln.bias", LK_F32, { 1, { 3 } }, s->bias };
     s->optimizer[0] = (lk_tensor){ "wte.weight", LK_F32, { 2, { 2, 3 } }, s->momentum };
     s->state[0]     = (lk_tensor){ "counter", LK_U64, { 0, { 0 } }, &s->counter };
-    s->files[0]     = (lk_checkpoint_file){ "model.safetensors", s->model, 2 };
-    s->files[1]     = (lk_checkpoint_file){ "optimizer.safetensors", s->optimizer, 1 };
-    s->files[2]     = (lk_checkpoint_file){ "state.safetensors", s->state, 1 };
+    s->files[0]     = (lk_checkpoint_file){ .name = "model.safetensors",
+                                          .tensors = s->model, .tensor_count = 2 };
+    s->files[1]     = (lk_checkpoint_file){ .name = "optimizer.safetensors",
+                                          .tensors = s->optimizer, .tensor_count = 1 };
+    s->files[2]     = (lk_checkpoint_file){ .name = "state.safetensors",
+                                          .tensors = s->state, .tensor_count = 1 };
     s->info         = (lk_checkpoint_info){ step, UINT64_MAX, "v8-b4", WEIGHTS,
                                             "{\"lr\": 0.001, \"layers\": 2}" };
 }

@@ -33,12 +33,11 @@ LK_NODISCARD lk_status lki_safetensors_view(lk_safetensors **out, const uint8_t 
                                             size_t bytes, const char *path);
 
 /* Appends a file with these tensors to an open output. */
-LK_NODISCARD lk_status lki_safetensors_put(lki_output *output, const lk_tensor *tensors,
-                                           size_t count);
+LK_NODISCARD lk_status lki_safetensors_put(lki_output *output, const lk_checkpoint_file *file);
 
-/* Refuses names that are empty, twice there or no UTF-8, shapes that overflow, data that is NULL.
- * LK_EINVAL names the tensor. */
-LK_NODISCARD lk_status lki_tensors_check(const char *file, const lk_tensor *tensors, size_t count);
+/* Refuses names that are empty, twice there or no UTF-8, shapes that overflow, data that is NULL
+ * and cannot be fetched.  LK_EINVAL names the tensor. */
+LK_NODISCARD lk_status lki_tensors_check(const lk_checkpoint_file *file);
 
 /* Pieces of the header that the manifest shares. */
 LK_NODISCARD lk_status lki_shape_parse(lk_shape *out, const json_t *array, const char *path,

@@ -11,7 +11,8 @@
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 
-static lk_status check_tensor(const char *file, const lk_tensor *tensor, json_t *seen)
+static lk_status check_tensor(const char *file, const lk_tensor *tensor, bool fetched,
+                              json_t *seen)
 {
     uint64_t count, bytes;
     if (tensor->name == NULL || tensor->name[0] == '\0' ||
@@ -24,7 +25,7 @@ static lk_status check_tensor(const char *file, const lk_tensor *tensor, json_t 
                        tensor->name, tensor->shape.rank, LK_RANK_MAX);
     if (!lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes))
         return lk_fail(LK_EINVAL, "%s: the size of tensor '%s' overflows", file, tensor->name);
-    if (tensor->data == NULL && bytes > 0)
+    if (tensor->data == NULL && bytes > 0 && !fetched)
         return lk_fail(LK_EINVAL, "%s: tensor '%s' has no data", file, tensor->name);
     if (json_object_get(seen, tensor->name) != NULL)
         return lk_fail(LK_EINVAL, "%s: tensor '%s' is there twice", file, tensor->name);
@@ -33,12 +34,12 @@ static lk_status check_tensor(const char *file, const lk_tensor *tensor, json_t 
     return LK_OK;
 }
 
-lk_status lki_tensors_check(const char *file, const lk_tensor *tensors, size_t count)
+lk_status lki_tensors_check(const lk_checkpoint_file *file)
 {
     json_t   *seen   = json_object();
-    lk_status status = seen == NULL ? lk_fail(LK_ENOMEM, "the names of '%s'", file) : LK_OK;
-    for (size_t i = 0; i < count && status == LK_OK; i++)
-        status = check_tensor(file, &tensors[i], seen);
+    lk_status status = seen == NULL ? lk_fail(LK_ENOMEM, "the names of '%s'", file->name) : LK_OK;
+    for (size_t i = 0; i < file->tensor_count && status == LK_OK; i++)
+        status = check_tensor(file->name, &file->tensors[i], file->fetch != NULL, seen);
     json_decref(seen);
     return status;
 }
@@ -91,25 +92,47 @@ static lk_status put_header(lki_output *output, const lk_tensor *tensors, size_t
     return status;
 }
 
-lk_status lki_safetensors_put(lki_output *output, const lk_tensor *tensors, size_t count)
+static lk_status put_fetched(lki_output *output, const lk_checkpoint_file *file, size_t tensor,
+                             size_t elements)
 {
-    LK_TRY(put_header(output, tensors, count));
-    for (size_t i = 0; i < count; i++) {
-        uint64_t elements, bytes;
-        bool     fits = lki_shape_size(tensors[i].shape, tensors[i].dtype, &elements, &bytes);
+    const size_t width = lk_dtype_bytes(file->tensors[tensor].dtype);
+    char        *piece = NULL;
+    lk_status    status = LKI_NEW(&piece, LK_CHECKPOINT_PIECE * width, "a piece of a tensor");
+
+    for (size_t at = 0; status == LK_OK && at < elements; at += LK_CHECKPOINT_PIECE) {
+        size_t count = lki_min(elements - at, LK_CHECKPOINT_PIECE);
+        status       = file->fetch(file->context, tensor, at, count, piece);
+        if (status == LK_OK)
+            status = lki_output_add(output, piece, count * width);
+    }
+    lki_free(piece);
+    return status;
+}
+
+lk_status lki_safetensors_put(lki_output *output, const lk_checkpoint_file *file)
+{
+    LK_TRY(put_header(output, file->tensors, file->tensor_count));
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const lk_tensor *tensor = &file->tensors[i];
+        uint64_t         elements, bytes;
+        bool             fits = lki_shape_size(tensor->shape, tensor->dtype, &elements, &bytes);
         LK_ASSERT(fits);
-        LK_TRY(lki_output_add(output, tensors[i].data, (size_t)bytes));
+        if (tensor->data == NULL)
+            LK_TRY(put_fetched(output, file, i, (size_t)elements));
+        else
+            LK_TRY(lki_output_add(output, tensor->data, (size_t)bytes));
     }
     return LK_OK;
 }
 
 lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors, size_t count)
 {
-    LK_TRY(lki_tensors_check(path, tensors, count));
+    const lk_checkpoint_file file = { .name = path, .tensors = tensors, .tensor_count = count };
+    LK_TRY(lki_tensors_check(&file));
     lki_output output;
     lk_status  status = lki_output_open(&output, path, false);
     if (status == LK_OK)
-        status = lki_safetensors_put(&output, tensors, count);
+        status = lki_safetensors_put(&output, &file);
     if (status == LK_OK)
         status = lki_output_finish(&output, false);
     lki_output_free(&output);

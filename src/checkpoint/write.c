@@ -69,7 +69,7 @@ static lk_status check_files(const lk_checkpoint_file *files, size_t count)
             if (strcmp(files[i].name, files[j].name) == 0)
                 return lk_fail(LK_EINVAL, "file '%s' of a checkpoint is given twice",
                                files[i].name);
-        LK_TRY(lki_tensors_check(files[i].name, files[i].tensors, files[i].tensor_count));
+        LK_TRY(lki_tensors_check(&files[i]));
     }
     return LK_OK;
 }
@@ -103,7 +103,7 @@ static lk_status write_file(writer *w, const lk_checkpoint_file *file)
     LK_TRY(lki_directory_join(w->scratch, w->temporary, file->name));
     lk_status status = lki_output_open(&output, w->scratch, true);
     if (status == LK_OK)
-        status = lki_safetensors_put(&output, file->tensors, file->tensor_count);
+        status = lki_safetensors_put(&output, file);
     if (status == LK_OK)
         status = lki_output_finish(&output, true);
     if (status == LK_OK)

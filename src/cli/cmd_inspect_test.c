@@ -20,7 +20,9 @@ static int make_checkpoint(void **state)
     (void)state;
     static const float       data[4] = { -1.5f, 0.25f, NAN, 7.0f };
     const lk_tensor          tensor  = { "w", LK_F32, { 2, { 2, 2 } }, data };
-    const lk_checkpoint_file file    = { "model.safetensors", &tensor, 1 };
+    const lk_checkpoint_file file    = { .name         = "model.safetensors",
+                                         .tensors      = &tensor,
+                                         .tensor_count = 1 };
     strcpy(folder, "/tmp/lockstep-inspect-XXXXXX");
     lk_weights_hash(&tensor, 1, weights);
     const lk_checkpoint_info info = { 40, UINT64_MAX, "id-1", weights,

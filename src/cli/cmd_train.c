@@ -60,11 +60,11 @@ static bool read_resume(const char *text, void *target, lki_message *error)
 /* clang-format off */
 static const lki_choice strategies[] = {
     { "ddp", 0, NULL },
+    { "zero1", 0, NULL },
     { "single", 0, NULL },
-    { "zero1", 0, HERE_LATER "; ddp keeps one copy of the optimizer's state per host already" },
-    { "zero2", 0, HERE_LATER "; use ddp" },
-    { "zero3", 0, HERE_LATER "; use ddp" },
-    { "hybrid", 0, HERE_LATER "; use ddp" },
+    { "zero2", 0, HERE_LATER "; use zero1" },
+    { "zero3", 0, HERE_LATER "; use zero1" },
+    { "hybrid", 0, HERE_LATER "; use zero1" },
     { NULL, 0, NULL },
 };
 static const lki_choice optimizers[] = {

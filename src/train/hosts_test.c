@@ -152,10 +152,10 @@ static void check_model(const char *model)
         lk_train_config config = config_of(model, leaves);
         config.strategy        = "single";
         run_on(alone, &config, want);
-        config.strategy = NULL;
         for (size_t i = 0; i < SHAPES; i++) {
             config.bucket_bytes       = i % 2 == 0 ? 0 : 5000;
             config.first_bucket_bytes = config.bucket_bytes / 3;
+            config.strategy           = i % 2 == 0 ? "zero1" : "ddp";
             run_on(shapes[i], &config, got);
             assert_string_equal(got, want);
         }
@@ -196,7 +196,7 @@ static void another_tree_has_other_bits(void **state)
 
 /* ---- Checkpoints ------------------------------------------------------------------------- */
 
-/* Trains for two steps on some hosts, and the rest on others. */
+/* Trains for two steps on some hosts, and the rest on others, by another strategy. */
 static void changes_hosts(hosted first, hosted then, const char *model, const char *want)
 {
     char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[65];
@@ -205,10 +205,12 @@ static void changes_hosts(hosted first, hosted then, const char *model, const ch
     assert_non_null(mkdtemp(dir));
     config.checkpoint = dir;
     config.steps      = 2;
+    config.strategy   = "zero1";
     run_on(first, &config, got);
     assert_string_not_equal(got, want);
     config.resume = config.resume_required = true;
     config.steps                           = STEPS;
+    config.strategy                        = "ddp";
     run_on(then, &config, got);
     assert_string_equal(got, want);
     (void)snprintf(command, sizeof command, "rm -r %s", dir);

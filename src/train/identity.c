@@ -242,6 +242,11 @@ lk_status lki_weights_hash(const lki_session *session, char hex[65])
     return LK_OK;
 }
 
+static void hash_piece(void *context, const float *values, size_t count)
+{
+    lki_hash_elements(context, LK_F32, values, count * sizeof *values);
+}
+
 lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])
 {
     lki_sha256 hash;
@@ -254,8 +259,7 @@ lk_status lki_run_hash(const lki_session *session, const char *weights, char hex
                           session->states[s].count * sizeof(float));
     for (uint32_t i = 1; i <= slots; i++)
         for (uint32_t p = 0; p < session->param_count; p++)
-            lki_hash_elements(&hash, LK_F32, lk_parallel_value(session->parallel, p, i),
-                              lk_shape_count(session->params[p].shape) * sizeof(float));
+            LK_TRY(lki_visit_value(session, p, i, hash_piece, &hash));
     lki_sha256_add(&hash, session->loss_chain, strlen(session->loss_chain));
     lki_sha256_end(&hash, hex);
     return LK_OK;

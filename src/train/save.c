@@ -1,7 +1,7 @@
 /* save.c -- the checkpoints that a run leaves.
  *
- * The model's values lie in the shared memory of every host, so rank 0 alone writes them, whole
- * tensors, while the others wait.
+ * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
+ * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +18,67 @@ typedef struct {
     char (*names)[LKI_OPTIMIZER_NAME_MAX];
     lk_checkpoint_file files[3];
     size_t             file_count;
+    char              *config; /* JSON */
+    char               weights[65];
+    lk_checkpoint_info info;
 } sheet;
 
-static void optimizer_tensors(const lki_session *session, sheet *s, lk_tensor *at)
+/* ---- Values that are in parts ------------------------------------------------------------ */
+
+lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t which,
+                          void (*visit)(void *context, const float *values, size_t count),
+                          void *context)
+{
+    const float *whole = lk_parallel_value(session->parallel, param, which);
+    size_t       count = lk_shape_count(session->params[param].shape);
+    float       *piece = NULL;
+    lk_status    status;
+
+    if (whole != NULL) {
+        visit(context, whole, count);
+        return LK_OK;
+    }
+    status = LKI_NEW(&piece, LK_CHECKPOINT_PIECE, "a piece of a tensor");
+    for (size_t at = 0; status == LK_OK && at < count; at += LK_CHECKPOINT_PIECE) {
+        size_t n = lki_min(count - at, LK_CHECKPOINT_PIECE);
+        status   = lk_parallel_fetch(session->parallel, param, which, at, n, piece);
+        if (status == LK_OK)
+            visit(context, piece, n);
+    }
+    lki_free(piece);
+    return status;
+}
+
+/* Of the optimizer's file: the states of the first parameter, of the second, and so on. */
+static lk_status fetch_state(void *context, size_t tensor, size_t first, size_t count, void *out)
+{
+    const lki_session *session = context;
+    uint32_t           slots   = lk_optimizer_state_count(&session->config->optimizer);
+    return lk_parallel_fetch(session->parallel, (uint32_t)tensor / slots,
+                             1 + (uint32_t)tensor % slots, first, count, out);
+}
+
+static void give(void *context, const float *values, size_t count)
+{
+    (void)context;
+    (void)values;
+    (void)count;
+}
+
+/* This rank's part of what rank 0 fetches. */
+static lk_status give_values(const lki_session *session)
+{
+    uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
+    for (uint32_t p = 0; p < session->param_count; p++)
+        for (uint32_t w = 1; w <= slots; w++)
+            if (lk_parallel_value(session->parallel, p, w) == NULL)
+                LK_TRY(lki_visit_value(session, p, w, give, NULL));
+    return LK_OK;
+}
+
+/* ---- What is written --------------------------------------------------------------------- */
+
+static void optimizer_tensors(lki_session *session, sheet *s, lk_tensor *at)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer), i = 0;
     for (uint32_t p = 0; p < session->param_count; p++)
@@ -31,10 +89,13 @@ static void optimizer_tensors(const lki_session *session, sheet *s, lk_tensor *a
                                  lk_parallel_value(session->parallel, p, w + 1) };
         }
     if (i > 0)
-        s->files[s->file_count++] = (lk_checkpoint_file){ LKI_OPTIMIZER_FILE, at, i };
+        s->files[s->file_count++] = (lk_checkpoint_file){
+            .name = LKI_OPTIMIZER_FILE, .tensors = at, .tensor_count = i,
+            .fetch = fetch_state, .context = session
+        };
 }
 
-static lk_status sheet_fill(const lki_session *session, sheet *s)
+static lk_status sheet_fill(lki_session *session, sheet *s)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
     size_t   count = (size_t)session->param_count * (1 + slots) + session->state_count;
@@ -45,7 +106,9 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
     for (uint32_t p = 0; p < session->param_count; p++)
         at[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
                              lk_parallel_param(session->parallel, p) };
-    s->files[s->file_count++] = (lk_checkpoint_file){ LKI_MODEL_FILE, at, session->param_count };
+    s->files[s->file_count++] = (lk_checkpoint_file){
+        .name = LKI_MODEL_FILE, .tensors = at, .tensor_count = session->param_count
+    };
     optimizer_tensors(session, s, at + session->param_count);
     at += (size_t)session->param_count * (1 + slots);
     for (uint32_t i = 0; i < session->state_count; i++)
@@ -54,8 +117,9 @@ static lk_status sheet_fill(const lki_session *session, sheet *s)
                              { 1, { session->states[i].count } },
                              lk_parallel_state_data(session->parallel, i) };
     if (session->state_count > 0)
-        s->files[s->file_count++] = (lk_checkpoint_file){ LKI_STATE_FILE, at,
-                                                          session->state_count };
+        s->files[s->file_count++] = (lk_checkpoint_file){
+            .name = LKI_STATE_FILE, .tensors = at, .tensor_count = session->state_count
+        };
     return LK_OK;
 }
 
@@ -76,36 +140,54 @@ static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
     return same;
 }
 
-static lk_status write_checkpoint(lki_session *session, uint64_t step, sheet *s)
+static lk_status describe(lki_session *session, uint64_t step, sheet *s)
 {
     const lk_train_config *config = session->config;
-    char                   weights[65];
     LK_TRY(sheet_fill(session, s));
-    LK_TRY(lki_weights_hash(session, weights));
+    LK_TRY(lki_weights_hash(session, s->weights));
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->loss_chain));
-    char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+    s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(object);
-    if (text == NULL)
+    if (s->config == NULL)
         return lk_fail(LK_ENOMEM, "checkpoint: no memory for the configuration");
-    lk_checkpoint_info info   = { .step         = step,
-                                  .seed         = config->seed,
-                                  .exactness_id = session->exactness_id,
-                                  .weights      = weights,
-                                  .config       = text };
-    lk_status          status = lki_journal_sync(session->journal);
-    if (status == LK_OK && !is_there_already(config->checkpoint, &info))
-        status = lk_checkpoint_write(config->checkpoint, &info, s->files, s->file_count,
-                                     config->keep ? config->keep : 3);
-    free(text);
-    return status;
+    s->info = (lk_checkpoint_info){ .step         = step,
+                                    .seed         = config->seed,
+                                    .exactness_id = session->exactness_id,
+                                    .weights      = s->weights,
+                                    .config       = s->config };
+    return lki_journal_sync(session->journal);
 }
+
+static void sheet_deinit(sheet *s)
+{
+    lki_free(s->tensors);
+    lki_free(s->names);
+    free(s->config);
+}
+
+/* ---- Saving ------------------------------------------------------------------------------ */
 
 void lki_let_rank_0_work(const lki_session *session, bool work)
 {
     if (session->rank != 0)
         lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
+}
+
+/* Every rank's part; `s` is rank 0's. */
+static lk_status save_values(lki_session *session, const sheet *s)
+{
+    const lk_train_config *config = session->config;
+    uint32_t               writes = session->rank == 0 &&
+                      !is_there_already(config->checkpoint, &s->info);
+
+    LK_TRY(lk_broadcast(session->comm, &writes, sizeof writes, 0));
+    if (writes == 0)
+        return LK_OK;
+    return session->rank != 0 ? give_values(session)
+                              : lk_checkpoint_write(config->checkpoint, &s->info, s->files,
+                                                    s->file_count, config->keep ? config->keep : 3);
 }
 
 lk_status lki_save(lki_session *session, uint64_t step)
@@ -114,11 +196,12 @@ lk_status lki_save(lki_session *session, uint64_t step)
     sheet     s      = { 0 };
     lk_comm_note(session->comm, step, "writing a checkpoint");
     if (session->rank == 0)
-        status = write_checkpoint(session, step, &s);
-    lki_free(s.tensors);
-    lki_free(s.names);
-    LK_TRY(status);
+        status = describe(session, step, &s);
     lki_let_rank_0_work(session, true);
+    if (status == LK_OK)
+        status = save_values(session, &s);
+    sheet_deinit(&s);
+    LK_TRY(status);
     status = lk_barrier(session->comm);
     lki_let_rank_0_work(session, false);
     return status;

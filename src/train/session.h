@@ -68,7 +68,7 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config);
 void lki_loss_chain_add(char chain[65], double loss);
 void lki_loss_bits(double loss, char hex[17]);
 
-/* Hashes of what the run has made so far. */
+/* Hashes of what the run has made so far.  That of the run is collective. */
 LK_NODISCARD lk_status lki_weights_hash(const lki_session *session, char hex[65]);
 LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65]);
 
@@ -84,6 +84,13 @@ LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_
 /* Collective: loads --init, or the checkpoint to resume from, which rank 0 reads, and sets
  * session->start. */
 LK_NODISCARD lk_status lki_start_values(lki_session *session);
+
+/* Shows all of a parameter's value `which` (see lk_parallel_load()) to `visit`, in order: in pieces
+ * of LK_CHECKPOINT_PIECE elements, collectively, where it is not whole on this host. */
+LK_NODISCARD lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t which,
+                                       void (*visit)(void *context, const float *values,
+                                                     size_t count),
+                                       void *context);
 
 /* Collective: rank 0 writes; every rank learns whether it worked. */
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step);

@@ -93,7 +93,7 @@ static const struct {
     { GOOD "--steps 1 --optimizer adam",
       "--optimizer adam: is none of: sgd, adamw; did you mean adamw" },
     { GOOD "--steps 1 --optimizer lars", "--optimizer lars: is not part of this version" },
-    { GOOD "--steps 1 --strategy zero1", "--strategy zero1: is not part of this version" },
+    { GOOD "--steps 1 --strategy zero2", "--strategy zero2: is not part of this version" },
     { GOOD "--steps 1 --precision bf8", "--precision bf8: is none of: fp32, bf16, fp16" },
     { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
     { GOOD "--steps 1 --workers 1 --hosts 2", "--hosts 2 are more than the 1 workers" },

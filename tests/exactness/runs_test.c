@@ -53,8 +53,9 @@ static const way ways[] = {
     { 12, 5, 1, "--workers 5 --bucket-mb 0.1 --threads 2" },
     { 12, 1, 1, "--workers 1 --threads 2 --worker-mode threads" },
     { 8, 2, 2, "--workers 2 --hosts 2 --bucket-mb 0.1 --isa portable" },
-    { 8, 5, 3, "--workers 5 --hosts 3 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
-    { 12, 4, 2, "--workers 4 --hosts 2 --isa avx2" },
+    { 8, 5, 3, "--workers 5 --hosts 3 --strategy zero1 --bucket-mb 0.1 --threads 2" },
+    { 8, 6, 2, "--workers 6 --hosts 2 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
+    { 12, 4, 2, "--workers 4 --hosts 2 --isa avx2 --strategy zero1" },
     { 12, 7, 3, "--workers 7 --hosts 3 --bucket-mb 1" },
 };
 
