@@ -54,7 +54,8 @@ typedef struct {
     uint32_t       type_count;
     lk_step_blocks types[LK_STEP_TYPES_MAX];
     double         flops;     /* a step needs them: products, without padding; see lk_block_flops */
-    double         peak;      /* operations a second that all threads reach together, in FP32 */
+    double         peak;      /* operations a second that all threads reach together, of bf16
+                               * pairs where values are bf16, else in FP32 */
     uint64_t       pss_bytes; /* of all ranks' processes, after the last step */
     uint64_t       lost;      /* spans that found no room: above 0 the parts are short of them */
 } lk_step_report;

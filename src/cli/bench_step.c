@@ -140,8 +140,9 @@ static void print_head(const step_options *o)
         printf(", %.1f tokens/s", rate_of(r, r->tokens));
     printf("; a step takes %.3f ms (median; from %.3f to %.3f)\n", 1e3 * r->median,
            1e3 * r->fastest, 1e3 * r->slowest);
-    printf("  %.1f %% of the peak: %.3f GFLOP a step, %.1f GFLOP/s of %.1f measured here\n",
-           100 * utilisation(r), 1e-9 * r->flops, 1e-9 * r->flops / mean_of(r), 1e-9 * r->peak);
+    printf("  %.1f %% of the peak: %.3f GFLOP a step, %.1f GFLOP/s of %.1f measured here%s\n",
+           100 * utilisation(r), 1e-9 * r->flops, 1e-9 * r->flops / mean_of(r), 1e-9 * r->peak,
+           c->precision == LK_BF16 ? " in bf16" : "");
     printf("  memory of all workers (PSS) %.1f MiB\n", (double)r->pss_bytes / (1 << 20));
     if (r->lost > 0)
         printf("  %llu spans found no room: what follows is short of them\n",
@@ -213,9 +214,10 @@ static const lki_command step_command = {
     .usage   = "MODEL [options of train]",
     .about =
         "Trains a model for some steps and says how fast that was and where the time went:\n"
-        "samples and tokens a second; the share of the peak, which independent multiply-adds on\n"
-        "all threads reach in the same process; the parts of a step, and the blocks by type.\n"
-        "Everything is a mean over the workers.  docs/tracing.md has what is counted.",
+        "samples and tokens a second; the share of the peak, which independent multiply-adds (of\n"
+        "bf16 under --precision bf16) on all threads reach in the same process; the parts of a\n"
+        "step, and the blocks by type.  Everything is a mean over the workers.  docs/tracing.md\n"
+        "has what is counted.",
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
                 "  lockstep bench step resnet --global-batch 128 --workers 2 --json",

@@ -181,9 +181,9 @@ lki_track *lki_exec_track(const lk_exec *exec)
 }
 
 typedef struct {
-    const lki_kernels *kernels;
-    double             until;
-    _Atomic uint64_t   operations;
+    const lki_gemm_kernels *kernels;
+    double                  until;
+    _Atomic uint64_t        operations;
 } peak_loop;
 
 static void peak_task(void *context, size_t index, uint32_t thread)
@@ -193,15 +193,17 @@ static void peak_task(void *context, size_t index, uint32_t thread)
     float      sink = 0;
     (void)thread;
     while (lki_seconds() < loop->until)
-        mine += loop->kernels->elementwise->multiply_adds((float)index * 0x1p-20f, &sink);
+        mine += loop->kernels->multiply_adds((float)index * 0x1p-20f, &sink);
     LK_ASSERT(sink >= 0); /* and so it is computed */
     atomic_fetch_add(&loop->operations, mine);
 }
 
-double lki_exec_peak(lk_exec *exec, double seconds)
+double lki_exec_peak(lk_exec *exec, lk_dtype operands, double seconds)
 {
     double    begun = lki_seconds();
-    peak_loop loop  = { .kernels = &exec->kernels, .until = begun + seconds };
+    peak_loop loop  = { .kernels = operands == LK_BF16 ? exec->kernels.bf16->gemm
+                                                       : exec->kernels.gemm,
+                        .until   = begun + seconds };
     lki_pool_run(exec->pool, exec->threads, peak_task, &loop);
     return (double)loop.operations / (lki_seconds() - begun);
 }

@@ -20,9 +20,9 @@ float *lki_exec_private(lk_exec *exec, uint32_t thread);
 void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);
 lki_track *lki_exec_track(const lk_exec *exec); /* track 0, or NULL */
 
-/* Floating-point operations a second of all threads together: independent fma in registers, for
- * about `seconds`.  What any kernel could reach at most. */
-double lki_exec_peak(lk_exec *exec, double seconds);
+/* Floating-point operations a second of all threads together: independent steps of products of
+ * `operands`, F32 or BF16, in registers, for about `seconds`.  What any kernel could at most. */
+double lki_exec_peak(lk_exec *exec, lk_dtype operands, double seconds);
 
 /* As lk_parallel_for(), with the thread's number. */
 void lki_exec_run(lk_exec *exec, size_t count, lki_task task, void *context);

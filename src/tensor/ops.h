@@ -85,11 +85,11 @@ void lki_dropout(lk_exec *exec, lk_dtype type, lki_dropout_key key, size_t sampl
 /* ---- Normalisation ----------------------------------------------------------------------- */
 
 /* Over rows of c values: y = (x - mean) * rstd * gamma + beta.  mean, rstd: (rows). eps 1e-5. */
-void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                   const float *beta, float *y, float *mean, float *rstd);
-void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+void lki_layernorm(lk_exec *exec, lk_dtype type, size_t rows, size_t c, const void *x,
+                   const float *gamma, const float *beta, void *y, float *mean, float *rstd);
+void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c, const void *x,
                             const float *gamma, const float *mean, const float *rstd,
-                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta);
+                            const void *dy, void *dx, bool add, float *dgamma, float *dbeta);
 
 /* BatchNorm over columns of x (rows, c), and what follows it: y = relu(norm(x) + plus), where both
  * the sum and the ReLU are optional.  var: the unbiased variance (rows 1: the biased one). */
@@ -170,17 +170,17 @@ void   lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *sha
 
 /* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe may be NULL.  Tokens are in range:
  * the data set has checked them. */
-void lki_embedding(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
-                   const float *wte, const float *wpe, float *y);
-void lki_embedding_backward(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
-                            const float *dy, float *dwte, float *dwpe);
+void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
+                   const int32_t *tokens, const float *wte, const float *wpe, void *y);
+void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
+                            const int32_t *tokens, const void *dy, float *dwte, float *dwpe);
 
 /* ---- Loss -------------------------------------------------------------------------------- */
 
 /* Softmax cross-entropy of logits (rows, classes) against targets (rows); a negative target
  * counts for nothing: loss 0, gradient 0, hit 0.  loss (rows) in nats; hit (rows) 1 where the
  * first largest logit is the target.  With `gradient`, logits become softmax - onehot, unscaled. */
-void lki_softmax_xent(lk_exec *exec, size_t rows, size_t classes, float *logits,
+void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
                       const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
 
 /* ---- Parameters: initial values, norms, updates ------------------------------------------ */

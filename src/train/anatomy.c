@@ -165,7 +165,7 @@ static double pss_bytes(void)
     return 1024 * kib;
 }
 
-static account account_of(const lki_anatomy *anatomy, lk_exec *exec)
+static account account_of(const lki_anatomy *anatomy, lk_exec *exec, lk_dtype precision)
 {
     account mine  = { .pss = pss_bytes() };
     double  steps = anatomy->measured > 0 ? (double)anatomy->measured : 1;
@@ -176,7 +176,7 @@ static account account_of(const lki_anatomy *anatomy, lk_exec *exec)
         mine.backward[t] = 1e-9 * (double)anatomy->all.backward[t] / steps;
     }
     for (int i = 0; i < PEAK_TRIES; i++) {
-        double peak = lki_exec_peak(exec, PEAK_SECONDS);
+        double peak = lki_exec_peak(exec, precision, PEAK_SECONDS);
         mine.peak   = peak > mine.peak ? peak : mine.peak;
     }
     return mine;
@@ -219,7 +219,8 @@ static void fill_types(const lki_anatomy *anatomy, const lk_engine *engine, lk_s
 }
 
 lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
-                             const lk_engine *engine, lk_step_report *report)
+                             const lk_engine *engine, lk_dtype precision,
+                             lk_step_report *report)
 {
     uint32_t ranks = lk_comm_size(comm);
     account *all   = NULL, mine;
@@ -229,7 +230,7 @@ lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
     LK_TRY(LKI_NEW(&all, ranks, "a report of steps"));
     lk_status status = lk_barrier(comm); /* so that peaks are measured at the same time */
     if (status == LK_OK) {
-        mine   = account_of(anatomy, exec);
+        mine   = account_of(anatomy, exec, precision);
         status = lk_all_gather(comm, &mine, all, sizeof mine);
     }
     for (uint32_t r = 0; status == LK_OK && r < ranks; r++) {

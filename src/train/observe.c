@@ -99,7 +99,8 @@ lk_status lki_observe_report(const lki_session *s)
     *report = (lk_step_report){ .samples = self->samples, .tokens = self->tokens };
     lki_observe_drain(s);
     report->lost = lki_trace_lost(self->trace);
-    return lki_anatomy_report(self->anatomy, s->comm, s->exec, s->engine, report);
+    return lki_anatomy_report(self->anatomy, s->comm, s->exec, s->engine, s->config->precision,
+                              report);
 }
 
 lk_status lki_observe_close(lki_session *s)

@@ -59,6 +59,7 @@ void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t c
 
 /* Collective: rank 0's report. `samples` and `tokens`: of all measured steps. */
 LK_NODISCARD lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
-                                          const lk_engine *engine, lk_step_report *report);
+                                          const lk_engine *engine, lk_dtype precision,
+                                          lk_step_report *report);
 
 #endif

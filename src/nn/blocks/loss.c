@@ -30,8 +30,8 @@ static lk_status cross_entropy_plan(lk_plan *plan)
 static void cross_entropy_forward(const lk_block_call *call)
 {
     lk_shape x = call->block->x[0];
-    lki_softmax_xent(call->exec, call->samples * lki_rows(x), lki_width(x), call->y, call->targets,
-                     call->loss, call->hit, call->training);
+    lki_softmax_xent(call->exec, call->dtype, call->samples * lki_rows(x), lki_width(x), call->y,
+                     call->targets, call->loss, call->hit, call->training);
 }
 
 static void cross_entropy_backward(const lk_block_call *call)
@@ -45,6 +45,7 @@ const lk_block_type lk_block_cross_entropy = {
     .forward  = cross_entropy_forward,
     .backward = cross_entropy_backward,
     .loss     = true,
+    .bf16     = true,
 };
 
 /* ---- With the product before it ---------------------------------------------------------- */
@@ -55,15 +56,16 @@ const lk_block_type lk_block_cross_entropy = {
 
 typedef struct {
     size_t       rows, in, classes, chunk;
-    float       *logits;
+    size_t       bytes; /* of a logit */
+    void        *logits;
     const float *weight;
 } head;
 
-static size_t chunk_max(const lk_linear_cross_entropy_options *options)
+static size_t chunk_max(const lk_linear_cross_entropy_options *options, lk_dtype dtype)
 {
     if (options->rows > 0)
         return lki_round_up(options->rows, 16);
-    return lki_max(16, LOGITS_BYTES / sizeof(float) / options->classes / 16 * 16);
+    return lki_max(16, LOGITS_BYTES / lk_dtype_bytes(dtype) / options->classes / 16 * 16);
 }
 
 static lk_status linear_cross_entropy_plan(lk_plan *plan)
@@ -97,28 +99,31 @@ static void linear_cross_entropy_buffers(const lk_block *block, const lk_exec *e
                                          uint32_t samples, size_t *saved, size_t *scratch)
 {
     const lk_linear_cross_entropy_options *options = block->options;
-    size_t rows = lki_min(chunk_max(options), samples * lki_rows(block->x[0]));
+    size_t rows = lki_min(chunk_max(options, dtype), samples * lki_rows(block->x[0]));
     (void)exec;
-    (void)dtype;
     *saved   = 0;
-    *scratch = rows * options->classes * sizeof(float);
+    *scratch = rows * options->classes * lk_dtype_bytes(dtype);
 }
 
 /* Rows first .. first + m - 1; y are those of x. */
 static void head_chunk(const lk_block_call *call, const head *h, size_t first, size_t m)
 {
-    float        *x      = (float *)call->y + first * h->in;
-    lki_gemm_args logits = { .transpose_b = true, .m = m, .n = h->classes, .k = h->in, .a = x,
+    bool          narrow = call->dtype == LK_BF16;
+    void         *x      = (char *)call->y + first * h->in * h->bytes;
+    lki_gemm_args logits = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,
+                             .transpose_b = true, .m = m, .n = h->classes, .k = h->in, .a = x,
                              .b = h->weight, .c = h->logits };
     lki_gemm(call->exec, &logits);
-    lki_softmax_xent(call->exec, m, h->classes, h->logits, call->targets + first,
+    lki_softmax_xent(call->exec, call->dtype, m, h->classes, h->logits, call->targets + first,
                      call->loss + first, call->hit + first, call->training);
     if (!call->training)
         return;
-    lki_gemm_args weight = { .transpose_a = true, .accumulate = true, .m = h->classes, .n = h->in,
-                             .k = m, .a = h->logits, .b = x, .c = call->forward_grads[0] };
+    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true, .accumulate = true,
+                             .m = h->classes, .n = h->in, .k = m, .a = h->logits, .b = x,
+                             .c = call->forward_grads[0] };
     lki_gemm(call->exec, &weight);
-    lki_gemm_args input = { .m = m, .n = h->in, .k = h->classes, .a = h->logits, .b = h->weight,
+    lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,
+                            .m = m, .n = h->in, .k = h->classes, .a = h->logits, .b = h->weight,
                             .c = x };
     lki_gemm(call->exec, &input);
 }
@@ -128,8 +133,9 @@ static void linear_cross_entropy_forward(const lk_block_call *call)
     const lk_linear_cross_entropy_options *options = call->block->options;
     head h = { .rows = call->samples * lki_rows(call->block->x[0]),
                .in = lki_width(call->block->x[0]), .classes = options->classes,
-               .logits = call->scratch, .weight = call->params[0] };
-    size_t most = chunk_max(options), chunks = (h.rows + most - 1) / most;
+               .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch,
+               .weight = call->params[0] };
+    size_t most = chunk_max(options, call->dtype), chunks = (h.rows + most - 1) / most;
 
     h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, 16); /* nearly equal ones */
     for (size_t first = 0; first < h.rows; first += h.chunk)
@@ -151,5 +157,6 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .forward  = linear_cross_entropy_forward,
     .backward = cross_entropy_backward,
     .loss     = true,
+    .bf16     = true,
     .flops    = linear_cross_entropy_flops,
 };

@@ -50,7 +50,7 @@ static lk_status layernorm_plan(lk_plan *plan)
 
 /* The kernels make dx in the same pass as the parameters' gradients; where nobody wants it, it
  * goes to scratch memory. */
-static float *wanted_or_scratch(const lk_block_call *call, void *scratch)
+static void *wanted_or_scratch(const lk_block_call *call, void *scratch)
 {
     return call->dx[0] != NULL ? call->dx[0] : scratch;
 }
@@ -67,16 +67,16 @@ static void layernorm_buffers(const lk_block *block, const lk_exec *exec, lk_dty
 static void layernorm_forward(const lk_block_call *call)
 {
     layernorm_view v = layernorm_of(call);
-    lki_layernorm(call->exec, v.rows, v.c, call->x[0], call->params[0], call->params[1], call->y,
-                  v.mean, v.rstd);
+    lki_layernorm(call->exec, call->dtype, v.rows, v.c, call->x[0], call->params[0],
+                  call->params[1], call->y, v.mean, v.rstd);
 }
 
 static void layernorm_backward(const lk_block_call *call)
 {
     layernorm_view v = layernorm_of(call);
-    lki_layernorm_backward(call->exec, v.rows, v.c, call->x[0], call->params[0], v.mean, v.rstd,
-                           call->dy, wanted_or_scratch(call, call->scratch), call->add[0],
-                           call->grads[0], call->grads[1]);
+    lki_layernorm_backward(call->exec, call->dtype, v.rows, v.c, call->x[0], call->params[0],
+                           v.mean, v.rstd, call->dy, wanted_or_scratch(call, call->scratch),
+                           call->add[0], call->grads[0], call->grads[1]);
 }
 
 const lk_block_type lk_block_layernorm = {
@@ -85,6 +85,7 @@ const lk_block_type lk_block_layernorm = {
     .buffers  = layernorm_buffers,
     .forward  = layernorm_forward,
     .backward = layernorm_backward,
+    .bf16     = true,
 };
 
 /* ---- BatchNorm --------------------------------------------------------------------------- */

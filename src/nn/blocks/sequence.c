@@ -31,14 +31,14 @@ static lk_status embedding_plan(lk_plan *plan)
 static void embedding_forward(const lk_block_call *call)
 {
     const uint64_t *y = call->block->y.dims;
-    lki_embedding(call->exec, call->samples, y[0], y[1], call->x[0], call->params[0],
+    lki_embedding(call->exec, call->dtype, call->samples, y[0], y[1], call->x[0], call->params[0],
                   call->params[1], call->y);
 }
 
 static void embedding_backward(const lk_block_call *call)
 {
     const uint64_t *y = call->block->y.dims;
-    lki_embedding_backward(call->exec, call->samples, y[0], y[1], call->x[0], call->dy,
+    lki_embedding_backward(call->exec, call->dtype, call->samples, y[0], y[1], call->x[0], call->dy,
                            call->grads[0], call->grads[1]);
 }
 
@@ -48,6 +48,7 @@ const lk_block_type lk_block_embedding = {
     .forward  = embedding_forward,
     .backward = embedding_backward,
     .tokens   = true,
+    .bf16     = true,
 };
 
 /* ---- Attention --------------------------------------------------------------------------- */

@@ -26,10 +26,6 @@ typedef struct {
     /* Elements first .. first + n - 1 of the sample in slot `slot`; first is a multiple of 64. */
     void (*dropout)(lk_dtype type, const lki_dropout_key *key, uint32_t slot, size_t first,
                     size_t n, const void *x, void *y, bool add);
-
-    /* Some thousands of independent fma in registers, of numbers around `x`, which lies in [0, 1];
-     * adds something that is not negative to *sink, and says how many operations they were. */
-    uint64_t (*multiply_adds)(float x, float *sink);
 } lki_elementwise_kernels;
 
 #endif

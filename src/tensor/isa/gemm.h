@@ -48,6 +48,11 @@ typedef struct {
 
     /* The same of floats, which are rounded to the operands' type; NULL in FP32. */
     void (*pack_wide_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
+
+    /* Some thousands of independent steps of chains in registers, of numbers around `x`, which lies
+     * in [0, 1]; adds something that is not negative to *sink, and says how many operations they
+     * were. */
+    uint64_t (*multiply_adds)(float x, float *sink);
 } lki_gemm_kernels;
 
 /* What follows the chains: c = activation(sums + bias) + residual, the value before the activation

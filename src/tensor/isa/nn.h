@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lockstep/base.h"
+
 typedef enum {
     LKI_TILE_START,    /* c = the chain from +0.0 */
     LKI_TILE_CONTINUE, /* c = the chain from what c holds */
@@ -57,6 +59,17 @@ typedef struct {
     bool         relu, add_plus;
 } lki_columns;
 
+/* Rows of LayerNorm, `stride` apart, or some of their columns; mean and rstd are per row.  x, dy
+ * and dx are of `type`, F32 or BF16. */
+typedef struct {
+    lk_dtype     type;
+    size_t       rows, columns, stride;
+    const void  *x, *dy;
+    const float *mean, *rstd, *gamma;
+    void        *dx;
+    bool         add;
+} lki_norm_rows;
+
 enum { LKI_COLUMNS_MAX = 128 }; /* of sums, squares and products */
 
 /* One row of scores against `count` keys, of which the first `valid` are in its past. */
@@ -73,10 +86,10 @@ typedef struct {
     /* Row r of `a` becomes column r of the panels of 16 columns, padded with zeros. */
     void (*pack_transposed)(size_t rows, size_t length, const float *a, size_t lda, float *panels);
 
-    void (*layernorm)(size_t rows, size_t c, const float *x, const float *gamma, const float *beta,
-                      float *y, float *mean, float *rstd);
-    void (*layernorm_dx)(const lki_columns *rows); /* mean and rstd are per row here */
-    void (*layernorm_dparams)(const lki_columns *columns, float *dgamma, float *dbeta);
+    void (*layernorm)(lk_dtype type, size_t rows, size_t c, const void *x, const float *gamma,
+                      const float *beta, void *y, float *mean, float *rstd);
+    void (*layernorm_dx)(const lki_norm_rows *rows);
+    void (*layernorm_dparams)(const lki_norm_rows *columns, float *dgamma, float *dbeta);
 
     void (*column_sums)(const lki_columns *columns, float *sums);
     void (*column_squares)(const lki_columns *columns, float *sums);
@@ -84,8 +97,8 @@ typedef struct {
     void (*batchnorm_apply)(const lki_columns *columns);
     void (*batchnorm_dx)(const lki_columns *columns);
 
-    void (*softmax_xent)(size_t classes, float *logits, int32_t target, float *loss, uint8_t *hit,
-                         bool gradient);
+    void (*softmax_xent)(lk_dtype type, size_t classes, void *logits, int32_t target, float *loss,
+                         uint8_t *hit, bool gradient);
 
     /* Moves (max, sum) on by the row; yields the factor for what was summed under the old max. */
     float (*score_forward)(const lki_score_row *row, float *max, float *sum);

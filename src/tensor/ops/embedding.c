@@ -9,19 +9,47 @@
  * no kernels: the compiler's own vectors do.
  */
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/ops.h"
 
 enum {
     ROWS_PER_TASK    = 32,
-    COLUMNS_PER_TASK = 64, /* four cache lines of a row: narrow enough for several threads */
+    COLUMNS_PER_TASK = 64, /* two to four cache lines of a row: narrow enough for several threads */
 };
 
 typedef struct {
+    lk_dtype       type;
     size_t         b, t, c;
     const int32_t *tokens;
-    const float   *wte, *wpe, *dy;
-    float         *y, *dwte, *dwpe;
+    const float   *wte, *wpe;
+    const void    *dy;
+    void          *y;
+    float         *dwte, *dwpe;
 } embedding;
+
+static void store_row(lk_dtype type, size_t n, const float *row, void *y, size_t at)
+{
+    uint16_t *narrow = (uint16_t *)y + at;
+    float    *wide   = (float *)y + at;
+    if (type == LK_BF16)
+        for (size_t i = 0; i < n; i++)
+            narrow[i] = lki_bf16_narrow(row[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            wide[i] = row[i];
+}
+
+static void store_sums(lk_dtype type, size_t n, const float *a, const float *b, void *y, size_t at)
+{
+    uint16_t *narrow = (uint16_t *)y + at;
+    float    *wide   = (float *)y + at;
+    if (type == LK_BF16)
+        for (size_t i = 0; i < n; i++)
+            narrow[i] = lki_bf16_narrow(a[i] + b[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            wide[i] = a[i] + b[i];
+}
 
 static void forward_task(void *context, size_t index, uint32_t thread)
 {
@@ -31,24 +59,33 @@ static void forward_task(void *context, size_t index, uint32_t thread)
 
     for (size_t row = first; row < last; row++) {
         const float *token = e->wte + (size_t)e->tokens[row] * e->c;
-        float       *y     = e->y + row * e->c;
-        if (e->wpe == NULL) {
-            for (size_t i = 0; i < e->c; i++)
-                y[i] = token[i];
-            continue;
-        }
-        const float *position = e->wpe + row % e->t * e->c;
-        for (size_t i = 0; i < e->c; i++)
-            y[i] = token[i] + position[i];
+        if (e->wpe == NULL)
+            store_row(e->type, e->c, token, e->y, row * e->c);
+        else
+            store_sums(e->type, e->c, token, e->wpe + row % e->t * e->c, e->y, row * e->c);
     }
 }
 
-void lki_embedding(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
-                   const float *wte, const float *wpe, float *y)
+void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
+                   const int32_t *tokens, const float *wte, const float *wpe, void *y)
 {
-    embedding e = { .b = b, .t = t, .c = c, .tokens = tokens, .wte = wte, .wpe = wpe, .y = y };
+    embedding e = { .type = type, .b = b, .t = t, .c = c, .tokens = tokens, .wte = wte,
+                    .wpe = wpe, .y = y };
     lki_pool_run(lki_exec_pool(exec), (b * t + ROWS_PER_TASK - 1) / ROWS_PER_TASK, forward_task,
                  &e);
+}
+
+/* sums += n values from element `at` on. */
+static void add_to(lk_dtype type, size_t n, const void *values, size_t at, float *sums)
+{
+    const uint16_t *narrow = (const uint16_t *)values + at;
+    const float    *wide   = (const float *)values + at;
+    if (type == LK_BF16)
+        for (size_t i = 0; i < n; i++)
+            sums[i] += lki_bf16_widen(narrow[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            sums[i] += wide[i];
 }
 
 static void backward_task(void *context, size_t index, uint32_t thread)
@@ -58,23 +95,18 @@ static void backward_task(void *context, size_t index, uint32_t thread)
     (void)thread;
 
     for (size_t row = 0; row < e->b * e->t; row++) {
-        const float *dy    = e->dy + row * e->c + first;
-        float       *token = e->dwte + (size_t)e->tokens[row] * e->c + first;
-        for (size_t i = 0; i < count; i++)
-            token[i] += dy[i];
-        if (e->dwpe == NULL)
-            continue;
-        float *position = e->dwpe + row % e->t * e->c + first;
-        for (size_t i = 0; i < count; i++)
-            position[i] += dy[i];
+        size_t at = row * e->c + first;
+        add_to(e->type, count, e->dy, at, e->dwte + (size_t)e->tokens[row] * e->c + first);
+        if (e->dwpe != NULL)
+            add_to(e->type, count, e->dy, at, e->dwpe + row % e->t * e->c + first);
     }
 }
 
-void lki_embedding_backward(lk_exec *exec, size_t b, size_t t, size_t c, const int32_t *tokens,
-                            const float *dy, float *dwte, float *dwpe)
+void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
+                            const int32_t *tokens, const void *dy, float *dwte, float *dwpe)
 {
-    embedding e = { .b = b, .t = t, .c = c, .tokens = tokens, .dy = dy, .dwte = dwte,
-                    .dwpe = dwpe };
+    embedding e = { .type = type, .b = b, .t = t, .c = c, .tokens = tokens, .dy = dy,
+                    .dwte = dwte, .dwpe = dwpe };
     lki_pool_run(lki_exec_pool(exec), (c + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK,
                  backward_task, &e);
 }

@@ -23,15 +23,40 @@ static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool posit
         float token = wte[(size_t)tokens[i / c] * c + i % c];
         want_y[i]   = positions ? token + wpe[i / c % T * c + i % c] : token;
     }
-    lki_embedding(exec, B, T, c, tokens, wte, positions ? wpe : NULL, y);
+    lki_embedding(exec, LK_F32, B, T, c, tokens, wte, positions ? wpe : NULL, y);
     nn_same(exec, "y", B * T * c, y, want_y);
-    lki_embedding_backward(exec, B, T, c, tokens, dy, dwte, positions ? dwpe : NULL);
+    lki_embedding_backward(exec, LK_F32, B, T, c, tokens, dy, dwte, positions ? dwpe : NULL);
     lki_reference_embedding_backward(B, T, c, tokens, dy, want_dwte, positions ? want_dwpe : NULL);
     nn_same(exec, "dwte", VOCABULARY * c, dwte, want_dwte);
     nn_same(exec, "dwpe", T * c, dwpe, want_dwpe);
     float *lists[] = { wte, wpe, dy, y, want_y, dwte, want_dwte, dwpe, want_dwpe };
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
+}
+
+/* Forward rounds once; backward adds what it reads, exactly, in FP32. */
+static void one_width_in_bf16(lk_exec *exec, size_t c, const int32_t *tokens)
+{
+    float    *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2);
+    float    *dy = nn_values(B * T * c, 3), *want_y = nn_values(B * T * c, 5);
+    float    *dwte = nn_values(VOCABULARY * c, 6), *want_dwte = nn_copy(dwte, VOCABULARY * c);
+    float    *dwpe = nn_values(T * c, 7), *want_dwpe = nn_copy(dwpe, T * c);
+    uint16_t *narrow = nn_bf16(dy, B * T * c), *y = nn_bytes(B * T * c * sizeof *y);
+
+    for (int positions = 0; positions < 2; positions++) {
+        lki_embedding(exec, LK_BF16, B, T, c, tokens, wte, positions ? wpe : NULL, y);
+        lki_embedding(exec, LK_F32, B, T, c, tokens, wte, positions ? wpe : NULL, want_y);
+        nn_same_rounded(exec, "y", B * T * c, y, want_y);
+    }
+    lki_embedding_backward(exec, LK_BF16, B, T, c, tokens, narrow, dwte, dwpe);
+    lki_reference_embedding_backward(B, T, c, tokens, dy, want_dwte, want_dwpe);
+    nn_same(exec, "dwte", VOCABULARY * c, dwte, want_dwte);
+    nn_same(exec, "dwpe", T * c, dwpe, want_dwpe);
+    float *lists[] = { wte, wpe, dy, want_y, dwte, want_dwte, dwpe, want_dwpe };
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        free(lists[i]);
+    free(narrow);
+    free(y);
 }
 
 static void embedding_bits(void **state)
@@ -42,8 +67,10 @@ static void embedding_bits(void **state)
     tokens_fill(tokens);
     for (size_t k = 0; k < m.count; k++)
         for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
-            for (int positions = 0; positions < 2; positions++)
+            for (int positions = 0; positions < 2; positions++) {
                 one_width(m.exec[k], widths[i], tokens, positions != 0);
+                one_width_in_bf16(m.exec[k], widths[i], tokens);
+            }
     nn_machines_free(&m);
 }
 
@@ -71,7 +98,7 @@ static void embedding_gradients(void **state)
     (void)state;
     tokens_fill(tokens);
     assert_int_equal(lk_exec_open(&exec, 2, NULL), LK_OK);
-    lki_embedding_backward(exec, B, T, C, tokens, dy, dwte, dwpe);
+    lki_embedding_backward(exec, LK_F32, B, T, C, tokens, dy, dwte, dwpe);
     exact e = { tokens, nn_doubles(dwte, VOCABULARY * C), nn_doubles(dwpe, T * C),
                 nn_doubles(dy, B * T * C), C };
     nn_gradient("dwte", exact_loss, &e, e.wte, VOCABULARY * C, dwte, old_dwte);

@@ -7,8 +7,10 @@ enum { VALUES_PER_TASK = 16384 };
 
 typedef struct {
     const lki_nn_kernels *kernels;
+    lk_dtype              type;
     size_t                rows, classes, rows_per_task;
-    float                *logits, *loss;
+    char                 *logits;
+    float                *loss;
     const int32_t        *targets;
     uint8_t              *hit;
     bool                  gradient;
@@ -18,17 +20,19 @@ static void softmax_xent_task(void *context, size_t index, uint32_t thread)
 {
     const softmax_xent *s = context;
     size_t first = index * s->rows_per_task, last = lki_min(first + s->rows_per_task, s->rows);
+    size_t row_bytes = s->classes * lk_dtype_bytes(s->type);
     (void)thread;
     for (size_t r = first; r < last; r++)
-        s->kernels->softmax_xent(s->classes, s->logits + r * s->classes, s->targets[r], s->loss + r,
-                                 s->hit + r, s->gradient);
+        s->kernels->softmax_xent(s->type, s->classes, s->logits + r * row_bytes, s->targets[r],
+                                 s->loss + r, s->hit + r, s->gradient);
 }
 
-void lki_softmax_xent(lk_exec *exec, size_t rows, size_t classes, float *logits,
+void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
                       const int32_t *targets, float *loss, uint8_t *hit, bool gradient)
 {
     softmax_xent s = {
         .kernels       = lki_exec_kernels(exec)->nn,
+        .type          = type,
         .rows          = rows,
         .classes       = classes,
         .rows_per_task = lki_max(1, VALUES_PER_TASK / lki_max(1, classes)),

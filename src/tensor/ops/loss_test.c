@@ -35,13 +35,42 @@ static void loss_bits(void **state)
         lki_reference_softmax_xent(ROWS, classes, want, targets, want_loss, want_hit, gradient);
         for (size_t k = 0; k < m.count; k++) {
             float *logits = logits_new(classes, targets);
-            lki_softmax_xent(m.exec[k], ROWS, classes, logits, targets, loss, hit, gradient);
+            lki_softmax_xent(m.exec[k], LK_F32, ROWS, classes, logits, targets, loss, hit,
+                             gradient);
             nn_same(m.exec[k], "logits", ROWS * classes, logits, want);
             nn_same(m.exec[k], "loss", ROWS, loss, want_loss);
             assert_memory_equal(hit, want_hit, sizeof hit);
             free(logits);
         }
         free(want);
+    }
+    nn_machines_free(&m);
+}
+
+/* Losses are those of FP32, gradients are rounded once; logits alone stay as they are. */
+static void loss_bits_in_bf16(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 2 * TRIED; i++) {
+        size_t    classes  = classes_tried[i / 2];
+        bool      gradient = i % 2 == 0;
+        int32_t   targets[ROWS];
+        float     want_loss[ROWS], loss[ROWS];
+        uint8_t   want_hit[ROWS], hit[ROWS];
+        float    *want  = logits_new(classes, targets);
+        uint16_t *start = nn_bf16(want, ROWS * classes), *got = nn_bytes(ROWS * classes * 2);
+        lki_reference_softmax_xent(ROWS, classes, want, targets, want_loss, want_hit, gradient);
+        for (size_t k = 0; k < m.count; k++) {
+            memcpy(got, start, ROWS * classes * sizeof *got);
+            lki_softmax_xent(m.exec[k], LK_BF16, ROWS, classes, got, targets, loss, hit, gradient);
+            nn_same_rounded(m.exec[k], "logits", ROWS * classes, got, want);
+            nn_same(m.exec[k], "loss", ROWS, loss, want_loss);
+            assert_memory_equal(hit, want_hit, sizeof hit);
+        }
+        free(want);
+        free(start);
+        free(got);
     }
     nn_machines_free(&m);
 }
@@ -56,7 +85,7 @@ static void hits_and_masks(void **state)
     lk_exec *exec = NULL;
     (void)state;
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
-    lki_softmax_xent(exec, 4, 3, logits[0], targets, loss, hit, true);
+    lki_softmax_xent(exec, LK_F32, 4, 3, logits[0], targets, loss, hit, true);
     assert_memory_equal(hit, want, sizeof hit);
     assert_true(loss[3] == 0.0f);
     for (size_t i = 0; i < 3; i++)
@@ -92,7 +121,7 @@ static void loss_gradients(void **state)
         float   loss[ROWS], *logits = logits_new(classes, targets);
         exact   e = { classes, targets, nn_doubles(logits, ROWS * classes) };
         double  sum = 0;
-        lki_softmax_xent(exec, ROWS, classes, logits, targets, loss, hit, true);
+        lki_softmax_xent(exec, LK_F32, ROWS, classes, logits, targets, loss, hit, true);
         for (size_t r = 0; r < ROWS; r++)
             sum += (double)loss[r];
         assert_true(fabs(sum - exact_loss(&e)) <= 1e-4);
@@ -107,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_bits),
+        cmocka_unit_test(loss_bits_in_bf16),
         cmocka_unit_test(hits_and_masks),
         cmocka_unit_test(loss_gradients),
     };

@@ -29,10 +29,18 @@ static const float epsilon = 1e-5f;
 
 typedef struct {
     const lki_nn_kernels *kernels;
-    lki_columns           all; /* columns: the whole width */
+    lki_norm_rows         all; /* the whole width */
+    const float          *beta;
+    void                 *y;
     float                *mean, *rstd;
     float                *dgamma, *dbeta;
 } layernorm;
+
+/* Element `i` of values of the norm's type. */
+static const void *norm_at(const lki_norm_rows *t, const void *values, size_t i)
+{
+    return (const char *)values + i * lk_dtype_bytes(t->type);
+}
 
 static void layernorm_task(void *context, size_t index, uint32_t thread)
 {
@@ -40,16 +48,20 @@ static void layernorm_task(void *context, size_t index, uint32_t thread)
     size_t first = index * ROWS_PER_TASK, c = n->all.columns;
     size_t rows  = lki_min(ROWS_PER_TASK, n->all.rows - first);
     (void)thread;
-    n->kernels->layernorm(rows, c, n->all.x + first * c, n->all.gamma, n->all.beta,
-                          n->all.y + first * c, n->mean + first, n->rstd + first);
+    n->kernels->layernorm(n->all.type, rows, c, norm_at(&n->all, n->all.x, first * c),
+                          n->all.gamma, n->beta,
+                          (char *)n->y + first * c * lk_dtype_bytes(n->all.type), n->mean + first,
+                          n->rstd + first);
 }
 
-void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const float *gamma,
-                   const float *beta, float *y, float *mean, float *rstd)
+void lki_layernorm(lk_exec *exec, lk_dtype type, size_t rows, size_t c, const void *x,
+                   const float *gamma, const float *beta, void *y, float *mean, float *rstd)
 {
     layernorm n = {
         .kernels = lki_exec_kernels(exec)->nn,
-        .all     = { .rows = rows, .columns = c, .x = x, .gamma = gamma, .beta = beta, .y = y },
+        .all     = { .type = type, .rows = rows, .columns = c, .x = x, .gamma = gamma },
+        .beta    = beta,
+        .y       = y,
         .mean    = mean,
         .rstd    = rstd,
     };
@@ -60,14 +72,14 @@ void lki_layernorm(lk_exec *exec, size_t rows, size_t c, const float *x, const f
 static void layernorm_dx_task(void *context, size_t index, uint32_t thread)
 {
     const layernorm *n = context;
-    lki_columns      t = n->all;
-    size_t first = index * ROWS_PER_TASK;
+    lki_norm_rows    t = n->all;
+    size_t first = index * ROWS_PER_TASK, at = first * t.stride;
     (void)thread;
 
     t.rows = lki_min(ROWS_PER_TASK, t.rows - first);
-    t.x += first * t.stride;
-    t.dy += first * t.stride;
-    t.y += first * t.stride;
+    t.x    = norm_at(&t, t.x, at);
+    t.dy   = norm_at(&t, t.dy, at);
+    t.dx   = (char *)t.dx + at * lk_dtype_bytes(t.type);
     t.mean += first;
     t.rstd += first;
     n->kernels->layernorm_dx(&t);
@@ -76,24 +88,24 @@ static void layernorm_dx_task(void *context, size_t index, uint32_t thread)
 static void layernorm_dparams_task(void *context, size_t index, uint32_t thread)
 {
     const layernorm *n = context;
-    lki_columns      t = n->all;
+    lki_norm_rows    t = n->all;
     size_t first = index * COLUMNS_PER_TASK;
     (void)thread;
 
     t.columns = lki_min(COLUMNS_PER_TASK, t.columns - first);
-    t.x += first;
-    t.dy += first;
+    t.x       = norm_at(&t, t.x, first);
+    t.dy      = norm_at(&t, t.dy, first);
     n->kernels->layernorm_dparams(&t, n->dgamma + first, n->dbeta + first);
 }
 
-void lki_layernorm_backward(lk_exec *exec, size_t rows, size_t c, const float *x,
+void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c, const void *x,
                             const float *gamma, const float *mean, const float *rstd,
-                            const float *dy, float *dx, bool add, float *dgamma, float *dbeta)
+                            const void *dy, void *dx, bool add, float *dgamma, float *dbeta)
 {
     layernorm n = {
         .kernels = lki_exec_kernels(exec)->nn,
-        .all     = { .rows = rows, .columns = c, .stride = c, .x = x, .dy = dy, .mean = mean,
-                     .rstd = rstd, .gamma = gamma, .y = dx, .add = add },
+        .all     = { .type = type, .rows = rows, .columns = c, .stride = c, .x = x, .dy = dy,
+                     .mean = mean, .rstd = rstd, .gamma = gamma, .dx = dx, .add = add },
         .dgamma  = dgamma,
         .dbeta   = dbeta,
     };

@@ -75,13 +75,52 @@ static void layernorm_bits(void **state)
                                          want.dx, add, want.dgamma, want.dbeta);
         for (size_t k = 0; k < m.count; k++) {
             outputs got = outputs_new(s, s.rows);
-            lki_layernorm(m.exec[k], s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
+            lki_layernorm(m.exec[k], LK_F32, s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
                           got.rstd);
-            lki_layernorm_backward(m.exec[k], s.rows, s.c, in.x, in.gamma, got.mean, got.rstd,
-                                   in.dy, got.dx, add, got.dgamma, got.dbeta);
+            lki_layernorm_backward(m.exec[k], LK_F32, s.rows, s.c, in.x, in.gamma, got.mean,
+                                   got.rstd, in.dy, got.dx, add, got.dgamma, got.dbeta);
             outputs_same(m.exec[k], s, s.rows, &got, &want);
             outputs_free(&got);
         }
+        outputs_free(&want);
+        inputs_free(&in);
+    }
+    nn_machines_free(&m);
+}
+
+/* Statistics and the parameters' gradients are those of FP32; y and dx are rounded once. */
+static void layernorm_bits_in_bf16(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 2 * SHAPES; i++) {
+        shape     s    = shapes[i / 2];
+        size_t    n    = s.rows * s.c;
+        bool      add  = i % 2 != 0;
+        inputs    in   = inputs_new(s);
+        outputs   want = outputs_new(s, s.rows);
+        uint16_t *x = nn_bf16(in.x, n), *dy = nn_bf16(in.dy, n), *start = nn_bf16(want.dx, n);
+        uint16_t *y = nn_bytes(n * sizeof *y), *dx = nn_bytes(n * sizeof *dx);
+        lki_reference_layernorm(s.rows, s.c, in.x, in.gamma, in.beta, want.y, want.mean, want.rstd);
+        lki_reference_layernorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, in.dy,
+                                         want.dx, add, want.dgamma, want.dbeta);
+        for (size_t k = 0; k < m.count; k++) {
+            outputs got = outputs_new(s, s.rows);
+            memcpy(dx, start, n * sizeof *dx);
+            lki_layernorm(m.exec[k], LK_BF16, s.rows, s.c, x, in.gamma, in.beta, y, got.mean,
+                          got.rstd);
+            lki_layernorm_backward(m.exec[k], LK_BF16, s.rows, s.c, x, in.gamma, got.mean,
+                                   got.rstd, dy, dx, add, got.dgamma, got.dbeta);
+            nn_same_rounded(m.exec[k], "y", n, y, want.y);
+            nn_same_rounded(m.exec[k], "dx", n, dx, want.dx);
+            nn_same(m.exec[k], "mean", s.rows, got.mean, want.mean);
+            nn_same(m.exec[k], "dgamma", s.c, got.dgamma, want.dgamma);
+            nn_same(m.exec[k], "dbeta", s.c, got.dbeta, want.dbeta);
+            outputs_free(&got);
+        }
+        uint16_t *lists[] = { x, dy, start, y, dx };
+        for (size_t j = 0; j < sizeof lists / sizeof lists[0]; j++)
+            free(lists[j]);
         outputs_free(&want);
         inputs_free(&in);
     }
@@ -249,8 +288,9 @@ static void gradients(shape s, bool batch)
         lki_batchnorm(exec, &args);
         lki_batchnorm_backward(exec, &args);
     } else {
-        lki_layernorm(exec, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd);
-        lki_layernorm_backward(exec, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd, in.dy, out.dx,
+        lki_layernorm(exec, LK_F32, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd);
+        lki_layernorm_backward(exec, LK_F32, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd,
+                               in.dy, out.dx,
                                false, out.dgamma, out.dbeta);
     }
     exact e = { .sets = batch ? s.c : s.rows, .members = batch ? s.rows : s.c,
@@ -283,6 +323,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_bits),
+        cmocka_unit_test(layernorm_bits_in_bf16),
         cmocka_unit_test(batchnorm_bits),
         cmocka_unit_test(batchnorm_ends_bits),
         cmocka_unit_test(batchnorm_apply_bits),

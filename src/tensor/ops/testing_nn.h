@@ -125,6 +125,28 @@ static inline void nn_same(const lk_exec *exec, const char *what, size_t n, cons
                      (double)got[i], (double)want[i], lk_exec_isa(exec), lk_exec_threads(exec));
 }
 
+/* ---- bf16: the same values in both types, and what FP32 makes of them, rounded once ------- */
+
+/* Rounds x, so that it is exact in bf16, and returns it so. */
+static inline uint16_t *nn_bf16(float *x, size_t n)
+{
+    uint16_t *narrow = nn_bytes(n * sizeof *narrow);
+    for (size_t i = 0; i < n; i++) {
+        narrow[i] = lki_bf16_narrow(x[i]);
+        x[i]      = lki_bf16_widen(narrow[i]);
+    }
+    return narrow;
+}
+
+static inline void nn_same_rounded(const lk_exec *exec, const char *what, size_t n,
+                                   const uint16_t *got, const float *want)
+{
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != lki_bf16_narrow(want[i]))
+            fail_msg("%s[%zu of %zu] is %#x in bf16, FP32 says %a (%s, %u threads)", what, i, n,
+                     got[i], (double)want[i], lk_exec_isa(exec), lk_exec_threads(exec));
+}
+
 /* The scalar that gradients are of, as a function of whatever `context` points at. */
 typedef double (*nn_loss)(const void *context);
 
