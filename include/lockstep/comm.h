@@ -100,10 +100,13 @@ LK_API void lk_comm_abort(lk_comm *comm);
  * rank that dies meanwhile is not in the new group, or fails it as it would any other.  On several
  * hosts node 0's launcher decides, by what each says of its own; a host may be lost as a whole.
  *
+ * Ranks that are threads of one process decide together: who has freed its first communicator is
+ * gone, and who has not come when the time is up is not killed, but refused the new group.
+ *
  * options->timeout_ms limits the waits here and in the new communicator; NULL, or 0, is what
  * `failed` has.  Operations count from 0 again, there are no arenas, and a flight record goes on.
  *
- * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (threads, another
+ * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (another
  * launcher, --on-failure stop); LK_EPEER and LK_ETIMEOUT where the launcher, that of node 0 or the
  * others went away, or did not come, in the middle of it. */
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,

@@ -204,6 +204,14 @@ static void read_phase(const lki_rank *record, char out[LKI_PHASE_BYTES])
     out[LKI_PHASE_BYTES - 1] = '\0';
 }
 
+void lki_board_carry_place(lki_rank *to, const lki_rank *from)
+{
+    atomic_store(&to->step, atomic_load(&from->step));
+    for (size_t i = 0; i < LKI_PHASE_BYTES / 8; i++)
+        atomic_store(&to->phase[i], atomic_load(&from->phase[i]));
+    atomic_store(&to->noted, atomic_load(&from->noted));
+}
+
 void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t rank,
                    const char *more)
 {

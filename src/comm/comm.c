@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/council.h"
 #include "comm/engine.h"
 #include "comm/flight.h"
 #include "comm/numa.h"
@@ -23,7 +24,7 @@ enum { TIMEOUT_MS = 30000, SPINS = 50 };
 
 /* ---- The mapping that ranks of this process share ---------------------------------------- */
 
-static void group_release(lki_group *group)
+void lki_group_release(lki_group *group)
 {
     if (group == NULL || atomic_fetch_sub(&group->users, 1) != 1)
         return;
@@ -35,6 +36,7 @@ static void group_release(lki_group *group)
     }
     (void)munmap(group->board, group->board->bytes);
     (void)pthread_mutex_destroy(&group->lock);
+    lki_council_free(group->council);
     lki_free(group);
 }
 
@@ -201,7 +203,7 @@ static void leave(lk_comm *first)
     lki_flight_close(self->flight);
     if (self->socket >= 0)
         (void)close(self->socket);
-    group_release(self->group);
+    lki_group_release(self->group);
     explicit_bzero(self->key, sizeof self->key);
     lki_free(self);
 }
@@ -224,7 +226,14 @@ void lk_comm_free(lk_comm *comm)
     lki_requests_orphan(comm);
     atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);
+    if (lki_comm_is_first(comm))
+        lki_council_gone(comm->self->group->council, comm->self->rank, comm->board->job.epoch);
     let_go(comm);
+}
+
+bool lki_comm_is_first(const lk_comm *comm)
+{
+    return comm->parent == NULL || (comm->span != NULL && comm->span->local == comm->parent);
 }
 
 void lki_comm_give_up(lk_comm *comm)
@@ -235,7 +244,8 @@ void lki_comm_give_up(lk_comm *comm)
     let_go(comm);
 }
 
-lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_options *options)
+lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster, lki_council *council,
+                               const lk_comm_options *options)
 {
     lki_group *group;
     uint32_t   size = roster.count, made = 0;
@@ -245,12 +255,15 @@ lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_o
         LK_TRY(lki_flight_prepare(options->flight, roster));
     LK_TRY(group_open(&group, -1, lki_board_bytes(roster, roster.count), true));
     lki_board_init(group->board, roster, NULL);
+    if (council != NULL)
+        lki_council_seat(council, roster);
+    group->council = council;
     atomic_store(&group->users, size);
     for (; made < size && st == LK_OK; made += st == LK_OK)
         st = first_new(&out[made], group, roster.first + made, options);
     if (st != LK_OK) {
         atomic_store(&group->users, made + 1);
-        group_release(group);
+        lki_group_release(group);
         for (uint32_t rank = 0; rank < made; rank++) {
             lk_comm_free(out[rank]);
             out[rank] = NULL;
@@ -260,6 +273,53 @@ lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_o
     for (uint32_t rank = 0; rank < size; rank++)
         announce(out[rank]);
     return LK_OK;
+}
+
+lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster, const lk_comm_options *options)
+{
+    lki_council *council = NULL;
+
+    if (roster.count == roster.world)
+        LK_TRY(lki_council_new(&council, roster.world, NULL, NULL));
+    lk_status st = lki_comm_open_seated(out, roster, council, options);
+    lki_council_free(council);
+    return st;
+}
+
+lk_status lki_group_next(lki_group **out, lki_council *council, lki_roster roster, uint64_t epoch,
+                         const lki_members *members)
+{
+    bool     outside[LKI_RANKS_MAX];
+    uint32_t seats = 0;
+
+    for (uint32_t rank = 0; rank < roster.world; rank++) {
+        outside[rank] = !lki_members_have(members, rank);
+        seats += !outside[rank] && rank - roster.first < roster.count;
+    }
+    LK_TRY(group_open(out, -1, lki_board_bytes(roster, seats), true));
+    lki_board_init((*out)->board, roster, outside);
+    (*out)->board->job.epoch = epoch;
+    (*out)->council          = council;
+    atomic_store(&(*out)->users, seats);
+    return LK_OK;
+}
+
+lk_status lki_comm_open_next(lk_comm **out, lki_group *group, uint32_t rank,
+                             const lk_comm_options *options)
+{
+    lk_status st = first_new(out, group, rank, options);
+
+    if (st != LK_OK) {
+        lki_group_release(group);
+        return st;
+    }
+    announce(*out);
+    st = lki_await(*out, lki_goal_all(*out, offsetof(lki_seat, joined), 1));
+    if (st != LK_OK) {
+        lki_comm_give_up(*out);
+        *out = NULL;
+    }
+    return st;
 }
 
 lk_status lk_comm_open_threads(lk_comm **out, uint32_t size, const lk_comm_options *options)

@@ -261,10 +261,7 @@ static void carry_over(lki_rank *to, const lki_rank *from)
     atomic_store(&to->pid, atomic_load(&from->pid));
     atomic_store(&to->exit_code, atomic_load(&from->exit_code));
     atomic_store(&to->signal, atomic_load(&from->signal));
-    atomic_store(&to->step, atomic_load(&from->step));
-    atomic_store(&to->noted, atomic_load(&from->noted));
-    for (size_t i = 0; i < LKI_PHASE_BYTES / 8; i++)
-        atomic_store(&to->phase[i], atomic_load(&from->phase[i]));
+    lki_board_carry_place(to, from);
     memcpy(to->host, from->host, sizeof to->host);
     to->node = from->node;
 }

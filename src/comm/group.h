@@ -198,6 +198,9 @@ size_t lki_board_bytes(lki_roster roster, uint32_t members);
 void   lki_board_init(lki_board *board, lki_roster roster, const bool *out);
 bool   lki_board_valid(const lki_board *board, size_t bytes);
 
+/* What a rank has noted of where it is, from one epoch to the next. */
+void lki_board_carry_place(lki_rank *to, const lki_rank *from);
+
 /* How many ranks of the job are in the group, on all hosts. */
 uint32_t lki_board_group_size(const lki_board *board);
 void  *lki_board_seats(lki_board *board);
@@ -220,6 +223,7 @@ typedef struct {
     lki_board       *board;
     pthread_mutex_t  lock;     /* of `mappings`: the first rank of every group adds to it */
     lki_mapping     *mappings; /* of the arenas */
+    struct lki_council *council; /* of threads: who goes on after a failure; or NULL */
 } lki_group;
 
 /* What the communicators of one rank share. */
@@ -336,7 +340,16 @@ void lki_comm_delete(lk_comm *comm);
  * not left, and may ask for another group.  Its socket stays the caller's. */
 void lki_comm_give_up(lk_comm *comm);
 
-/* The ranks of one host of several as threads; as lk_comm_open_threads(). */
+/* Whether it is no part of another one: what lk_join() gives. */
+bool lki_comm_is_first(const lk_comm *comm);
+
+/* The ranks of one host of several as threads; as lk_comm_open_threads().  `council`: of the ranks
+ * of all hosts; NULL where they do not go on after a failure. */
+LK_NODISCARD lk_status lki_comm_open_seated(lk_comm **out, lki_roster roster,
+                                            struct lki_council *council,
+                                            const lk_comm_options *options);
+
+/* The same without a council, where there are other hosts; else with one of its own. */
 LK_NODISCARD lk_status lki_comm_open_roster(lk_comm **out, lki_roster roster,
                                             const lk_comm_options *options);
 

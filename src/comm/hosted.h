@@ -20,6 +20,7 @@ typedef struct {
     bool        quarrels; /* a rank may be told of a failure before it has opened */
     size_t      segment_bytes;
     lki_link  **links;   /* of all ranks, taken over; NULL: simulated ones */
+    struct lki_council *council; /* for lk_comm_rebuild(); NULL: that is not for them */
 } hosted;
 
 typedef struct {
@@ -92,7 +93,7 @@ static inline uint32_t hosted_run(hosted h, world_main main, void *context)
         uint32_t   first = hosted_first(h, host), count = hosted_first(h, host + 1) - first;
         lki_roster roster = { .world = size, .first = first, .count = count };
         lk_comm   *comms[HOSTED_MAX];
-        if (lki_comm_open_roster(comms, roster, &options) != LK_OK)
+        if (lki_comm_open_seated(comms, roster, h.council, &options) != LK_OK)
             abort();
         for (uint32_t k = 0; k < count; k++) {
             lki_link *link     = sim != NULL ? lki_sim_link(sim, first + k) : h.links[first + k];

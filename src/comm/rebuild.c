@@ -19,6 +19,8 @@
  * Joining ends, as it always does, with the death of somebody who should join as well: then the
  * rank asks again, for epoch k+2.  The old group stays with its owner, for what is in its arenas.
  *
+ * Ranks that are threads of one process have no launcher, and decide together (council.c).
+ *
  * Ranks keep their numbers in the job for all messages (lk_comm.world); their numbers in the group
  * follow from who is left.
  */
@@ -27,6 +29,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/council.h"
 #include "comm/flight.h"
 #include "comm/rebuild.h"
 #include "comm/request.h"
@@ -116,17 +119,38 @@ static void note_epoch(lk_comm *comm)
     lki_flight_write_note(comm->self->flight, view.step, phase);
 }
 
-static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
-                           const lk_comm_options *options)
+static lk_status join_process(lk_comm **out, lki_self *self, uint64_t *epoch,
+                              const lk_comm_options *options)
 {
-    int      control_fd;
-    lk_comm *local;
+    int control_fd;
 
     LK_TRY(lki_rebuild_ask(&control_fd, epoch, self->socket, options->timeout_ms));
     fall_silent(self);
-    lk_status st = lki_comm_open_shm(&local, control_fd, self->rank, self->socket, options);
+    lk_status st = lki_comm_open_shm(out, control_fd, self->rank, self->socket, options);
     (void)close(control_fd);
-    return st == LK_OK ? lki_comm_rejoin_hosts(out, local, self) : st;
+    return st;
+}
+
+static lk_status join_thread(lk_comm **out, lki_self *self, uint64_t *epoch,
+                             const lk_comm_options *options)
+{
+    lki_group *group;
+
+    LK_TRY(lki_council_ask(&group, self->group->council, self->rank, epoch, options->timeout_ms));
+    fall_silent(self);
+    lki_board_carry_place(&group->board->ranks[self->rank],
+                          &self->group->board->ranks[self->rank]);
+    return lki_comm_open_next(out, group, self->rank, options);
+}
+
+static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
+                           const lk_comm_options *options)
+{
+    lk_comm *local;
+
+    LK_TRY(self->group->council != NULL ? join_thread(&local, self, epoch, options)
+                                        : join_process(&local, self, epoch, options));
+    return lki_comm_rejoin_hosts(out, local, self);
 }
 
 /* Somebody may die on the way from one group to the next: that is a failure like any other.  Where
@@ -148,7 +172,7 @@ static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options 
 
 static lk_status check(const lk_comm *failed)
 {
-    if (failed->parent != NULL && (failed->span == NULL || failed->span->local != failed->parent))
+    if (!lki_comm_is_first(failed))
         return lk_fail(LK_EINVAL, "a group made by split is not made anew: give lk_comm_rebuild() "
                        "the communicator that lk_join() gave, and split the new one");
     if (!lki_failed(failed))
@@ -156,10 +180,7 @@ static lk_status check(const lk_comm *failed)
     if (failed->self->engine != NULL)
         return lk_fail(LK_EUNSUPPORTED, "MPI cannot go on without a rank of its job: start it with "
                        "lockstep run --on-failure continue, or again from its newest checkpoint");
-    if (failed->self->group->threads)
-        return lk_fail(LK_EUNSUPPORTED, "ranks that are threads cannot be made anew: what takes "
-                       "one of them takes all; use processes (lockstep run)");
-    if (failed->self->socket < 0)
+    if (failed->self->socket < 0 && failed->self->group->council == NULL)
         return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
                        "process, or this group has been made anew already");
     return LK_OK;

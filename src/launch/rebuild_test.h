@@ -362,7 +362,7 @@ static int work_leave(void)
 
 static int work_misuse(void)
 {
-    lk_comm *comm = join(), *part, *next, *none, *threads[2];
+    lk_comm *comm = join(), *part, *next, *none;
     uint64_t epoch = 0;
     int      fd;
 
@@ -378,11 +378,6 @@ static int work_misuse(void)
     MUST(lki_rebuild_ask(&fd, &epoch, next->self->socket, 1000) == LK_EINVAL);
     MUST(strstr(lk_error_last()->message, "after epoch 0, which is over") != NULL);
     check_group(next, 3);
-    MUST(lk_comm_open_threads(threads, 2, NULL) == LK_OK);
-    lk_comm_abort(threads[0]);
-    MUST(lk_comm_rebuild(&none, threads[1], NULL) == LK_EUNSUPPORTED);
-    lk_comm_free(threads[0]);
-    lk_comm_free(threads[1]);
     lk_comm_free(part);
     lk_comm_free(comm);
     lk_comm_free(next);

@@ -5,6 +5,7 @@
  * that is made anew (comm/rebuild.c) does all that again: every epoch has doors of its own, and
  * lets nobody in who belongs to another.
  */
+#include "comm/council.h"
 #include "comm/rebuild.h"
 
 #include <stdio.h>
@@ -131,9 +132,14 @@ static lk_status span_hosts(lk_comm **out, lk_comm *local, lki_link *link)
 
 static lk_status meet(lk_comm **out, lk_comm *local)
 {
-    lki_link *link = NULL;
+    lki_council *council = local->self->group->council;
+    lki_link    *link    = NULL;
 
-    *out         = NULL;
+    *out = NULL;
+    if (council != NULL)
+        link = lki_council_link_of(council, local->self->rank, local->board->job.epoch);
+    if (link != NULL)
+        return span_hosts(out, local, link);
     lk_status st = listen_for_others(&link, local, local->self->secure ? local->self->key : NULL);
     if (st == LK_OK)
         st = lki_comm_introduce(local, lki_tcp_address(link));

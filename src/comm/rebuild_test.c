@@ -1,0 +1,306 @@
+/* rebuild_test.c -- ranks that are threads lose some of them and go on, on one host and on several
+ * simulated ones.
+ *
+ * Goal:   whoever leaves, or does not come, the others come to be one group in their old order,
+ *         whose collectives have the right bits; a group that fails while it comes to be is
+ *         followed by the next; nothing is left behind.
+ * Method: threads, of which some give up at a place.  Simulated hosts get a new simulation in every
+ *         epoch.  That processes do it, too, and by TCP, is for launch/rebuild_test.c and
+ *         launch/rebuild_hosts_test.c.
+ */
+#include <dirent.h>
+#include <malloc.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "comm/council.h"
+#include "comm/hosted.h"
+
+enum { COUNT = 3000, EPOCHS_MAX = 64 };
+
+/* ---- Simulations ------------------------------------------------------------------------- */
+
+typedef struct {
+    pthread_mutex_t lock;
+    uint32_t        ranks;
+    lki_sim        *sims[EPOCHS_MAX]; /* of epoch 1 and so on */
+} stages;
+
+static lki_link *link_of(void *context, uint32_t rank, uint64_t epoch)
+{
+    stages         *s       = context;
+    lki_sim_options options = { .mode = LKI_SIM_FREE, .ranks = s->ranks, .streams = 2,
+                                .seed = epoch };
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (epoch >= EPOCHS_MAX
+        || (s->sims[epoch] == NULL && lki_sim_new(&s->sims[epoch], &options) != LK_OK))
+        abort();
+    (void)pthread_mutex_unlock(&s->lock);
+    return lki_sim_link(s->sims[epoch], rank);
+}
+
+/* ---- The new group is as good as any ------------------------------------------------------ */
+
+static float tree_sum(const lk_comm *comm, uint32_t first, uint32_t count, size_t i)
+{
+    uint32_t half = 1;
+    if (count == 1)
+        return world_value(lk_comm_world_rank(comm, first), i, 7);
+    while (half * 2 < count)
+        half *= 2;
+    float left = tree_sum(comm, first, half, i);
+    return left + tree_sum(comm, first + half, count - half, i);
+}
+
+static bool sums_are_right(lk_comm *comm)
+{
+    float    data[COUNT];
+    uint32_t me = lk_comm_world_rank(comm, lk_comm_rank(comm));
+
+    for (size_t i = 0; i < COUNT; i++)
+        data[i] = world_value(me, i, 7);
+    CHECK(lk_all_reduce(comm, data, data, COUNT, LK_F32, LK_SUM) == LK_OK);
+    for (size_t i = 0; i < COUNT; i++) {
+        float want = tree_sum(comm, 0, lk_comm_size(comm), i);
+        CHECK(memcmp(&data[i], &want, sizeof want) == 0);
+    }
+    return true;
+}
+
+static bool group_is_good(lk_comm *comm, uint32_t members)
+{
+    lk_comm *part;
+    uint32_t n = 0;
+
+    CHECK(lk_comm_size(comm) == (uint32_t)__builtin_popcount(members));
+    for (uint32_t r = 0; r < 32; r++)
+        if ((members >> r & 1) != 0)
+            CHECK(lk_comm_world_rank(comm, n++) == r);
+    CHECK(sums_are_right(comm));
+    CHECK(lk_comm_split(&part, comm, lk_comm_rank(comm) % 2, 0) == LK_OK);
+    CHECK(sums_are_right(part));
+    lk_comm_free(part);
+    (void)!lk_barrier(comm); /* who is through with it may give up before the others are */
+    return true;
+}
+
+/* ---- What ranks do ------------------------------------------------------------------------ */
+
+typedef enum { LEAVES, GIVES_UP, LEAVES_THE_NEXT, STAYS_AWAY } end;
+
+typedef struct {
+    uint32_t        victims; /* a bit for each */
+    end             how;
+    uint32_t        rounds;  /* how many times all go on */
+    _Atomic uint32_t gone_on; /* survivors that have */
+} story;
+
+/* The last that this rank does in its group, which the caller frees. */
+static bool end_it(story *s, lk_comm *comm)
+{
+    lk_comm_options options = { .timeout_ms = 20000 };
+    uint32_t        left = lk_comm_size(comm) - (uint32_t)__builtin_popcount(s->victims);
+    lk_comm        *next;
+
+    if (s->how == LEAVES)
+        return true;
+    lk_comm_abort(comm);
+    if (s->how == STAYS_AWAY) {
+        while (atomic_load(&s->gone_on) < left)
+            (void)usleep(1000);
+        CHECK(lk_comm_rebuild(&next, comm, NULL) == LK_EINVAL);
+    }
+    if (s->how != LEAVES_THE_NEXT || lk_comm_rebuild(&next, comm, &options) != LK_OK)
+        return true;
+    lk_comm_abort(next); /* while others may still be on their way to it */
+    lk_comm_free(next);
+    return true;
+}
+
+static bool goes_on(lk_comm *comm, story *s, lk_comm **out)
+{
+    lk_comm_options options = { .timeout_ms = s->how == STAYS_AWAY ? 1500 : 20000 };
+    uint32_t        all = (uint32_t)(UINT64_C(1) << lk_comm_size(comm)) - 1;
+    lk_status       st;
+
+    *out = NULL;
+    lk_comm_note(comm, 12, "backward");
+    while ((st = lk_barrier(comm)) == LK_OK)
+        continue;
+    CHECK(st == LK_EPEER);
+    CHECK(lk_comm_rebuild(out, comm, &options) == LK_OK);
+    (void)atomic_fetch_add(&s->gone_on, 1);
+    lk_comm *next = *out;
+    while (next != NULL && lk_barrier(next) != LK_OK) { /* LEAVES_THE_NEXT, after all had come */
+        lk_comm *after;
+        CHECK(lk_comm_rebuild(&after, next, &options) == LK_OK);
+        lk_comm_free(next);
+        *out = next = after;
+    }
+    comm = next;
+    CHECK(comm->me->noted && atomic_load(&comm->me->step) == 12);
+    return group_is_good(comm, all & ~s->victims);
+}
+
+static bool live(lk_comm *comm, void *context)
+{
+    story   *s  = context;
+    uint32_t me = lk_comm_rank(comm);
+    lk_comm *next;
+
+    (void)!lk_barrier(comm);
+    if ((s->victims >> me & 1) != 0)
+        return end_it(s, comm);
+    bool good = goes_on(comm, s, &next);
+    lk_comm_free(next);
+    return good;
+}
+
+static bool live_long(lk_comm *comm, void *context)
+{
+    const story    *s       = context;
+    lk_comm_options options = { .timeout_ms = 20000 };
+    uint32_t        all     = (uint32_t)(UINT64_C(1) << lk_comm_size(comm)) - 1;
+    lk_comm        *mine    = comm;
+    bool            good    = true;
+
+    (void)!lk_barrier(comm); /* all have opened it then */
+    for (uint32_t i = 0; i < s->rounds && good; i++) {
+        lk_comm *next;
+        lk_comm_abort(mine);
+        good = lk_comm_rebuild(&next, mine, &options) == LK_OK;
+        if (mine != comm)
+            lk_comm_free(mine);
+        mine = next;
+        good = good && group_is_good(mine, all);
+    }
+    CHECK(good && mine->board->job.epoch == s->rounds);
+    if (mine != comm)
+        lk_comm_free(mine);
+    return true;
+}
+
+/* ---- Runs --------------------------------------------------------------------------------- */
+
+/* On so many hosts, of so many ranks each; the last has one less if they would be even. */
+static bool run_hosts(uint32_t hosts, uint32_t each, uint32_t fewer, world_main main, story *s)
+{
+    stages       plays = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    hosted       h     = { .hosts = hosts, .each = each, .fewer = fewer, .seed = 5,
+                           .quarrels = true };
+    lki_council *council;
+
+    plays.ranks = hosted_size(h);
+    if (lki_council_new(&council, plays.ranks, link_of, &plays) != LK_OK)
+        abort();
+    h.council = council;
+    bool good = hosted_all(h, main, s);
+    lki_council_free(council);
+    for (uint32_t epoch = 0; epoch < EPOCHS_MAX; epoch++)
+        lki_sim_free(plays.sims[epoch]);
+    return good;
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static const end all_ends[] = { LEAVES, GIVES_UP, LEAVES_THE_NEXT, STAYS_AWAY };
+
+static void threads_go_on(void **state)
+{
+    static const uint32_t victims[] = { 1, 2, 8, 6, 7, 13 };
+
+    (void)state;
+    for (size_t e = 0; e < 4; e++)
+        for (size_t v = 0; v < 6; v++) {
+            story s = { .victims = victims[v], .how = all_ends[e] };
+            if (s.how == STAYS_AWAY && v > 0) /* it takes its time */
+                continue;
+            if (!world_all(4, true, live, &s))
+                fail_msg("victims %x, end %zu", victims[v], e);
+        }
+}
+
+static void hosts_of_threads_go_on(void **state)
+{
+    /* Of ranks 0 1 2 | 3 4 5, or 0 1 | 2 3 | 4. */
+    static const uint32_t victims[2][5] = { { 1, 16, 7, 56, 9 }, { 1, 16, 3, 12, 19 } };
+
+    (void)state;
+    for (uint32_t shape = 0; shape < 2; shape++)
+        for (size_t e = 0; e < 4; e++)
+            for (size_t v = 0; v < 5; v++) {
+                story s = { .victims = victims[shape][v], .how = all_ends[e] };
+                if (s.how == STAYS_AWAY && v > 0) /* it takes its time */
+                    continue;
+                if (!run_hosts(2 + shape, 3 - shape, shape, live, &s))
+                    fail_msg("shape %u, victims %x, end %zu", shape, victims[shape][v], e);
+            }
+}
+
+static uint32_t entries_of(const char *path)
+{
+    uint32_t count  = 0;
+    DIR     *folder = opendir(path);
+
+    while (readdir(folder) != NULL)
+        count++;
+    (void)closedir(folder);
+    return count;
+}
+
+static void nothing_is_left_behind(void **state)
+{
+    uint32_t descriptors = 0, threads = 0;
+    size_t   bytes = 0;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        story s = { .rounds = i == 0 ? 2 : 50 };
+        assert_true(world_all(3, true, live_long, &s));
+        assert_true(run_hosts(2, 2, 0, live_long, &s));
+        if (i == 1) {
+            descriptors = entries_of("/proc/self/fd");
+            threads     = entries_of("/proc/self/task");
+            bytes       = mallinfo2().uordblks;
+        }
+    }
+    assert_int_equal(entries_of("/proc/self/fd"), descriptors);
+    assert_int_equal(entries_of("/proc/self/task"), threads);
+    assert_in_range(mallinfo2().uordblks, 0, bytes + 4096);
+}
+
+static void who_stayed_away_is_refused(void **state)
+{
+    lk_comm *comms[2], *next;
+
+    (void)state;
+    lk_comm_options options = { .timeout_ms = 50 };
+    assert_int_equal(lk_comm_open_threads(comms, 2, &options), LK_OK);
+    assert_int_equal(lk_comm_rebuild(&next, comms[0], NULL), LK_EINVAL);
+    lk_comm_abort(comms[1]);
+    assert_int_equal(lk_comm_rebuild(&next, comms[0], NULL), LK_OK);
+    assert_int_equal(lk_comm_size(next), 1);
+    lk_comm *none;
+    assert_int_equal(lk_comm_rebuild(&none, comms[1], NULL), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "which is over: it is in epoch 1, without"));
+    lk_comm_free(comms[1]);
+    assert_int_equal(lk_barrier(next), LK_OK);
+    lk_comm_free(comms[0]);
+    lk_comm_free(next);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_go_on),
+        cmocka_unit_test(hosts_of_threads_go_on),
+        cmocka_unit_test(nothing_is_left_behind),
+        cmocka_unit_test(who_stayed_away_is_refused),
+    };
+    return cmocka_run_group_tests_name("comm.rebuild", tests, NULL, NULL);
+}
