@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t first = (bytes - 2) * data[0] / 255;
     write_part(trace, 0, data + 2, first, data[1] & 1);
     write_part(trace, 1, data + 2 + first, bytes - 2 - first, data[1] & 1);
-    if (lk_trace_merge(trace, 2, 0) == LK_OK && access(trace, F_OK) == 0)
+    if (lk_trace_merge(trace, 0, 2, 0) == LK_OK && access(trace, F_OK) == 0)
         check(trace);
     (void)unlink(trace);
     remove_part(trace, 0);

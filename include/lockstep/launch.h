@@ -119,21 +119,35 @@ LK_API LK_NODISCARD lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES
  * several (lk_join() will find its group). */
 LK_API bool lk_launched(void);
 
+/* What our own launcher would have been told, for workers that another one has started; under our
+ * own its word counts, and this has no effect. */
+typedef struct {
+    uint32_t    timeout_ms; /* lk_launch_options.timeout_ms, and for meeting; 0 = as
+                             * LOCKSTEP_TIMEOUT_MS says, else 30 s, and 5 min for the hosts */
+    const char *flight;     /* lk_launch_options.flight; NULL = LOCKSTEP_FLIGHT, else none */
+
+    /* Is called once on each host when all of its workers have ended, however they did: those with
+     * the ranks first .. first + count - 1.  It runs in the agent, a copy of the first of them as
+     * it was when it joined, without its standard streams.  NULL = nothing is. */
+    void (*ended)(void *context, uint32_t first, uint32_t count);
+    void  *ended_context;
+} lk_join_options;
+
 /* Joins the group that the launcher prepared.  In a process without one, a group of one rank.
  * Call it once, before other threads run.
  *
  * Another launcher (mpirun, mpiexec, srun, torchrun, TF_CONFIG; docs/launch.md has the names) has
  * prepared nothing: the worker with local rank 0 forks an agent of this host, which stays until
- * its workers have ended; LK_EINVAL says what a job on several hosts lacks.  Signals are left
- * alone.
+ * its workers have ended; LK_EINVAL says what a job on several hosts lacks.
  *
- * Under our own: where SIGINT, SIGTERM and SIGHUP have their default
- * actions, this process survives them from now on and leaves it to the launcher to decide:
- * look at lk_stop_requested(). */
+ * Where SIGINT, SIGTERM and SIGHUP have their default actions, this process survives them from now
+ * on and leaves it to the launcher, or the agent, to decide: look at lk_stop_requested(). */
 LK_API LK_NODISCARD lk_status lk_join(lk_comm **out);
+LK_API LK_NODISCARD lk_status lk_join_with(lk_comm **out, const lk_join_options *options);
 
 /* Whether the launcher (or a signal to the launcher) asked this job to save and leave.  Where no
- * rank calls this within the grace after such a request, the launcher ends the job; a program that
+ * rank calls this within the grace after such a request, the launcher (the agent, where there is
+ * one) ends the job; a program that
  * may be long about its next look calls it once at its start. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
 

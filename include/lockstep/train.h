@@ -131,12 +131,13 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
                                            lk_train_result *result);
 
-/* Makes one file of the parts that ranks 0 .. ranks - 1 of a run with config.trace == `path` have
- * left beside it, and removes them: Chrome's trace format, which ui.perfetto.dev opens.  Parts of
- * ranks that failed or were killed count as far as they go; without any nothing is done.
- * `launcher`: only parts of that process's children, in PATH.host-K for a host K after the first;
- * 0 = all, in PATH. */
-LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t ranks, uint32_t launcher);
+/* Makes one file of the parts that ranks first .. first + count - 1 of a run with config.trace ==
+ * `path` have left beside it, and removes them: Chrome's trace format, which ui.perfetto.dev opens.
+ * Parts of ranks that failed or were killed count as far as they go; without any nothing is done.
+ * `launcher`: only parts of that process's children; 0 = all.  The file is PATH; where that leaves
+ * ranks out, by `first` or `launcher`, it is PATH.host-K for a host K after the first. */
+LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count,
+                                             uint32_t launcher);
 
 /* ---- Sampling ---------------------------------------------------------------------------- */
 

@@ -408,9 +408,10 @@ static lk_status prepare_algorithms(const timing *t)
 
 static lk_status join(lk_comm **out, const bench_options *options)
 {
-    const lk_comm_options how = { .timeout_ms = options->timeout_ms, .flight = options->flight };
+    const lk_comm_options how  = { .timeout_ms = options->timeout_ms, .flight = options->flight };
+    const lk_join_options join = { .timeout_ms = options->timeout_ms, .flight = options->flight };
 
-    return options->mpi ? lk_comm_open_mpi(out, &how) : lki_join_workers(out);
+    return options->mpi ? lk_comm_open_mpi(out, &how) : lki_join_workers(out, &join);
 }
 
 static int run_worker(const bench_options *options, const bench_kind *kind)

@@ -347,20 +347,39 @@ static void print_end(const train_options *options, lk_status status)
 
 /* One trace of what the ranks have left, however their run has ended.  Of several machines each
  * has a file of its own. */
-static int merge_trace(const train_options *options, int exit)
+static int merge_trace(const train_options *options, uint32_t first, uint32_t count, int exit)
 {
     const char *path = options->config.trace;
     uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
-    if (path == NULL || lk_trace_merge(path, options->config.workers, mine) == LK_OK)
+    if (path == NULL || lk_trace_merge(path, first, count, mine) == LK_OK)
         return exit;
     fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
     return exit != 0 ? exit : LKI_EXIT_FAILURE;
 }
 
+/* On a host whose workers another launcher has started, when they have ended: what those who could
+ * not put a trace together have left of it. */
+static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
+{
+    (void)merge_trace(options, first, count, 0);
+}
+
+/* Whether this worker puts its host's trace together: under our launcher that does, when all have
+ * ended.  All ranks of the run come here; a rank's part is whole when it has. */
+static bool merges(const train_options *options, lk_comm *comm)
+{
+    return options->config.trace != NULL && lk_barrier(comm) == LK_OK &&
+           lk_comm_local_rank(comm, lk_comm_rank(comm)) == 0;
+}
+
 static int run_worker(train_options *options)
 {
+    const lk_join_options how = { .timeout_ms    = options->config.timeout_ms,
+                                  .flight        = options->flight,
+                                  .ended         = merge_what_is_left,
+                                  .ended_context = options };
     lk_comm  *comm   = NULL;
-    lk_status status = lki_join_workers(&comm);
+    lk_status status = lki_join_workers(&comm, &how);
     /* Our launcher knows of peers, and says it once for all; another does not. */
     bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
     if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
@@ -383,10 +402,10 @@ static int run_worker(train_options *options)
     if (!silent && status != LK_ESTOPPED)
         (void)report(status);
     (void)fflush(stdout);
+    bool here = !silent && (status == LK_OK || status == LK_ESTOPPED) && merges(options, comm);
     lk_comm_free(comm);
-    /* Who was started by another launcher has nobody to do it when all have ended. */
-    bool merges = !silent && rank == 0 && (status == LK_OK || status == LK_ESTOPPED);
-    return merges ? merge_trace(options, exit_code(status)) : exit_code(status);
+    return here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
+                : exit_code(status);
 }
 
 static int run_threads(train_options *options)
@@ -435,7 +454,7 @@ static int start(train_options *options, char **argv)
                                how.nodes > 1 ? "--nnodes" : "--hosts");
     int exit = options->worker_mode == MODE_THREADS ? run_threads(options)
                                                     : lki_start_workers(argv, how);
-    return merge_trace(options, exit);
+    return merge_trace(options, 0, options->config.workers, exit);
 }
 
 int lki_train_start(train_options *options, char **argv)

@@ -47,11 +47,11 @@ static sigset_t requests(void)
 
 /* A launcher sends the request to those who have not joined, too; we have heard of it in our group
  * by now. */
-lk_status lki_join_workers(lk_comm **out)
+lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
 {
     const struct timespec none   = { 0, 0 };
     sigset_t              set    = requests();
-    lk_status             status = lk_join(out);
+    lk_status             status = lk_join_with(out, options);
 
     while (status == LK_OK && lk_stop_requested(*out) && sigtimedwait(&set, NULL, &none) > 0)
         continue;

@@ -8,8 +8,8 @@
  * them to their end and says on stderr what failed first.  Returns the exit status. */
 int lki_start_workers(char **argv, lk_launch_options how);
 
-/* lk_join() of such a copy.  A request to stop that comes earlier than that is kept for it. */
-lk_status lki_join_workers(lk_comm **out);
+/* lk_join_with() of such a copy.  A request to stop that comes earlier than that is kept for it. */
+lk_status lki_join_workers(lk_comm **out, const lk_join_options *options);
 
 /* What ps calls this process from here on: "lockstep:3". */
 void lki_name_worker(uint32_t rank);

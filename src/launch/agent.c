@@ -4,9 +4,10 @@
  * control memory and of the key) or why there is none.  The connection then is the worker's socket
  * to its launcher, like the one that our own launcher hands down.
  *
- * The agent is a fork of a fork, so that a program which waits for any child does not meet it.  It
- * has nothing of the worker's open, ignores what a terminal or a launcher sends to everybody, and
- * does with the workers what watch.c does, except ending them.
+ * The agent is a fork of a fork, so that a program which waits for any child does not meet it, in a
+ * session of its own, so that what a terminal or a launcher does to the workers' group does not
+ * meet it either.  It has nothing of the worker's open, and does with the workers what watch.c
+ * does, except ending them unless a request to stop asks for that.
  */
 #include "launch/agent.h"
 
@@ -34,6 +35,9 @@
 
 enum { TIMEOUT_MS = 30000, RETRY_MS = 20, ANSWER_FDS = 2 };
 
+/* What the agent has of the worker that starts it: descriptors by these numbers. */
+enum { AT_LISTENER = 3, AT_STARTER, AT_END };
+
 static const uint64_t claim_magic = UINT64_C(0x6d69616c632d6b6c); /* "lk-claim" */
 
 typedef struct {
@@ -45,6 +49,7 @@ typedef struct {
     uint64_t  magic;
     lk_status status;
     bool      secure;
+    int32_t   pid; /* of the agent */
     char      message[LKI_MESSAGE_BYTES];
 } gift;
 
@@ -163,21 +168,51 @@ static void seat(lki_job *job, const lki_foreign *host, int fd)
     job->started++;
 }
 
-static lk_status collect(lki_job *job, const lki_foreign *host, int listener)
+/* Sleeps until somebody comes, a worker ends or a signal does.  Whether somebody has come. */
+static bool await_worker(lki_job *job, int left_ms)
+{
+    struct pollfd *polled = job->polled;
+    enum { NEWS = 3 };
+
+    polled[0] = (struct pollfd){.fd = AT_LISTENER, .events = POLLIN};
+    polled[1] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
+    polled[2] = (struct pollfd){.fd = job->workers[0].pid == 0 ? AT_STARTER : -1,
+                                .events = POLLIN};
+    for (uint32_t i = 0; i < job->count; i++)
+        polled[NEWS + i] = (struct pollfd){.fd = job->workers[i].pidfd, .events = POLLIN};
+    return poll(polled, NEWS + (nfds_t)job->count, left_ms) > 0 && polled[0].revents != 0;
+}
+
+/* Nobody waits for a host whose workers are not all there any more. */
+static lk_status check_workers(lki_job *job, const lki_foreign *host)
+{
+    struct pollfd starter = {.fd = AT_STARTER, .events = POLLIN};
+
+    lki_job_listen(job);
+    if (job->stop_signal != 0)
+        return lk_fail(LK_ESTOPPED, "SIG%s came while the workers of this host were joining",
+                       sigabbrev_np(job->stop_signal));
+    LK_TRY(lki_nodes_check_workers(job));
+    if (job->workers[0].pid != 0 || poll(&starter, 1, 0) == 0)
+        return LK_OK;
+    return lk_fail(LK_EPEER, "rank %u has ended before it had joined", host->rank);
+}
+
+static lk_status collect(lki_job *job, const lki_foreign *host)
 {
     uint32_t limit_ms = job->options->timeout_ms;
     double   end      = lki_seconds() + limit_ms * 1e-3;
 
     while (job->started < job->count) {
-        struct pollfd polled = {.fd = listener, .events = POLLIN};
-        double        left   = (end - lki_seconds()) * 1e3;
+        double left = (end - lki_seconds()) * 1e3;
         if (left <= 0)
             break;
-        if (poll(&polled, 1, (int)left + 1) <= 0)
-            continue;
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0)
-            seat(job, host, fd);
+        if (await_worker(job, (int)left + 1)) {
+            int fd = accept4(AT_LISTENER, NULL, NULL, SOCK_CLOEXEC);
+            if (fd >= 0)
+                seat(job, host, fd);
+        }
+        LK_TRY(check_workers(job, host));
     }
     for (uint32_t i = 0; i < job->count; i++)
         if (job->workers[i].pid == 0)
@@ -205,7 +240,8 @@ static lk_status prepare(lki_job *job)
 
 static void answer_all(const lki_job *job, lk_status st)
 {
-    gift words = {.magic = claim_magic, .status = st, .secure = job->key_fd >= 0};
+    gift words = {.magic = claim_magic, .status = st, .secure = job->key_fd >= 0,
+                  .pid   = (int32_t)getpid()};
     int  fds[] = {st == LK_OK ? lki_control_fd(job->control) : -1, job->key_fd};
 
     if (st != LK_OK)
@@ -215,24 +251,27 @@ static void answer_all(const lki_job *job, lk_status st)
             answer(job->workers[i].socket, &words, st == LK_OK ? fds : NULL);
 }
 
-static void serve(lki_job *job, const lki_foreign *host, int listener)
+/* Whether there was a job: all workers of this host have ended then. */
+static bool serve(lki_job *job, const lki_foreign *host)
 {
     lk_launch_result result = {.exit_code = 1};
-    lk_status        st     = collect(job, host, listener);
+    lk_status        st     = collect(job, host);
 
-    (void)close(listener);
+    (void)close(AT_LISTENER);
+    (void)close(AT_STARTER);
     if (st == LK_OK)
         st = prepare(job);
     answer_all(job, st);
     if (st != LK_OK) {
         lki_nodes_close(job);
-        return;
+        return false;
     }
     st              = lki_watch(job);
     uint32_t weight = st == LK_OK ? lki_judge(job, &result) : 0;
     if (job->rendezvous != NULL)
         (void)(lki_nodes_finish(job, st, weight, &result) == LK_OK);
     lki_nodes_close(job);
+    return st == LK_OK;
 }
 
 static lk_status job_open(lki_job *job, const lk_launch_options *options, const lki_host *host)
@@ -244,6 +283,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
                      .key_fd  = -1,
                      .signals = {.fd = -1},
                      .sinks   = {{.to = -1}, {.to = -1}}};
+    LK_TRY(lki_signals_open(&job->signals));
     LK_TRY(LKI_NEW(&job->workers, job->count, "the workers' records"));
     for (uint32_t i = 0; i < job->count; i++) {
         lki_worker *worker = &job->workers[i];
@@ -253,32 +293,34 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
     return LKI_NEW(&job->polled, LKI_POLLED(job->count), "the agent's descriptors");
 }
 
-/* Nothing of the worker's stays open but `listener`, which becomes descriptor 3. */
-static void leave_the_worker(int *listener)
+/* Nothing of the worker's stays open but these two.  What it did about signals, ignoring them or
+ * handling them, is over. */
+static void leave_the_worker(int listener, int starter)
 {
-    static const int deaf_to[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ};
-    int              nothing   = open("/dev/null", O_RDWR);
+    static const int of_a_launcher[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    const int        kept[2] = {fcntl(listener, F_DUPFD, AT_END), fcntl(starter, F_DUPFD, AT_END)};
+    int              nothing = open("/dev/null", O_RDWR);
 
-    for (size_t i = 0; i < sizeof deaf_to / sizeof deaf_to[0]; i++)
-        (void)signal(deaf_to[i], SIG_IGN);
+    for (size_t i = 0; i < sizeof of_a_launcher / sizeof of_a_launcher[0]; i++)
+        (void)signal(of_a_launcher[i], SIG_DFL);
     for (int fd = 0; fd < 3; fd++)
         (void)dup2(nothing, fd);
-    (void)dup2(*listener, 3);
-    *listener = 3;
-    (void)close_range(4, ~0U, 0);
-    (void)fcntl(*listener, F_SETFD, FD_CLOEXEC);
+    for (int i = 0; i < 2; i++)
+        (void)dup3(kept[i], AT_LISTENER + i, O_CLOEXEC);
+    (void)close_range(AT_END, ~0U, 0);
+    (void)setsid();
     (void)prctl(PR_SET_NAME, "lockstep-agent");
 }
 
 static _Noreturn void be_the_agent(const lki_foreign *f, const lk_launch_options *options,
-                                   int listener)
+                                   const lk_join_options *join, int listener, int starter)
 {
     lki_host host = {.listener = -1, .orders = -1, .world = f->size, .first = f->rank};
     lki_job  job;
 
-    leave_the_worker(&listener);
-    if (job_open(&job, options, &host) == LK_OK)
-        serve(&job, f, listener);
+    leave_the_worker(listener, starter);
+    if (job_open(&job, options, &host) == LK_OK && serve(&job, f) && join->ended != NULL)
+        join->ended(join->ended_context, f->rank, f->local_size);
     _exit(0);
 }
 
@@ -286,12 +328,14 @@ static _Noreturn void be_the_agent(const lki_foreign *f, const lk_launch_options
 
 /* How the hosts meet, where there are several. */
 static lk_status plan(lk_launch_options *out, unsigned char key[LK_JOB_KEY_BYTES],
-                      const lki_foreign *f, uint32_t timeout_ms)
+                      const lki_foreign *f, const lk_join_options *join)
 {
     const char *path = getenv("LOCKSTEP_JOB_KEY_FILE"), *insecure = getenv("LOCKSTEP_INSECURE");
 
     *out = (lk_launch_options){.workers = f->local_size, .node = f->rank == 0 ? 0 : -1,
-                               .timeout_ms = timeout_ms};
+                               .join_ms = join->timeout_ms,
+                               .timeout_ms = join->timeout_ms != 0 ? join->timeout_ms
+                                                                   : TIMEOUT_MS};
     if (f->local_size == f->size)
         return LK_OK;
     if (f->rendezvous[0] == '\0')
@@ -310,21 +354,26 @@ static lk_status plan(lk_launch_options *out, unsigned char key[LK_JOB_KEY_BYTES
     return lk_job_key_read(key, path);
 }
 
-static lk_status start(const lki_foreign *f, const lk_launch_options *options)
+static lk_status start(const lki_foreign *f, const lk_launch_options *options,
+                       const lk_join_options *join)
 {
-    int listener;
+    int listener, self = pidfd_open(getpid(), 0);
 
-    LK_TRY(listen_for_workers(&listener, f));
-    pid_t child = fork();
+    if (self < 0)
+        return lk_fail(LK_EUNSUPPORTED, "pidfd_open: %s", strerror(errno));
+    lk_status st = listen_for_workers(&listener, f);
+    pid_t child  = st == LK_OK ? fork() : -1;
     if (child == 0) {
         pid_t agent = fork();
         if (agent == 0)
-            be_the_agent(f, options, listener);
+            be_the_agent(f, options, join, listener, self);
         _exit(agent < 0 ? errno : 0);
     }
     int status = 0, error = child < 0 ? errno : 0;
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         continue;
+    (void)close(self);
+    LK_TRY(st);
     (void)close(listener);
     if (child > 0 && WIFEXITED(status))
         error = WEXITSTATUS(status);
@@ -399,6 +448,9 @@ static lk_status ask(lki_agent_gift *out, const lki_foreign *f)
     lk_status st = receive(out->socket, &words, fds);
     out->control = fds[0];
     out->secure  = words.secure;
+    out->pid     = words.pid;
+    if (st == LK_OK)
+        out->process = pidfd_open(words.pid, 0);
     if (st == LK_OK && out->secure && pread(fds[1], out->key, sizeof out->key, 0)
                                           != (ssize_t)sizeof out->key)
         st = lk_fail(LK_EFORMAT, "the agent of this host has given no key");
@@ -407,18 +459,17 @@ static lk_status ask(lki_agent_gift *out, const lki_foreign *f)
     return st;
 }
 
-lk_status lki_agent_join(lki_agent_gift *out, const lki_foreign *f, uint32_t timeout_ms)
+lk_status lki_agent_join(lki_agent_gift *out, const lki_foreign *f, const lk_join_options *join)
 {
     lk_launch_options options;
     unsigned char     key[LK_JOB_KEY_BYTES];
 
-    *out       = (lki_agent_gift){.control = -1, .socket = -1};
-    timeout_ms = timeout_ms != 0 ? timeout_ms : TIMEOUT_MS;
-    LK_TRY(plan(&options, key, f, timeout_ms));
-    lk_status st = f->local_rank == 0 ? start(f, &options) : LK_OK;
+    *out = (lki_agent_gift){.control = -1, .socket = -1, .process = -1};
+    LK_TRY(plan(&options, key, f, join));
+    lk_status st = f->local_rank == 0 ? start(f, &options, join) : LK_OK;
     explicit_bzero(key, sizeof key);
     if (st == LK_OK)
-        st = find_agent(&out->socket, f, timeout_ms);
+        st = find_agent(&out->socket, f, options.timeout_ms);
     if (st == LK_OK)
         st = ask(out, f);
     if (st == LK_OK)
@@ -427,5 +478,7 @@ lk_status lki_agent_join(lki_agent_gift *out, const lki_foreign *f, uint32_t tim
         (void)close(out->socket);
     if (out->control >= 0)
         (void)close(out->control);
+    if (out->process >= 0)
+        (void)close(out->process);
     return st;
 }

@@ -21,6 +21,7 @@ typedef struct {
     bool       by_us;      /* the launcher had told it to end */
     bool       told;       /* its group had failed already when it exited */
     bool       was_stopped; /* found stopped while others timed out */
+    bool       asked;      /* has passed a request to stop on to us */
 } lki_worker;
 
 /* What a launcher is told that is one of several on this machine, each for an emulated host. */
@@ -84,7 +85,7 @@ LK_NODISCARD lk_status lki_launch_hosts(const lk_launch_options *options,
 LK_NODISCARD lk_status lki_pipe_open(int ends[2]);
 
 /* Whether another launcher has started the workers: they are no children of ours, and how they end
- * is its affair. */
+ * is its affair, save that we have taken a request to stop for them. */
 static inline bool lki_is_foreign(const lki_job *job)
 {
     return job->host->world > 0;

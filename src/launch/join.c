@@ -8,6 +8,9 @@
  * ignored, and SIGTERM and SIGHUP are sent on to the launcher, which asks the whole job to save
  * and leave.  Only from the launcher itself they mean what they always mean.  Handlers of the
  * program's own, and signals that it ignores, are left alone.
+ *
+ * Another launcher sends such signals to its workers alone (a terminal, too), so they send all of
+ * them on to the host's agent.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -73,18 +77,35 @@ static lk_status read_descriptor(int *out, const char *name)
 
 /* ---- Signals ----------------------------------------------------------------------------- */
 
+static void die_of(int number)
+{
+    (void)signal(number, SIG_DFL);
+    (void)raise(number); /* comes when the handler returns */
+}
+
 static void ask_launcher(int number, siginfo_t *info, void *context)
 {
     int   saved    = errno;
     pid_t launcher = getppid();
 
     (void)context;
-    if (info->si_pid == launcher) { /* it means us: die of it when this handler returns */
-        (void)signal(number, SIG_DFL);
-        (void)raise(number);
-    } else {
+    if (info->si_pid == launcher) /* it means us */
+        die_of(number);
+    else
         (void)kill(launcher, number);
-    }
+    errno = saved;
+}
+
+/* The agent, once there is one: a handler has no other way to know. */
+static volatile sig_atomic_t agent_process = -1, agent_pid;
+
+static void ask_agent(int number, siginfo_t *info, void *context)
+{
+    int saved = errno;
+
+    (void)context;
+    if (info->si_pid == agent_pid || pidfd_send_signal(agent_process, number, NULL, 0) != 0)
+        die_of(number);
     errno = saved;
 }
 
@@ -92,6 +113,20 @@ static bool has_default_action(int number)
 {
     struct sigaction action;
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_DFL;
+}
+
+static void leave_signals_to_agent(const lki_agent_gift *gift)
+{
+    static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action      = {.sa_sigaction = ask_agent, .sa_flags = SA_SIGINFO | SA_RESTART};
+
+    if (gift->process < 0)
+        return;
+    agent_process = gift->process;
+    agent_pid     = gift->pid;
+    for (size_t i = 0; i < 3; i++)
+        if (has_default_action(passed_on[i]))
+            (void)sigaction(passed_on[i], &action, NULL);
 }
 
 static void leave_signals_to_launcher(void)
@@ -169,24 +204,28 @@ static lk_status find_ours(inheritance *from)
 
 /* No launcher of ours has made the directory; the first worker of the host does, before the others
  * come so far. */
-static lk_status find_flight(inheritance *from, const lki_foreign *job)
+static lk_status find_flight(inheritance *from, const lki_foreign *job, const char *wanted)
 {
     lki_roster here = {job->size, job->rank - job->local_rank, job->local_size};
 
-    from->options.flight = getenv("LOCKSTEP_FLIGHT");
+    from->options.flight = wanted != NULL ? wanted : getenv("LOCKSTEP_FLIGHT");
     return from->options.flight != NULL && job->local_rank == 0
                ? lki_flight_prepare(from->options.flight, here) : LK_OK;
 }
 
 /* From this host's agent, which stands in for one of ours. */
-static lk_status find_foreign(inheritance *from, const lki_foreign *job)
+static lk_status find_foreign(inheritance *from, const lki_foreign *job,
+                              const lk_join_options *options)
 {
-    lki_agent_gift gift;
+    lk_join_options how = *options;
+    lki_agent_gift  gift;
 
-    if (getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
-        LK_TRY(read_number(&from->options.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
-    LK_TRY(find_flight(from, job));
-    LK_TRY(lki_agent_join(&gift, job, from->options.timeout_ms));
+    if (how.timeout_ms == 0 && getenv("LOCKSTEP_TIMEOUT_MS") != NULL)
+        LK_TRY(read_number(&how.timeout_ms, "LOCKSTEP_TIMEOUT_MS", UINT32_MAX));
+    from->options.timeout_ms = how.timeout_ms;
+    LK_TRY(find_flight(from, job, how.flight));
+    LK_TRY(lki_agent_join(&gift, job, &how));
+    leave_signals_to_agent(&gift);
     from->rank    = job->rank;
     from->size    = job->size;
     from->control = gift.control;
@@ -216,7 +255,7 @@ static lk_status enter(lk_comm **out, const inheritance *from)
                               "changed the environment", from->size, world);
 }
 
-lk_status lk_join(lk_comm **out)
+lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
 {
     inheritance      from = {.control = -1, .socket = -1};
     lki_foreign job  = {.by = NULL};
@@ -227,9 +266,16 @@ lk_status lk_join(lk_comm **out)
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
     read_choices(&from);
-    lk_status st = is_ours() ? find_ours(&from) : find_foreign(&from, &job);
+    lk_status st = is_ours() ? find_ours(&from) : find_foreign(&from, &job, options);
     if (st == LK_OK)
         st = enter(out, &from);
     explicit_bzero(from.key, sizeof from.key);
     return st;
+}
+
+lk_status lk_join(lk_comm **out)
+{
+    const lk_join_options none = {.flight = NULL};
+
+    return lk_join_with(out, &none);
 }

@@ -43,18 +43,34 @@ static void note_refused(lki_job *job, bool last)
 
 /* ---- Meeting ----------------------------------------------------------------------------- */
 
-/* Sleeps until the rendezvous has news.  Nothing has begun, so a request to stop just ends it. */
+lk_status lki_nodes_check_workers(const lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const lki_worker *worker = &job->workers[i];
+        struct pollfd     ended  = {.fd = worker->pidfd, .events = POLLIN};
+        if (worker->pidfd >= 0 && poll(&ended, 1, 0) > 0)
+            return lk_fail(LK_EPEER, "rank %u (pid %d) has ended before all had met",
+                           job->host->first + i, (int)worker->pid);
+    }
+    return LK_OK;
+}
+
+/* Sleeps until the rendezvous has news.  Nothing has begun, so a request to stop just ends it, and
+ * so does the end of a worker that was there before us. */
 static lk_status await_news(lki_job *job)
 {
-    int           news      = lki_rendezvous_fd(job->rendezvous);
-    struct pollfd polled[3] = {{.fd = job->signals.fd, .events = POLLIN},
-                               {.fd = news, .events = POLLIN},
-                               {.fd = job->host->orders, .events = POLLIN}};
+    enum { SIGNALS, NEWS, ORDERS, WORKERS };
+    struct pollfd *polled = job->polled;
 
-    if (poll(polled, 3, -1) < 0 && errno != EINTR)
+    polled[SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
+    polled[NEWS]    = (struct pollfd){.fd = lki_rendezvous_fd(job->rendezvous), .events = POLLIN};
+    polled[ORDERS]  = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
+    for (uint32_t i = 0; i < job->count; i++)
+        polled[WORKERS + i] = (struct pollfd){.fd = job->workers[i].pidfd, .events = POLLIN};
+    if (poll(polled, WORKERS + (nfds_t)job->count, -1) < 0 && errno != EINTR)
         return lk_fail(LK_ENOMEM, "cannot wait for the other nodes: poll: %s", strerror(errno));
-    if (polled[0].revents != 0 || polled[2].revents != 0)
-        lki_job_listen(job);
+    lki_job_listen(job);
+    LK_TRY(lki_nodes_check_workers(job));
     if (job->stop_signal == 0)
         return LK_OK;
     return lk_fail(LK_ESTOPPED, "SIG%s came while waiting for the other nodes",

@@ -8,6 +8,9 @@
 /* Waits until all nodes have come: job->roster is known then, and who is where. */
 LK_NODISCARD lk_status lki_nodes_meet(lki_job *job);
 
+/* LK_EPEER if a worker that another launcher has started ended before all had met. */
+LK_NODISCARD lk_status lki_nodes_check_workers(const lki_job *job);
+
 /* Puts into the control memory, and a descriptor, what workers need to reach those on other hosts:
  * names of the hosts, the job, the key. */
 LK_NODISCARD lk_status lki_nodes_prepare(lki_job *job);

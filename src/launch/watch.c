@@ -27,6 +27,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,6 +76,8 @@ static void send_signal(const lki_job *job, const lki_worker *worker, int number
 {
     if (is_running(worker) && !lki_is_foreign(job))
         (void)kill(worker->pid, number);
+    if (is_running(worker) && lki_is_foreign(job) && job->force_signal != 0)
+        (void)pidfd_send_signal(worker->pidfd, number, NULL, 0);
 }
 
 static double grace_seconds(const lki_job *job)
@@ -266,12 +269,18 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
     return LK_OK;
 }
 
-static bool is_worker(const lki_job *job, pid_t pid)
+/* Whether a request from there may be one more after the first.  A worker passes on what it gets:
+ * under us that is what we got as well; another launcher tells the workers alone, each of them once
+ * for each request. */
+static bool may_be_second(lki_job *job, pid_t from)
 {
     for (uint32_t i = 0; i < job->count; i++)
-        if (job->workers[i].pid == pid)
-            return true;
-    return false;
+        if (job->workers[i].pid == from) {
+            bool again             = job->workers[i].asked;
+            job->workers[i].asked = true;
+            return again && lki_is_foreign(job);
+        }
+    return true;
 }
 
 void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
@@ -297,7 +306,8 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
     bool led           = job->host->orders >= 0;
     bool first         = job->asked_at <= 0;
     bool echo          = lki_seconds() - job->asked_at < LKI_ECHO_SECONDS;
-    bool force         = !first && !echo && !led && !is_worker(job, (pid_t)info->ssi_pid);
+    bool second        = may_be_second(job, (pid_t)info->ssi_pid);
+    bool force         = !first && !echo && !led && second;
 
     if (from_terminal && (led || (number == SIGINT && job->signals.interrupt_ignored)))
         return; /* it has reached the launcher above as well */

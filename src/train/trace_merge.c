@@ -210,12 +210,12 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
 }
 
 /* Opens the parts that are there and wanted. */
-static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint32_t ranks,
-                            uint32_t launcher)
+static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint32_t first,
+                            uint32_t count, uint32_t launcher)
 {
-    for (uint32_t rank = 0; rank < ranks; rank++) {
+    for (uint32_t i = 0; i < count; i++) {
         part *p = &parts[*found];
-        LK_TRY(lki_trace_part_path(p->path, path, rank));
+        LK_TRY(lki_trace_part_path(p->path, path, first + i));
         if (access(p->path, F_OK) != 0)
             continue;
         ++*found; /* to be closed, whatever it is */
@@ -232,26 +232,26 @@ static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint
 }
 
 /* The file of a host beyond the first, which may share its folder with the others'. */
-static lk_status name_of_host(char out[4096], const char *path, const part *first,
-                              uint32_t launcher)
+static lk_status name_of_host(char out[4096], const char *path, uint32_t host)
 {
     char suffix[32] = "";
-    if (launcher != 0 && first->head.host != 0)
-        (void)snprintf(suffix, sizeof suffix, ".host-%u", first->head.host);
+    if (host != 0)
+        (void)snprintf(suffix, sizeof suffix, ".host-%u", host);
     if (snprintf(out, 4096, "%s%s", path, suffix) >= 4096)
         return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
     return LK_OK;
 }
 
-lk_status lk_trace_merge(const char *path, uint32_t ranks, uint32_t launcher)
+lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count, uint32_t launcher)
 {
     part    *parts = NULL;
     uint32_t found = 0;
+    bool     alone = first != 0 || launcher != 0;
     char     name[4096];
-    LK_TRY(LKI_NEW(&parts, ranks, "parts of a trace"));
-    lk_status status = find_parts(parts, &found, path, ranks, launcher);
+    LK_TRY(LKI_NEW(&parts, count, "parts of a trace"));
+    lk_status status = find_parts(parts, &found, path, first, count, launcher);
     if (status == LK_OK && found > 0)
-        status = name_of_host(name, path, &parts[0], launcher);
+        status = name_of_host(name, path, alone ? parts[0].head.host : 0);
     if (status == LK_OK && found > 0)
         status = write_all(name, parts, found);
     for (uint32_t i = 0; i < found; i++) {

@@ -1,7 +1,8 @@
 /* foreign_test.c -- training that another launcher has started: mpirun, mpiexec, names set by hand.
  *
  * Goal:   the bits of one worker, on one host and on two; a worker that dies is named by the
- *         others; what does not fit is refused by all; no agent is left behind.
+ *         others, and the trace is there; a request to stop saves; what does not fit is refused by
+ *         all, who does not come is not waited for without end; no agent is left behind.
  * Method: the processes are a shell's children with the names that a launcher would set; two hosts
  *         are two agents on this one, which a name of the launcher's makes two jobs of.  The real
  *         launchers run where they are installed.
@@ -9,6 +10,7 @@
 #include <dirent.h>
 
 #include "hosts/nodes.h"
+#include "lockstep/launch.h"
 
 #define MLP                                                                                      \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
@@ -161,6 +163,119 @@ static void a_death_is_named(void **state)
     no_agent_is_left();
 }
 
+/* ---- Signals, and what is left ----------------------------------------------------------- */
+
+/* A process of this folder's job is there, by the line that it has written. */
+static void await_file(const char *folder, const char *name)
+{
+    char path[300];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    for (double since = seconds_now(); access(path, F_OK) != 0; nap())
+        if (seconds_now() - since > LIMIT_SECONDS)
+            fail_msg("%s does not come", path);
+}
+
+/* Some steps have been made, as the log tells. */
+#define UNTIL_STEPS "until [ $(wc -l <log) -gt 5 ]; do sleep 0.02; done 2>/dev/null; "
+
+/* One worker hears of it; all save, and leave with the status that says so. */
+static void a_request_to_stop_saves(void **state)
+{
+    static command_result r;
+    char                  line[2500];
+    (void)snprintf(line, sizeof line,
+                   "rm -f log; for r in 0 1 2; do " TORCH " %s " MLP
+                   "--steps 1000000 --log log --checkpoint saved --flight records >out.$r 2>err.$r "
+                   "& eval p$r=$!; done; " UNTIL_STEPS "kill -TERM $p1; "
+                   "for p in $p0 $p1 $p2; do wait $p; echo $?; done; cat err.0 >&2; "
+                   "ls saved >&2; ls records >&2", LK_TEST_COMMAND);
+    (void)run_shell(&r, *state, line);
+    assert_string_equal(r.out, "75\n75\n75\n");
+    assert_says(r.err, "step-");
+    assert_says(r.err, "rank-2.flight"); /* --flight needs no LOCKSTEP_FLIGHT */
+    no_agent_is_left();
+}
+
+/* What a program does that never looks whether it is asked. */
+static int be_deaf(void)
+{
+    lk_comm *comm;
+    if (lk_join(&comm) != LK_OK || lk_barrier(comm) != LK_OK)
+        return 1;
+    FILE *there = fopen("there", "w");
+    for (;;)
+        pass(there != NULL ? 1 : 0);
+}
+
+/* It ends of the signal, a moment later, and so do the others of its kind. */
+static void a_deaf_program_ends(void **state)
+{
+    static command_result r;
+    char                  line[1500], self[256];
+    ssize_t               length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    (void)snprintf(line, sizeof line,
+                   "for r in 0 1 2; do " TORCH " %s deaf & eval p$r=$!; done; "
+                   "until [ -e there ]; do sleep 0.02; done; kill -TERM $p0; "
+                   "for p in $p0 $p1 $p2; do wait $p; echo $?; done", self);
+    (void)run_shell(&r, *state, line);
+    assert_string_equal(r.out, "143\n143\n143\n");
+}
+
+static void a_failed_run_has_its_trace(void **state)
+{
+    static command_result r;
+    char                  line[2500];
+    (void)snprintf(line, sizeof line,
+                   "rm -f log; for r in 0 1 2; do " TORCH " %s " MLP
+                   "--steps 1000000 --log log --trace t.json >out.$r 2>err.$r & eval p$r=$!; done; "
+                   UNTIL_STEPS "kill -9 $p1; for p in $p0 $p1 $p2; do wait $p; done; true",
+                   LK_TEST_COMMAND);
+    (void)run_shell(&r, *state, line);
+    await_file(*state, "t.json");
+    no_agent_is_left();
+    (void)run_shell(&r, *state, "ls t.json*; grep -c '\"rank [012] (host' t.json");
+    assert_string_equal(r.out, "t.json\n3\n");
+}
+
+/* The first host's workers wait for the second, which does not come. */
+static void start_half(command_result *r, const char *folder, const char *names, const char *then)
+{
+    char line[2000], base[256];
+    (void)snprintf(base, sizeof base, TWO_HOSTS, free_port());
+    (void)snprintf(line, sizeof line,
+                   "for r in 0 1; do %s LOCKSTEP_INSECURE=1 %s %s " MLP
+                   "--steps 20 >out.$r 2>err.$r & eval p$r=$!; done; %s; for p in $p0 $p1; do "
+                   "wait $p; echo $?; done; cat err.0 err.1 >&2", base, names, LK_TEST_COMMAND,
+                   then);
+    (void)run_shell(r, folder, line);
+}
+
+/* Its process, among all whose name is that: this test's have this command. */
+#define UNTIL_AGENT                                                                              \
+    "until [ -n \"$a\" ]; do for d in $(grep -lx lockstep-agent /proc/[0-9]*/comm 2>/dev/null); " \
+    "do d=${d%/comm}; [ \"$(readlink $d/exe)\" != " LK_TEST_COMMAND " ] || a=${d#/proc/}; done; " \
+    "done; sleep 0.3; "
+
+static void no_agent_outlives_its_workers(void **state)
+{
+    static command_result r;
+    start_half(&r, *state, "", UNTIL_AGENT "kill -9 $p0 $p1");
+    no_agent_is_left();
+    start_half(&r, *state, "", UNTIL_AGENT "kill -TERM $a");
+    assert_says(r.err, "SIGTERM came while");
+    no_agent_is_left();
+}
+
+static void meeting_has_a_limit(void **state)
+{
+    static command_result r;
+    start_half(&r, *state, "LOCKSTEP_TIMEOUT_MS=1000", "true");
+    assert_string_equal(r.out, "1\n1\n");
+    assert_says(r.err, "within 1 s");
+    no_agent_is_left();
+}
+
 /* ---- The real ones ----------------------------------------------------------------------- */
 
 static void runs_under(void **state, const char *program, const char *options)
@@ -196,11 +311,18 @@ static void slurm(void **state)
     runs_under(state, "srun", "--overlap");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        return strcmp(argv[1], "deaf") == 0 ? be_deaf() : 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_set_by_hand), cmocka_unit_test(two_hosts_by_hand),
         cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(a_death_is_named),
+        cmocka_unit_test(a_request_to_stop_saves),
+        cmocka_unit_test(a_deaf_program_ends),
+        cmocka_unit_test(a_failed_run_has_its_trace),
+        cmocka_unit_test(no_agent_outlives_its_workers),
+        cmocka_unit_test(meeting_has_a_limit),
         cmocka_unit_test(open_mpi),          cmocka_unit_test(mpich),
         cmocka_unit_test(slurm),
     };
