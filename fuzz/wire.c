@@ -97,7 +97,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const lki_wire_peer *peer = &b.wire->peers[1];
     LK_ASSERT(b.over || (peer->charged <= LKI_WIRE_WINDOW && peer->credit <= LKI_WIRE_WINDOW));
     b.hand->ops->close(b.hand);
-    lki_wire_close(b.wire);
+    lki_wire_close(b.wire, false);
     lki_sim_free(b.sim);
     lki_free(buffer);
     return 0;

@@ -196,7 +196,7 @@ static void leave(lk_comm *first)
 
     (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
     lki_wake_all(first->board);
-    lki_wire_close(self->wire);
+    lki_wire_close(self->wire, self->told);
     lki_rooms_free(self->rooms);
     lki_engine_leave(self->engine, first);
     lki_peers_close(self);

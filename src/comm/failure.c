@@ -151,7 +151,7 @@ bool lki_waits_for_stopped(const lk_comm *comm, lki_goal goal)
     return false;
 }
 
-static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
+static const char *liveness(const lki_self *self, const lki_rank_view *view)
 {
     if (view->state == LKI_RANK_ABSENT && view->pid == 0)
         return "never joined";
@@ -159,7 +159,7 @@ static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
         return "dead";
     if (view->state == LKI_RANK_LEFT)
         return "has left";
-    if (comm->self->group->threads)
+    if (self->group->threads)
         return "a thread of this process";
     switch (process_state(view->pid)) {
     case 'T':
@@ -169,6 +169,27 @@ static const char *liveness(const lk_comm *comm, const lki_rank_view *view)
     case '\0': return "gone";
     default: return "alive";
     }
+}
+
+bool lki_rank_seen(void *self_, uint32_t rank, lki_wire_op *op, char state[LKI_WIRE_STATE_BYTES])
+{
+    const lki_self  *self  = self_;
+    const lki_board *board = self->group->board;
+    lki_rank_view    view;
+
+    if (rank < board->first || rank - board->first >= board->seated)
+        return false;
+    const lki_rank *record  = &board->ranks[rank];
+    uint64_t        started = atomic_load(&record->started);
+    lki_board_view(board, rank, &view);
+    *op = (lki_wire_op){ .seq         = started - (started > 0),
+                         .label       = atomic_load(&record->group),
+                         .print.what  = started > 0 ? atomic_load(&record->what) : 0,
+                         .print.count = atomic_load(&record->count) };
+    (void)snprintf(state, LKI_WIRE_STATE_BYTES, "%s%s%s",
+                   rank == self->rank ? "" : liveness(self, &view),
+                   rank == self->rank ? "" : ", ", view.place);
+    return true;
 }
 
 lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
@@ -188,7 +209,7 @@ lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
             break;
         }
         lki_board_view(comm->board, rank, &view);
-        (void)snprintf(more, sizeof more, ", %s, last in %.50s, %.50s", liveness(comm, &view),
+        (void)snprintf(more, sizeof more, ", %s, last in %.50s, %.50s", liveness(comm->self, &view),
                        view.operation, view.place);
         lki_board_who(who, comm->board, rank, more);
         used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%.230s",

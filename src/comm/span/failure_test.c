@@ -299,24 +299,49 @@ static bool stays_away(lk_comm *comm, void *context)
     return good;
 }
 
-static bool rooted(const operation *op)
-{
-    return op->run == do_broadcast || op->run == do_scatter || op->run == do_gather ||
-           op->run == do_reduce;
-}
-
 static void a_deadline_names_who_is_missing(void **state)
 {
     (void)state;
     for (size_t i = 0; i < OPERATIONS; i++) {
         story  s     = { .op     = &operations[i],
                          .expect = LK_ETIMEOUT,
-                         .words  = { rooted(&operations[i]) ? "waited " : "last heard of in ",
-                                     rooted(&operations[i]) ? NULL : operations[i].name,
-                                     rooted(&operations[i]) ? "rank " : "rank 1 (" } };
+                         .words  = { "waited ", "rank 1 (", "last in message #0 (4 bytes" } };
         hosted h     = shapes[i % 2];
         h.timeout_ms = 2000;
         assert_true(hosted_all(h, stays_away, &s));
+    }
+}
+
+/* They compute, and answer nobody; there is one on each host who does. */
+static bool computes(lk_comm *comm, void *context)
+{
+    const story *s = context;
+
+    lk_comm_note(comm, 7, "data");
+    CHECK(lk_barrier(comm) == LK_OK);
+    while (strchr(s->words[0], (char)('0' + lk_comm_rank(comm))) != NULL && !lki_failed(comm))
+        (void)usleep(1000);
+    CHECK(lk_barrier(comm) == LK_ETIMEOUT);
+    const char *text = lk_error_last()->message;
+    for (const char *c = s->words[0]; *c != '\0'; c++) {
+        char who[] = { 'r', 'a', 'n', 'k', ' ', *c, ' ', '(', '\0' };
+        CHECK(strstr(text, who) != NULL || strstr(text, " other") != NULL);
+    }
+    CHECK(strstr(text, s->words[1]) != NULL && strstr(text, s->words[2]) != NULL);
+    CHECK(strlen(text) < LKI_MESSAGE_BYTES - 1 && strchr(")s", text[strlen(text) - 1]) != NULL);
+    return true;
+}
+
+/* Their hosts see what they are in. */
+static void who_answers_nobody_is_seen_by_others(void **state)
+{
+    static const char *const away[] = { "1", "3", "13", "13567" };
+    (void)state;
+    for (size_t i = 0; i < sizeof away / sizeof away[0]; i++) {
+        story  s = { .words = { away[i], "last in barrier #",
+                                "a thread of this process, at step 7 in data" } };
+        hosted h = { .hosts = 2, .each = i == 3 ? 4 : 2, .timeout_ms = 1500 };
+        assert_true(hosted_all(h, computes, &s));
     }
 }
 
@@ -381,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_dropped_request_is_told),
         cmocka_unit_test(requests_outlive_a_communicator),
         cmocka_unit_test(a_deadline_names_who_is_missing),
+        cmocka_unit_test(who_answers_nobody_is_seen_by_others),
         cmocka_unit_test(levels_do_not_mix_up_calls),
         cmocka_unit_test(requests_over_levels_outlive_a_communicator),
     };

@@ -122,6 +122,8 @@ lk_status lki_span_open(lk_comm **out, lk_comm *local, lki_link *link, const uin
     LK_ASSERT(link->ranks == local->board->size && link->rank == local->self->rank);
     lk_status st = lki_wire_open(&local->self->wire, link);
     if (st == LK_OK)
+        lki_wire_look_by(local->self->wire, lki_rank_seen, local->self);
+    if (st == LK_OK)
         st = LKI_NEW(&local->self->rooms, 1, "scratch");
     if (st == LK_OK)
         st = open_first(out, local, host_of);

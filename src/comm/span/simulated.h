@@ -76,7 +76,7 @@ static inline void *simulated_thread_main(void *argument)
     if (lki_wire_open(&t->s.wire, link) != LK_OK)
         abort();
     t->satisfied = t->main(&t->s, t->context);
-    lki_wire_close(t->s.wire);
+    lki_wire_close(t->s.wire, false);
     return NULL;
 }
 

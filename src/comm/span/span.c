@@ -1,16 +1,11 @@
-/* span.c -- requests of a communicator over several hosts, and waiting for both worlds.
+/* span.c -- requests of a communicator over several hosts; await.c waits for them.
  *
  * A started operation is begun on the wire at once, so that ranks which are in different ones find
  * out; its messages travel when it is among the first LKI_SPAN_RUNNING of its communicator that
  * are not complete, so that memory stays bounded however many are open.
- *
- * Waiting: polls as long as ranks have a core each, then sleeps in the link.  Who sleeps there
- * does not hear the bell of its board, so it looks at it between slices: short ones while requests
- * of this host are open, too, longer ones where only failures can be missed.
  */
 #include "comm/span/span.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +16,11 @@
 #include "comm/span/forest.h"
 #include "comm/span/task.h"
 
-enum { RUNNING = 8, SLICE_MS = 10, SHORT_SLICE_MS = 1, YIELDS = 40, PEERS_MS = 50, LATE_MS = 500 };
+enum { RUNNING = 8 };
 
 /* ---- Failing in both directions ---------------------------------------------------------- */
 
-static void condemn(lki_self *self)
+void lki_span_condemn(lki_self *self)
 {
     lk_error why     = *lk_error_last();
     uint32_t culprit = lki_wire_culprit(self->wire);
@@ -117,9 +112,8 @@ static uint32_t forced_name(const lk_request *r)
     return lki_method_number(r->comm->self->tuning.forced[kind_of(r)]);
 }
 
-/* The messages of a part are the caller's.  Messages between two ranks are numbered for themselves,
- * and both sides call them alike. */
-static lki_wire_op name_of(const lk_request *request)
+/* Messages between two ranks are numbered for themselves, and both sides call them alike. */
+lki_wire_op lki_span_name(const lk_request *request)
 {
     const lk_request *r    = request->caller != NULL ? request->caller : request;
     const lk_comm    *comm = r->comm;
@@ -191,7 +185,7 @@ static lk_status make_task(lk_request *r)
     if (plan.method == &lki_method_native)
         return lki_native_new(&r->native, r);
     lk_request *names = r->caller != NULL ? r->caller : r;
-    plan.op           = name_of(r);
+    plan.op           = lki_span_name(r);
     plan.named        = names->named;
     plan.send         = r->send;
     plan.recv         = r->recv;
@@ -234,10 +228,10 @@ lk_status lki_span_publish(lk_request *r)
     if (r->caller != NULL)
         return LK_OK;
     lki_op_note(comm, &r->op);
-    lki_wire_op op = name_of(r);
+    lki_wire_op op = lki_span_name(r);
     st             = lki_wire_begin(comm->self->wire, &op);
     if (st != LK_OK) {
-        condemn(comm->self);
+        lki_span_condemn(comm->self);
         clear(r);
         return lki_group_failure(comm);
     }
@@ -251,7 +245,7 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
 
     if (lki_failed(r->comm))
         return lki_group_failure(r->comm);
-    lki_wire_op op = name_of(r);
+    lki_wire_op op = lki_span_name(r);
     if (!r->met && span->running == RUNNING)
         return LK_OK;
     span->running += !r->met;
@@ -270,13 +264,13 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
     st = r->caller != NULL ? LK_OK : lki_wire_end(r->comm->self->wire, &op);
     clear(r);
     if (st != LK_OK) {
-        condemn(r->comm->self);
+        lki_span_condemn(r->comm->self);
         return lki_group_failure(r->comm);
     }
     return LK_OK;
 }
 
-static const lki_task *task_of(const lk_request *r)
+const lki_task *lki_span_task(const lk_request *r)
 {
     return r->forest != NULL ? lki_forest_task(r->forest) : r->task;
 }
@@ -286,184 +280,9 @@ void lki_span_drop(lk_request *r, bool others)
     char text[LKI_OPERATION_BYTES];
 
     lki_request_text(text, r);
-    if (others || lki_task_granted(task_of(r)) || lki_native_open(r->native))
+    if (others || lki_task_granted(lki_span_task(r)) || lki_native_open(r->native))
         (void)(lki_fail_group(r->comm, r->comm->self->rank, LK_EPEER,
                               "rank %u freed its request of %s before it was complete",
                               r->comm->self->rank, text) == LK_OK);
     clear(r);
-}
-
-/* ---- Asking what others are in ----------------------------------------------------------- */
-
-static bool is_collective(const lk_request *r)
-{
-    return !r->complete && r->comm->span != NULL && r->caller == NULL && !is_mail(r);
-}
-
-/* Whoever may be in another operation than others are has a neighbour among these that is in
- * another one, so that all ranks together need no more questions than that, whatever the operation
- * waits for: messages, or memory of this host. */
-static void ask_around(const lk_request *r)
-{
-    const lk_comm *comm = r->comm;
-    lki_wire_op    op   = name_of(r);
-
-    for (uint32_t away = 1; away < comm->size; away *= 2) {
-        uint32_t before = (comm->rank + comm->size - away) % comm->size;
-        lki_wire_ask(comm->self->wire, comm->world[(comm->rank + away) % comm->size], &op);
-        lki_wire_ask(comm->self->wire, comm->world[before], &op);
-    }
-}
-
-/* In each communicator about the oldest operation: there the ranks are in another one first. */
-static void ask_others(const lki_self *self)
-{
-    if (!lki_wire_probe(self->wire))
-        return;
-    for (const lk_request *r = self->requests; r != NULL; r = r->next) {
-        const lk_request *first = self->requests;
-        while (first != r && !(is_collective(first) && first->comm == r->comm))
-            first = first->next;
-        if (first == r && is_collective(r))
-            ask_around(r);
-    }
-}
-
-void lki_span_poll(lki_self *self)
-{
-    bool moved;
-
-    if (lki_wire_progress(self->wire, 0, &moved) != LK_OK)
-        condemn(self);
-    else if (!moved)
-        ask_others(self);
-}
-
-/* ---- Waiting ----------------------------------------------------------------------------- */
-
-/* Whether operations of this host alone are open. */
-static bool local_work(const lki_self *self)
-{
-    for (const lk_request *r = self->requests; r != NULL; r = r->next)
-        if (!r->complete && r->comm->span == NULL)
-            return true;
-    return false;
-}
-
-/* One look at everything, and a slice of sleep if there is nothing to do. */
-static lk_status look(lk_request *r, int64_t ms, bool *idle)
-{
-    lk_comm  *comm = r->comm;
-    lki_self *self = comm->self;
-    bool      moved = lki_progress(comm);
-
-    *idle = false;
-    if (lki_failed(comm))
-        return lki_group_failure(comm);
-    if (r->complete || moved)
-        return LK_OK;
-    lki_ring(comm->span->local);
-    if (lki_wire_progress(self->wire, ms, &moved) != LK_OK) {
-        condemn(self);
-        return lki_group_failure(comm);
-    }
-    *idle = !moved;
-    if (!moved)
-        ask_others(self);
-    return LK_OK;
-}
-
-lk_status lki_span_await(lk_request *r, int64_t ms, int64_t *late)
-{
-    lk_comm  *comm  = r->comm;
-    lki_wire *wire  = comm->self->wire;
-    int64_t   began = lki_wire_now_ms(wire), looked = began;
-    uint32_t  polls = 0, yielded = 0;
-    bool      idle;
-
-    *late = 0;
-    while (!r->complete) {
-        int64_t before = lki_wire_now_ms(wire), left = ms - (before - began);
-        int64_t slice  = local_work(comm->self) ? SHORT_SLICE_MS : SLICE_MS;
-        slice          = left < 0 || r->native != NULL ? 0 : left < slice ? left : slice;
-        bool    spins = polls++ < comm->spins;
-        bool    yields = !spins && slice == SHORT_SLICE_MS && yielded++ < YIELDS;
-        if (yields)
-            (void)sched_yield(); /* what it waits for may be a rank of this host */
-        LK_TRY(look(r, spins || yields ? 0 : slice, &idle));
-        if (idle && r->native != NULL)
-            lki_native_rest(before - began);
-        yielded = idle ? yielded : 0;
-        int64_t now = lki_wire_now_ms(wire);
-        began += now - before > LATE_MS ? now - before : 0; /* stopped, and continued */
-        if (r->complete || !idle)
-            continue;
-        if (now - looked >= PEERS_MS) {
-            looked = now;
-            LK_TRY(lki_peers_check(comm->span->local, (lki_goal){ 0 }));
-        }
-        if (now - began >= ms) {
-            *late = now - began > 0 ? now - began : 1;
-            return LK_OK;
-        }
-    }
-    return LK_OK;
-}
-
-/* ", host 1 of 2, last heard of in barrier #4", of a rank in the job. */
-static void last_heard(char *out, size_t bytes, const lk_comm *comm, uint32_t rank)
-{
-    lki_wire_op heard = lki_wire_heard(comm->self->wire, rank);
-    char        text[LKI_OPERATION_BYTES];
-    uint32_t    at = 0;
-
-    while (comm->world[at] != rank)
-        at++;
-    lki_print_text(text, sizeof text, heard.print, heard.seq, heard.label);
-    (void)snprintf(out, bytes, ", host %u of %u, %s%.90s", comm->span->host_of[at],
-                   comm->span->hosts, heard.print.what == 0 ? "not heard of yet"
-                                                            : "last heard of in ",
-                   heard.print.what == 0 ? "" : text);
-}
-
-/* As many as there is room for, and how many more. */
-static void missing_text(char *out, size_t bytes, const lk_comm *comm, const uint32_t *ranks,
-                         uint32_t count)
-{
-    char   who[LKI_WHO_BYTES], more[160];
-    size_t used = 0;
-
-    for (uint32_t i = 0; i < count; i++) {
-        if (used + 180 > bytes) {
-            (void)snprintf(out + used, bytes - used, " and %u more", count - i);
-            return;
-        }
-        last_heard(more, sizeof more, comm, ranks[i]);
-        lki_board_who(who, comm->board, ranks[i], more);
-        used += (size_t)snprintf(out + used, bytes - used, "%s%.160s", used == 0 ? "" : ", ", who);
-    }
-}
-
-lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
-{
-    lk_comm *comm = r->comm;
-    char     missing[370] = "", mine[LKI_OPERATION_BYTES];
-    uint32_t ranks[8], count;
-
-    if (r->forest != NULL && lki_forest_gathering(r->forest) != NULL)
-        return lki_fail_timeout(comm->span->local, lki_forest_gathering(r->forest)->goal,
-                                waited_ms);
-    if (r->relay != NULL && lki_relay_waits_for(r->relay) != NULL) {
-        lk_request *leg = lki_relay_waits_for(r->relay);
-        return leg->comm->span != NULL ? lki_span_timeout(leg, waited_ms)
-                                       : lki_fail_timeout(leg->comm, leg->goal, waited_ms);
-    }
-    count = task_of(r) == NULL ? 0 : lki_task_missing(task_of(r), ranks, 8);
-    missing_text(missing, sizeof missing, comm, ranks, count);
-    lki_print_text(mine, sizeof mine, r->op.print, r->op.seq, comm->group);
-    return lki_fail_group(comm, count > 0 ? ranks[0] : comm->self->rank, LK_ETIMEOUT,
-                          "rank %u in %.60s: waited %lld ms for %s", comm->self->rank, mine,
-                          (long long)waited_ms, count > 0           ? missing
-                                                : r->native != NULL ? "MPI's own collective"
-                                                                    : "operations before it");
 }

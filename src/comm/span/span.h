@@ -51,10 +51,6 @@ void lki_span_free(lki_span *span);
 LK_NODISCARD lk_status lki_span_publish(lk_request *request);
 LK_NODISCARD lk_status lki_span_advance(lk_request *request, bool *moved);
 
-/* Until it is complete; as lki_await_for(). */
-LK_NODISCARD lk_status lki_span_await(lk_request *request, int64_t ms, int64_t *late);
-lk_status lki_span_timeout(lk_request *request, int64_t waited_ms);
-
 /* Lets go of a request that is not complete.  Fails the group if `others` need it or the wire may
  * be writing into its buffers. */
 void lki_span_drop(lk_request *request, bool others);
@@ -62,11 +58,32 @@ void lki_span_drop(lk_request *request, bool others);
 /* Ranks on every host, where a problem may know that; else 0. */
 uint32_t lki_span_each(const lk_comm *comm);
 
-/* Moves what the wire can move now; its failure is the board's. */
-void lki_span_poll(lki_self *self);
+/* What its messages are called: those of a part are the caller's. */
+lki_wire_op lki_span_name(const lk_request *request);
+
+/* What carries it out by schedules of messages, or NULL. */
+const struct lki_task *lki_span_task(const lk_request *request);
+
+/* For lki_wire_look_by(): what `self` sees of a rank of its host on their board (failure.c). */
+bool lki_rank_seen(void *self, uint32_t rank, lki_wire_op *op, char state[LKI_WIRE_STATE_BYTES]);
+
+/* The wire has failed, and so has the board. */
+void lki_span_condemn(lki_self *self);
 
 /* The board has failed: tells the other hosts. */
 void lki_span_tell(const lk_comm *comm);
+
+/* ---- Waiting (await.c, missing.c) --------------------------------------------------------- */
+
+/* Moves what the wire can move now; its failure is the board's. */
+void lki_span_poll(lki_self *self);
+
+/* Until it is complete; as lki_await_for(). */
+LK_NODISCARD lk_status lki_span_await(lk_request *request, int64_t ms, int64_t *late);
+
+/* The time for it is over.  Asks all its ranks where they are, and fails the group; LK_OK if it has
+ * come to its end meanwhile. */
+lk_status lki_span_timeout(lk_request *request, int64_t waited_ms);
 
 /* ---- Calls that make no request on one host (calls.c) ------------------------------- */
 

@@ -511,12 +511,47 @@ static void listeners_go_in_silence(void **state)
     }
 }
 
+/* Nothing that rank 0 writes goes anywhere, as if rank 1 computed, and let nobody in.  How long
+ * rank 0 tries to say why it has failed, rank 1 knows by when its streams end. */
+static bool nobody_listens(simulated *s, void *context)
+{
+    const bool *known = context;
+    lki_wire_op op    = op_of(0, LKI_OP_BARRIER, 0);
+    lk_error    why   = { .status = LK_ENOMEM, .message = "out of memory" };
+    uint32_t    value = 0;
+    lki_message m     = message_of(op, 1 - s->rank, 0, &value, sizeof value);
+
+    CHECK(lki_wire_begin(s->wire, &op) == LK_OK);
+    if (s->rank == 0) {
+        lki_wire_abort(s->wire, 0, &why);
+        lki_wire_close(s->wire, *known);
+        s->wire = NULL;
+        return true;
+    }
+    lki_wire_receive(s->wire, &m);
+    CHECK(await_failure(s) == LK_EPEER);
+    int64_t silent_ms = lki_wire_now_ms(s->wire) - LKI_WIRE_GRACE_MS;
+    CHECK(silent_ms >= (*known ? 0 : LKI_WIRE_GRACE_MS));
+    return silent_ms <= (*known ? 0 : LKI_WIRE_GRACE_MS) + 50;
+}
+
+static void computing_peers_hold_up_no_end(void **state)
+{
+    const lki_chaos chaos[2] = { { .refuse = 256, .pause = 256, .pause_ms = 1000000000 } };
+    lki_sim_options options  = { .ranks = 2, .streams = 1, .seed = 1 };
+
+    (void)state;
+    for (int known = 0; known < 2; known++)
+        assert_true(simulate_with(&options, chaos, nobody_listens, &(bool){ known == 1 }, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_sides_are_named), cmocka_unit_test(late_is_no_failure),
         cmocka_unit_test(all_hear_of_it),       cmocka_unit_test(a_failure_stays),
         cmocka_unit_test(goodbyes),             cmocka_unit_test(listeners_go_in_silence),
+        cmocka_unit_test(computing_peers_hold_up_no_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

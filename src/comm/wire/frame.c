@@ -95,7 +95,7 @@ static lk_status check_lengths(const lki_frame *frame)
     else if (frame->kind == LKI_FRAME_GOODBYE)
         good = bytes % LKI_FRAME_OP_BYTES == 0 && bytes <= LKI_FRAME_TEXT_BYTES;
     else if (frame->kind == LKI_FRAME_ANSWER)
-        good = bytes == 0 && frame->value <= LKI_PLACE_AFTER;
+        good = bytes < LKI_WIRE_STATE_BYTES && frame->value <= LKI_PLACE_SEEN;
     if (!good)
         return lk_fail(LK_EFORMAT, "a frame of kind %u with %llu bytes at %llu of %llu, value %u",
                        frame->kind, (unsigned long long)bytes, (unsigned long long)offset,

@@ -13,9 +13,10 @@
  * PIECE     `bytes` of it, from `offset` on.  Pieces begin at multiples of LKI_FRAME_PIECE_BYTES.
  * CREDIT    `total` more bytes of eager messages (each counts LKI_FRAME_EAGER_COST more than its
  *           payload) have been taken.
- * PROBE     I wait for you in this operation: where are you?
- * ANSWER    about operation `total` of group `offset`: `value` is an lki_frame_place; the operation
- *           told is that very one if I have been in it, else the last I was in.
+ * PROBE     I wait in this operation: where is rank `step`, which is you, or on your host?
+ * ANSWER    about operation `total` of group `offset`, and rank `step`: `value` is a
+ *           lki_wire_place, the payload a text.  The operation told is that very one if I have been
+ *           in it, else the last I was in; of another rank the last that can be seen.
  * ABORT     the sender has failed: -`value` is the status, `step` the rank it is about, the
  *           payload a text.
  * GOODBYE   nothing follows on any stream.  The payload is the last operations that the sender has
@@ -47,8 +48,6 @@ typedef enum {
     LKI_FRAME_ABORT,
     LKI_FRAME_GOODBYE,
 } lki_frame_kind;
-
-typedef enum { LKI_PLACE_BEFORE, LKI_PLACE_IN, LKI_PLACE_AFTER } lki_frame_place;
 
 typedef struct {
     lki_frame_kind kind;

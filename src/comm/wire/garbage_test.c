@@ -94,7 +94,7 @@ static bench *set_up(uint64_t seed)
 static void tear_down(bench *b)
 {
     b->hand->ops->close(b->hand);
-    lki_wire_close(b->wire);
+    lki_wire_close(b->wire, false);
     lki_sim_free(b->sim);
     lki_free(b);
 }
@@ -142,7 +142,9 @@ static const breach breaches[] = {
       .frame = { .kind = LKI_FRAME_GOODBYE, .from = PEER, .bytes = 47 } },
     { .text = "frame of kind 9 with 528 bytes",
       .frame = { .kind = LKI_FRAME_GOODBYE, .from = PEER, .bytes = 528 } },
-    { .text = "value 3", .frame = { .kind = LKI_FRAME_ANSWER, .from = PEER, .value = 3 } },
+    { .text = "value 4", .frame = { .kind = LKI_FRAME_ANSWER, .from = PEER, .value = 4 } },
+    { .text = "frame of kind 7 with 176 bytes",
+      .frame = { .kind = LKI_FRAME_ANSWER, .from = PEER, .bytes = LKI_WIRE_STATE_BYTES } },
     { .text = "unknown kind 99", .frame = { .kind = (lki_frame_kind)99, .from = PEER } },
     { .text = "unknown kind 0", .frame = { .kind = (lki_frame_kind)0, .from = PEER } },
     { .text = "a piece that was not granted: message 2",

@@ -125,10 +125,10 @@ static lk_status unexpected(lki_wire *wire, uint32_t rank, const lki_frame *fram
 static lk_status match(lki_wire *wire, uint32_t rank, const lki_frame *frame, lki_message **out)
 {
     lki_wire_peer  *peer = &wire->peers[rank];
-    lki_frame_place place;
+    lki_wire_place place;
 
     *out = NULL;
-    LK_TRY(lki_wire_place(wire, rank, &frame->op, &place));
+    LK_TRY(lki_wire_find(wire, rank, &frame->op, &place));
     if (place == LKI_PLACE_AFTER)
         return lki_wire_unwanted(wire, rank, &frame->op, frame->offset);
     *out = lki_queue_find(&peer->waiting, &frame->op, frame->step);
@@ -241,8 +241,8 @@ static lk_status begin_frame(lki_wire *wire, lki_stream *stream)
     case LKI_FRAME_GRANT: return begin_grant(wire, stream);
     case LKI_FRAME_PIECE: return begin_piece(wire, stream);
     case LKI_FRAME_CREDIT: return begin_credit(wire, stream);
-    case LKI_FRAME_PROBE: return lki_wire_probed(wire, stream->peer, &in->frame.op);
-    case LKI_FRAME_ANSWER: return lki_wire_answered(wire, stream->peer, &in->frame);
+    case LKI_FRAME_PROBE: return lki_wire_probed(wire, stream->peer, &in->frame);
+    case LKI_FRAME_ANSWER:
     case LKI_FRAME_ABORT:
     case LKI_FRAME_GOODBYE: in->payload = wire->peers[stream->peer].text; return LK_OK;
     }
@@ -281,10 +281,26 @@ static void finish_message(lki_wire *wire, lki_stream *stream)
     lki_wire_done(wire, message);
 }
 
+/* The payload is in the peer's `text`. */
+static lk_status finish_words(lki_wire *wire, uint32_t rank, const lki_frame *frame)
+{
+    lki_wire_peer *peer = &wire->peers[rank];
+    const char    *text = (const char *)peer->text;
+
+    if (frame->kind == LKI_FRAME_GOODBYE) {
+        peer->left      = true;
+        peer->farewells = frame->bytes / LKI_FRAME_OP_BYTES;
+        return lki_wire_check_left(wire, rank);
+    }
+    peer->text[frame->bytes] = '\0';
+    if (frame->kind == LKI_FRAME_ABORT)
+        return lki_wire_fail_told(wire, rank, frame, text);
+    return frame->kind == LKI_FRAME_ANSWER ? lki_wire_answered(wire, rank, frame, text) : LK_OK;
+}
+
 static lk_status finish_frame(lki_wire *wire, lki_stream *stream)
 {
-    lki_input     *in   = &stream->in;
-    lki_wire_peer *peer = &wire->peers[stream->peer];
+    lki_input *in = &stream->in;
 
     in->active = false;
     if (in->frame.bytes > 0 && !wire->link->sealed && in->sum != in->frame.sum)
@@ -298,14 +314,8 @@ static lk_status finish_frame(lki_wire *wire, lki_stream *stream)
         finish_message(wire, stream);
     else if (in->parked != NULL)
         finish_parked(wire, in->parked);
-    else if (in->frame.kind == LKI_FRAME_ABORT) {
-        peer->text[in->frame.bytes] = '\0';
-        return lki_wire_fail_told(wire, stream->peer, &in->frame, (const char *)peer->text);
-    } else if (in->frame.kind == LKI_FRAME_GOODBYE) {
-        peer->left      = true;
-        peer->farewells = in->frame.bytes / LKI_FRAME_OP_BYTES;
-        return lki_wire_check_left(wire, stream->peer);
-    }
+    else
+        return finish_words(wire, stream->peer, &in->frame);
     return LK_OK;
 }
 

@@ -105,6 +105,7 @@ typedef struct {
     uint64_t     owed;      /* of them, those taken */
     uint64_t     announces; /* parked */
     lki_wire_op  heard;     /* what it told last that it is or was in */
+    lki_wire_word word;     /* what it, or another about it, has answered */
     lki_wire_op  asking;    /* what its last probe was about */
     lki_frame    notes[LKI_WIRE_NOTES]; /* probes and answers, to be written in this order */
     uint32_t     note_count;
@@ -118,7 +119,8 @@ typedef struct {
     int64_t      broken_ms; /* since when */
     char         broken_text[400];
     uint32_t      farewells; /* operations in its GOODBYE */
-    unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* of its ABORT or GOODBYE */
+    unsigned char text[LKI_FRAME_TEXT_BYTES + 1]; /* of its ABORT, GOODBYE or ANSWER */
+    char          state[LKI_WIRE_STATE_BYTES];    /* of my answer, while it is written */
 } lki_wire_peer;
 
 struct lki_wire {
@@ -141,6 +143,8 @@ struct lki_wire {
     bool             moved, failed, closing;
     uint32_t         culprit;
     lk_error         failure;
+    lki_wire_eyes    eyes; /* NULL: none */
+    void            *eyes_context;
     lki_ready        ready[LKI_WIRE_READY];
 };
 
@@ -224,8 +228,8 @@ void         lki_wire_free_groups(lki_wire *wire);
 
 /* Where this rank is with an operation of a peer.  LK_EMISMATCH if it has been in another one
  * under that number. */
-LK_NODISCARD lk_status lki_wire_place(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
-                                      lki_frame_place *out);
+LK_NODISCARD lk_status lki_wire_find(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
+                                     lki_wire_place *out);
 
 /* The ranks disagree: this one is or was in `mine`, the peer in `theirs`. */
 lk_status lki_wire_mismatch(lki_wire *wire, const lki_wire_op *mine, uint32_t peer,
@@ -248,7 +252,11 @@ void lki_wire_write_farewell(lki_wire *wire);
 /* Fails if the last that this peer was in was another operation than here. */
 LK_NODISCARD lk_status lki_wire_check_farewell(lki_wire *wire, uint32_t peer);
 
-LK_NODISCARD lk_status lki_wire_probed(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
-LK_NODISCARD lk_status lki_wire_answered(lki_wire *wire, uint32_t peer, const lki_frame *answer);
+LK_NODISCARD lk_status lki_wire_probed(lki_wire *wire, uint32_t peer, const lki_frame *probe);
+LK_NODISCARD lk_status lki_wire_answered(lki_wire *wire, uint32_t peer, const lki_frame *answer,
+                                         const char *state);
+
+/* An answer is about to be written: what else there is to say. */
+void lki_wire_fill_answer(lki_wire *wire, lki_frame *answer, char state[LKI_WIRE_STATE_BYTES]);
 
 #endif

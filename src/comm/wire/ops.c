@@ -152,7 +152,7 @@ lk_status lki_wire_uneven(lki_wire *wire, const lki_message *mine, const lki_wir
 
 /* Where this rank is with `op`; *known is the operation it had under that number, NULL if it
  * cannot tell. */
-static lki_frame_place place_of(const lki_wire *wire, const lki_wire_op *op,
+static lki_wire_place place_of(const lki_wire *wire, const lki_wire_op *op,
                                 const lki_wire_op **known)
 {
     const lki_wire_group *group = find_group(wire, op->group);
@@ -165,8 +165,8 @@ static lki_frame_place place_of(const lki_wire *wire, const lki_wire_op *op,
     return open != NULL ? LKI_PLACE_IN : LKI_PLACE_AFTER;
 }
 
-lk_status lki_wire_place(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
-                         lki_frame_place *out)
+lk_status lki_wire_find(lki_wire *wire, uint32_t peer, const lki_wire_op *op,
+                         lki_wire_place *out)
 {
     const lki_wire_op *known;
 
@@ -201,11 +201,11 @@ void lki_wire_write_farewell(lki_wire *wire)
 lk_status lki_wire_check_farewell(lki_wire *wire, uint32_t rank)
 {
     const lki_wire_peer *peer = &wire->peers[rank];
-    lki_frame_place      place;
+    lki_wire_place      place;
 
     for (uint32_t i = 0; i < peer->farewells; i++) {
         lki_wire_op op = lki_frame_get_op(peer->text + (size_t)i * LKI_FRAME_OP_BYTES);
-        LK_TRY(lki_wire_place(wire, rank, &op, &place));
+        LK_TRY(lki_wire_find(wire, rank, &op, &place));
     }
     return LK_OK;
 }
@@ -233,13 +233,15 @@ static lk_status check_parked(lki_wire *wire, const lki_wire_op *op)
     return LK_OK;
 }
 
+static lk_status answer_about_me(lki_wire *wire, uint32_t rank, const lki_wire_op *op);
+
 /* Those who asked about this operation hear of it once more. */
 static lk_status tell_curious(lki_wire *wire, const lki_wire_op *op)
 {
     for (uint32_t peer = 0; peer < wire->link->ranks && wire->curious > 0; peer++)
         if (wire->peers[peer].curious && lki_wire_same_op(&wire->peers[peer].asking, op)) {
             lki_wire_op asking = wire->peers[peer].asking;
-            LK_TRY(lki_wire_probed(wire, peer, &asking));
+            LK_TRY(answer_about_me(wire, peer, &asking));
         }
     return LK_OK;
 }
@@ -290,8 +292,8 @@ static void write_note(lki_wire *wire, uint32_t rank, const lki_frame *note)
     uint32_t       i    = 0;
 
     while (i < peer->note_count
-           && (peer->notes[i].kind != note->kind || peer->notes[i].total != note->total
-               || peer->notes[i].offset != note->offset))
+           && (peer->notes[i].kind != note->kind || peer->notes[i].step != note->step
+               || peer->notes[i].total != note->total || peer->notes[i].offset != note->offset))
         i++;
     if (i == LKI_WIRE_NOTES)
         return;
@@ -300,17 +302,26 @@ static void write_note(lki_wire *wire, uint32_t rank, const lki_frame *note)
     lki_wire_stir(wire, rank, 0);
 }
 
+void lki_wire_ask_of(lki_wire *wire, uint32_t peer, uint32_t rank, const lki_wire_op *op)
+{
+    const lki_frame note = { .kind   = LKI_FRAME_PROBE,
+                             .step   = rank,
+                             .op     = *op,
+                             .total  = op->seq,
+                             .offset = op->group };
+
+    wire->peers[rank].word = (lki_wire_word){ 0 };
+    write_note(wire, peer, &note);
+}
+
 void lki_wire_ask(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
 {
     const lki_wire_peer *peer = &wire->peers[rank];
-    const lki_frame      note = {
-             .kind = LKI_FRAME_PROBE, .op = *op, .total = op->seq, .offset = op->group
-    };
 
     if (wire->failed || rank == wire->link->rank || peer->gone)
         return;
     if (!peer->left)
-        write_note(wire, rank, &note);
+        lki_wire_ask_of(wire, rank, rank, op);
     else if (lki_wire_check_farewell(wire, rank) == LK_OK && left_before(peer, op))
         (void)lki_wire_fail_left(wire, rank, op);
 }
@@ -347,13 +358,37 @@ bool lki_wire_probe(lki_wire *wire)
     return true;
 }
 
-lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
+const lki_wire_word *lki_wire_word_of(const lki_wire *wire, uint32_t rank, const lki_wire_op *op)
+{
+    const lki_wire_word *word = &wire->peers[rank].word;
+    return word->about.print.what != 0 && lki_wire_same_op(&word->about, op) ? word : NULL;
+}
+
+void lki_wire_look_by(lki_wire *wire, lki_wire_eyes eyes, void *context)
+{
+    wire->eyes         = eyes;
+    wire->eyes_context = context;
+}
+
+void lki_wire_fill_answer(lki_wire *wire, lki_frame *answer, char state[LKI_WIRE_STATE_BYTES])
+{
+    lki_wire_op seen = { 0 };
+
+    if (wire->eyes == NULL || !wire->eyes(wire->eyes_context, answer->step, &seen, state))
+        return;
+    answer->bytes = (uint32_t)strnlen(state, LKI_WIRE_STATE_BYTES - 1);
+    if (answer->value == LKI_PLACE_SEEN)
+        answer->op = seen;
+}
+
+/* This rank's own place: who asks is told at once, and who is not there yet once more. */
+static lk_status answer_about_me(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
 {
     lki_wire_peer     *peer = &wire->peers[rank];
     const lki_wire_op *known;
-    lki_frame_place    place;
+    lki_wire_place    place;
 
-    LK_TRY(lki_wire_place(wire, rank, op, &place));
+    LK_TRY(lki_wire_find(wire, rank, op, &place));
     (void)place_of(wire, op, &known);
     wire->curious -= peer->curious;
     peer->curious  = place != LKI_PLACE_AFTER;
@@ -361,11 +396,26 @@ lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_wire_op *op)
     peer->asking   = *op;
     write_note(wire, rank, &(lki_frame){
         .kind   = LKI_FRAME_ANSWER,
+        .step   = wire->link->rank,
         .op     = known != NULL ? *known : *latest(wire),
         .total  = op->seq,
         .offset = op->group,
         .value  = place,
     });
+    return LK_OK;
+}
+
+lk_status lki_wire_probed(lki_wire *wire, uint32_t rank, const lki_frame *probe)
+{
+    lki_frame answer = { .kind   = LKI_FRAME_ANSWER,
+                         .step   = probe->step,
+                         .total  = probe->op.seq,
+                         .offset = probe->op.group,
+                         .value  = LKI_PLACE_SEEN };
+
+    if (probe->step == wire->link->rank)
+        return answer_about_me(wire, rank, &probe->op);
+    write_note(wire, rank, &answer);
     return LK_OK;
 }
 
@@ -378,14 +428,29 @@ static const lki_message *find_in(const lki_queue *queue, const lki_wire_op *op)
     return m;
 }
 
-lk_status lki_wire_answered(lki_wire *wire, uint32_t rank, const lki_frame *answer)
+/* SEEN without a text: who was asked sees nothing. */
+static void keep_word(lki_wire *wire, const lki_frame *answer, const char *state)
 {
-    const lki_wire_peer *peer = &wire->peers[rank];
+    if (answer->step >= wire->link->ranks
+        || (answer->value == LKI_PLACE_SEEN && answer->bytes == 0))
+        return;
+    lki_wire_word *word = &wire->peers[answer->step].word;
+    word->place         = (lki_wire_place)answer->value;
+    word->op            = answer->op;
+    word->about = (lki_wire_op){ answer->offset, answer->total, 0, { LKI_OP_BARRIER, 0, 0 } };
+    (void)snprintf(word->state, sizeof word->state, "%s", state);
+}
+
+lk_status lki_wire_answered(lki_wire *wire, uint32_t rank, const lki_frame *answer,
+                            const char *state)
+{
+    const lki_wire_peer *peer  = &wire->peers[rank];
     const lki_wire_op    about = { .group = answer->offset, .seq = answer->total };
     const lki_message   *get   = find_in(&peer->waiting, &about);
     const lki_message   *give  = find_in(&peer->announced, &about);
     const lki_message   *mine  = get != NULL ? get : give;
 
+    keep_word(wire, answer, state);
     if (answer->value != LKI_PLACE_AFTER || mine == NULL)
         return LK_OK;
     if (mine->whole > 0 && lki_wire_same_op(&answer->op, &about))

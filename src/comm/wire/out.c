@@ -45,7 +45,6 @@ static void start_frame(lki_wire *wire, lki_stream *stream, lki_frame *frame,
     out->moved   = 0;
     out->message = message;
     out->active  = true;
-    wire->peers[stream->peer].spoken = true;
 }
 
 /* The last words: why this rank has failed, or that it leaves. */
@@ -83,7 +82,9 @@ static bool start_flagged(lki_wire *wire, lki_stream *stream)
         lki_frame note = peer->notes[0];
         peer->note_count--;
         memmove(peer->notes, peer->notes + 1, peer->note_count * sizeof note);
-        start_frame(wire, stream, &note, NULL, NULL);
+        if (note.kind == LKI_FRAME_ANSWER)
+            lki_wire_fill_answer(wire, &note, peer->state);
+        start_frame(wire, stream, &note, (const unsigned char *)peer->state, NULL);
     } else if (peer->owed >= LKI_WIRE_WINDOW / 4) {
         start_control(wire, stream, LKI_FRAME_CREDIT, &none, peer->owed);
         peer->charged -= peer->owed;
@@ -227,6 +228,7 @@ static lk_status write_frame(lki_wire *wire, lki_stream *stream, size_t *moved)
     LK_ASSERT(*moved <= out->bytes - done);
     out->moved += *moved;
     wire->moved = wire->moved || *moved > 0;
+    wire->peers[stream->peer].spoken = wire->peers[stream->peer].spoken || *moved > 0;
     return LK_OK;
 }
 

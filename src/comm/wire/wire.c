@@ -304,21 +304,28 @@ static void make_room(lki_wire *wire, const lki_ready *ready)
 }
 
 /* Whether something is left to be written on the streams that tell it all. */
-static bool unsaid(const lki_wire *wire)
+static bool unsaid(const lki_wire *wire, bool to_strangers)
 {
     for (uint32_t peer = 0; peer < wire->link->ranks; peer++) {
         const lki_output *out = &lki_wire_stream(wire, peer, 0)->out;
-        if (!out->broken && (out->active || wire->peers[peer].saying))
+        bool              says = out->active || wire->peers[peer].saying;
+        if (says && !out->broken && (wire->peers[peer].spoken || to_strangers))
             return true;
     }
     return false;
 }
 
-void lki_wire_close(lki_wire *wire)
+static bool unsaid_by(const lki_wire *wire, bool known, int64_t waited_ms)
+{
+    bool to_strangers = wire->failed && !known && waited_ms < LKI_WIRE_GRACE_MS;
+    return waited_ms < LKI_WIRE_GOODBYE_MS && unsaid(wire, to_strangers);
+}
+
+void lki_wire_close(lki_wire *wire, bool known)
 {
     if (wire == NULL)
         return;
-    int64_t  now = lki_wire_now_ms(wire), until = now + LKI_WIRE_GOODBYE_MS;
+    int64_t  now = lki_wire_now_ms(wire), began = now;
     uint32_t count;
 
     lki_wire_write_farewell(wire);
@@ -330,9 +337,10 @@ void lki_wire_close(lki_wire *wire)
     wire->closing = true;
     stop(wire);
     (void)lki_wire_write(wire);
-    for (; unsaid(wire) && now < until; now = lki_wire_now_ms(wire)) {
-        if (wire->link->ops->wait(wire->link, until - now, wire->ready, LKI_WIRE_READY, &count)
-            != LK_OK)
+    for (; unsaid_by(wire, known, now - began); now = lki_wire_now_ms(wire)) {
+        int64_t limit = now - began < LKI_WIRE_GRACE_MS ? LKI_WIRE_GRACE_MS : LKI_WIRE_GOODBYE_MS;
+        if (wire->link->ops->wait(wire->link, began + limit - now, wire->ready, LKI_WIRE_READY,
+                                  &count) != LK_OK)
             break;
         for (uint32_t i = 0; i < count; i++)
             make_room(wire, &wire->ready[i]);

@@ -31,6 +31,22 @@ typedef struct {
     lki_print print;
 } lki_wire_op;
 
+/* Where a rank is with an operation; SEEN: that is not known, only what can be seen of it. */
+typedef enum { LKI_PLACE_BEFORE, LKI_PLACE_IN, LKI_PLACE_AFTER, LKI_PLACE_SEEN } lki_wire_place;
+
+enum { LKI_WIRE_STATE_BYTES = 176 };
+
+/* What was told of a rank: by itself, or, SEEN, by one on its host. */
+typedef struct {
+    lki_wire_place place;
+    lki_wire_op         about, op; /* it was asked about; it is or was in */
+    char                state[LKI_WIRE_STATE_BYTES]; /* "alive, at step 12 in backward" */
+} lki_wire_word;
+
+/* Tells of a rank of this host, or of this one, what it is in and its state; false of any other. */
+typedef bool (*lki_wire_eyes)(void *context, uint32_t rank, lki_wire_op *op,
+                              char state[LKI_WIRE_STATE_BYTES]);
+
 typedef struct lki_message {
     struct lki_message *next;
     uint32_t            peer; /* rank in the job, not mine */
@@ -53,9 +69,10 @@ typedef struct {
 /* Takes the link over, also when it fails. */
 LK_NODISCARD lk_status lki_wire_open(lki_wire **out, lki_link *link);
 
-/* Says goodbye to those who were written to, and what this rank was in last; waits for nothing but
- * room to do so. */
-void lki_wire_close(lki_wire *wire);
+/* Says goodbye to those who were written to, and what this rank was in last; or tells all why it
+ * has failed.  Waits for nothing but room to do so: 2 s at most, and for those who never took
+ * anything, because they compute, 500 ms: not at all if the failure is `known` by other means. */
+void lki_wire_close(lki_wire *wire, bool known);
 
 /* Closes it without a word, where nobody listens any more; no message is left.  NULL is allowed. */
 void lki_wire_drop(lki_wire *wire);
@@ -89,6 +106,15 @@ bool lki_wire_probe(lki_wire *wire);
 /* Asks a peer whether it has been in this operation, which this rank is in; if that was another one
  * there, both fail.  Of one that has left its goodbye is asked: who left before it is missed. */
 void lki_wire_ask(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
+
+/* Asks a peer what it sees of `rank`, on its host. */
+void lki_wire_ask_of(lki_wire *wire, uint32_t peer, uint32_t rank, const lki_wire_op *op);
+
+/* What was told of a rank since it, or another about it, was asked about `op`; NULL: nothing. */
+const lki_wire_word *lki_wire_word_of(const lki_wire *wire, uint32_t rank, const lki_wire_op *op);
+
+/* For answers to others; without it they know operations only. */
+void lki_wire_look_by(lki_wire *wire, lki_wire_eyes eyes, void *context);
 
 /* The rank that the wire's failure is about. */
 uint32_t lki_wire_culprit(const lki_wire *wire);

@@ -1,0 +1,181 @@
+/* span/missing.c -- a deadline is over: who is missing, and what is each of them in?
+ *
+ * Everybody is asked, not only those whose messages are awaited: they may be waiting themselves.
+ * Who has not been in the operation is missing.  Who does not answer computes, or is stopped, or
+ * lost; then one that shares its host's memory is asked what it sees there.
+ */
+#include "comm/span/span.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/span/task.h"
+
+enum { ANSWER_MS = 100, SLICE_MS = 10, DETAIL_BYTES = 400 };
+
+typedef enum { IN, BEFORE, SILENT } standing;
+
+/* ---- Asking ------------------------------------------------------------------------------ */
+
+static bool concerns(const lk_request *r, uint32_t rank)
+{
+    return rank != r->comm->rank && (r->how->move == NULL || rank == r->root);
+}
+
+static standing standing_of(const lk_request *r, const lki_wire_op *op, uint32_t rank)
+{
+    const lki_wire_word *word = lki_wire_word_of(r->comm->self->wire, r->comm->world[rank], op);
+
+    if (word == NULL || word->place == LKI_PLACE_SEEN)
+        return SILENT;
+    return word->place == LKI_PLACE_BEFORE ? BEFORE : IN;
+}
+
+static bool has_silent(const lk_request *r, const lki_wire_op *op)
+{
+    for (uint32_t rank = 0; rank < r->comm->size; rank++)
+        if (concerns(r, rank) && standing_of(r, op, rank) == SILENT)
+            return true;
+    return false;
+}
+
+/* Until all have answered, or for a moment.  The request may come to its end, or the group. */
+static lk_status await_answers(const lk_request *r, const lki_wire_op *op)
+{
+    lki_wire *wire = r->comm->self->wire;
+    int64_t   until = lki_wire_now_ms(wire) + ANSWER_MS;
+    bool      moved;
+
+    while (!r->complete && has_silent(r, op) && lki_wire_now_ms(wire) < until) {
+        (void)lki_progress(r->comm);
+        if (lki_failed(r->comm))
+            return lki_group_failure(r->comm);
+        if (lki_wire_progress(wire, SLICE_MS, &moved) != LK_OK) {
+            lki_span_condemn(r->comm->self);
+            return lki_group_failure(r->comm);
+        }
+    }
+    return lki_failed(r->comm) ? lki_group_failure(r->comm) : LK_OK;
+}
+
+/* Of those who are silent one is asked who shares a host with them, and is not. */
+static void ask_witnesses(const lk_request *r, const lki_wire_op *op)
+{
+    const lk_comm *comm = r->comm;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        uint32_t mate = 0;
+        if (!concerns(r, rank) || standing_of(r, op, rank) != SILENT)
+            continue;
+        while (mate < comm->size && (!concerns(r, mate) || standing_of(r, op, mate) == SILENT
+                                     || comm->span->host_of[mate] != comm->span->host_of[rank]))
+            mate++;
+        if (mate < comm->size)
+            lki_wire_ask_of(comm->self->wire, comm->world[mate], comm->world[rank], op);
+    }
+}
+
+static lk_status ask_all(const lk_request *r, const lki_wire_op *op)
+{
+    for (uint32_t rank = 0; rank < r->comm->size; rank++)
+        if (concerns(r, rank))
+            lki_wire_ask(r->comm->self->wire, r->comm->world[rank], op);
+    LK_TRY(await_answers(r, op));
+    if (r->complete || !has_silent(r, op))
+        return LK_OK;
+    ask_witnesses(r, op);
+    return await_answers(r, op);
+}
+
+/* ---- Telling ----------------------------------------------------------------------------- */
+
+/* ", alive, last in barrier #5, at step 3 in data" */
+static void known_text(char out[DETAIL_BYTES], const lk_comm *comm, uint32_t rank,
+                       const lki_wire_op *op)
+{
+    uint32_t             world = comm->world[rank];
+    const lki_wire_word *word  = lki_wire_word_of(comm->self->wire, world, op);
+    lki_wire_op          last  = word != NULL ? word->op : lki_wire_heard(comm->self->wire, world);
+    char                 text[LKI_OPERATION_BYTES] = "no operation yet";
+    char                 state[LKI_WIRE_STATE_BYTES] = "";
+
+    if (word != NULL)
+        (void)snprintf(state, sizeof state, "%s", word->state);
+    else
+        (void)lki_rank_seen(comm->self, world, &last, state);
+    if (last.print.what != 0)
+        lki_print_text(text, sizeof text, last.print, last.seq, last.label);
+    (void)snprintf(out, DETAIL_BYTES, ", %s %s%s%s",
+                   state[0] == '\0' ? "does not answer, last heard of in" : "last in", text,
+                   state[0] == '\0' ? "" : ", ", state);
+}
+
+/* Those in this state: some with all that is known, as long as there is room, then numbers. */
+static void list(char *out, size_t bytes, const lk_request *r, const lki_wire_op *op,
+                 standing wanted)
+{
+    const lk_comm *comm = r->comm;
+    char           who[LKI_WHO_BYTES], more[DETAIL_BYTES];
+    size_t         used = strlen(out);
+    uint32_t       rest = 0;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        if (!concerns(r, rank) || standing_of(r, op, rank) != wanted)
+            continue;
+        const char *comma = used == 0 ? "" : ", ";
+        size_t      least = used + sizeof ", ) and 1234 others";
+        lki_board_who(who, comm->board, comm->world[rank], "");
+        known_text(more, comm, rank, op);
+        who[strlen(who) - 1] = '\0'; /* the bracket */
+        if (least + strlen(who) + strlen(more) < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s%s)", comma, who, more);
+        else if (least + strlen(who) < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s)", comma, who);
+        else
+            rest++;
+    }
+    if (rest > 0)
+        (void)snprintf(out + used, bytes - used, " and %u other%s", rest, rest > 1 ? "s" : "");
+}
+
+/* The first that is missing, else one whose messages are. */
+static uint32_t culprit_of(const lk_request *r, const lki_wire_op *op, const uint32_t *awaited,
+                           uint32_t count)
+{
+    for (uint32_t rank = 0; rank < r->comm->size; rank++)
+        if (concerns(r, rank) && standing_of(r, op, rank) != IN)
+            return r->comm->world[rank];
+    return count > 0 ? awaited[0] : r->comm->self->rank;
+}
+
+static lk_status fail(const lk_request *r, const lki_wire_op *op, int64_t waited_ms)
+{
+    const lk_comm *comm = r->comm;
+    char           mine[LKI_OPERATION_BYTES], missing[LKI_MESSAGE_BYTES] = "", text[40];
+    uint32_t       awaited[1], count = 0;
+
+    if (lki_span_task(r) != NULL)
+        count = lki_task_missing(lki_span_task(r), awaited, 1);
+    lki_request_text(mine, r);
+    int    head = snprintf(NULL, 0, "rank %u in %s: waited %lld ms for ", comm->self->rank, mine,
+                           (long long)waited_ms);
+    size_t room = sizeof missing - (size_t)head;
+    list(missing, room, r, op, BEFORE);
+    list(missing, room, r, op, SILENT);
+    if (missing[0] == '\0' && count > 0)
+        (void)snprintf(text, sizeof text, "rank %u, which is in it, too", awaited[0]);
+    else
+        (void)snprintf(text, sizeof text, r->native != NULL ? "MPI's own collective"
+                                                            : "others, who are all in it, too");
+    return lki_fail_group(r->comm, culprit_of(r, op, awaited, count), LK_ETIMEOUT,
+                          "rank %u in %s: waited %lld ms for %s", comm->self->rank, mine,
+                          (long long)waited_ms, missing[0] != '\0' ? missing : text);
+}
+
+lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
+{
+    lki_wire_op op = lki_span_name(r);
+
+    LK_TRY(ask_all(r, &op));
+    return r->complete ? LK_OK : fail(r, &op, waited_ms);
+}
