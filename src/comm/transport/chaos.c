@@ -17,7 +17,7 @@ typedef struct {
     lki_link      super;
     lki_link     *inner;
     lki_chaos     options;
-    uint64_t      random, calls, bytes;
+    uint64_t      random, calls, writes, bytes;
     uint64_t      resting;
     chaos_stream *streams;
 } chaos_link;
@@ -87,6 +87,17 @@ static lk_status befall(chaos_link *self, uint32_t peer, uint32_t stream, direct
     return LK_OK;
 }
 
+/* Where it is the turn of this write. */
+static lk_status insert(chaos_link *self, uint32_t peer, uint32_t stream)
+{
+    struct iovec what = { (void *)(uintptr_t)self->options.insert, self->options.insert_bytes };
+    size_t       moved;
+
+    if (++self->writes != self->options.insert_nth)
+        return LK_OK;
+    return self->inner->ops->write(self->inner, peer, stream, &what, 1, &moved);
+}
+
 static lk_status chaos_write(lki_link *link, uint32_t peer, uint32_t stream,
                              const struct iovec *parts, int count, size_t *moved)
 {
@@ -102,6 +113,7 @@ static lk_status chaos_write(lki_link *link, uint32_t peer, uint32_t stream,
         *moved = bytes;
         return LK_OK;
     }
+    LK_TRY(insert(self, peer, stream));
     if (may == bytes)
         return self->inner->ops->write(self->inner, peer, stream, parts, count, moved);
     while (may == 1 && parts->iov_len == 0)

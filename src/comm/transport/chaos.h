@@ -1,8 +1,8 @@
 /* comm/transport/chaos.h -- a link that stands before another one and makes its life hard.
  *
  * What it does is allowed to any link (single bytes, pauses), or is what networks do to them
- * (breaks, damage, silence).  All is decided by the seed and by counting, so in a simulation a run
- * can be had again.
+ * (breaks, damage, silence, bytes that nobody has sent).  All is decided by the seed and by
+ * counting, so in a simulation a run can be had again.
  */
 #ifndef LKI_COMM_TRANSPORT_CHAOS_H
 #define LKI_COMM_TRANSPORT_CHAOS_H
@@ -19,6 +19,9 @@ typedef struct {
     uint64_t break_nth;   /* this read or write breaks its stream */
     uint64_t silence_nth; /* from this one on its stream swallows what is written, gives nothing */
     uint64_t damage_nth;  /* a bit of this byte that is read is another one */
+    uint64_t insert_nth;  /* what goes on the stream of this write, before it: */
+    const void *insert;
+    size_t   insert_bytes; /* a link takes that many at once */
 } lki_chaos;
 
 /* Owns `inner` from here on, also when it fails. */
