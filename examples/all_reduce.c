@@ -17,6 +17,10 @@
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>
 
+/* All vectors lie in one arena, whose size must be a number: of 4096 ranks, and more than anybody
+ * has memory for. */
+#define ELEMENTS_MAX (SIZE_MAX / sizeof(float) / 4096)
+
 /* Values that do not add up exactly: in another order their sum would have other bits. */
 static void fill(float *values, size_t count, uint32_t rank)
 {
@@ -65,13 +69,12 @@ int main(int argc, char **argv)
 {
     lk_comm  *comm  = NULL;
     size_t    count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
-    lk_status st    = lk_join(&comm); /* the group that the launcher made; alone, a group of one */
 
-    if (count == 0) {
-        fprintf(stderr, "usage: all_reduce [ELEMENTS]\n");
-        lk_comm_free(comm);
+    if (count == 0 || count > ELEMENTS_MAX) { /* before lk_join(): all ranks leave alike */
+        fprintf(stderr, "usage: all_reduce [ELEMENTS], from 1 to %zu\n", ELEMENTS_MAX);
         return 2;
     }
+    lk_status st = lk_join(&comm); /* the group that the launcher made; alone, a group of one */
     if (st == LK_OK)
         st = add_up(comm, count);
     if (st != LK_OK) { /* every call says what went wrong, on which rank, and what to do */

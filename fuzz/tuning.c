@@ -37,7 +37,7 @@ static void read_names(const char *data, size_t bytes)
 
     memcpy(text, data, length);
     text[length] = '\0';
-    if (lki_tuning_force(&tuning, text) != LK_OK)
+    if (lki_tuning_force(&tuning, text, NULL) != LK_OK)
         return;
     for (uint32_t kind = 0; kind < LKI_TUNING_OPS; kind++)
         if (tuning.forced[kind] != NULL)

@@ -241,7 +241,8 @@ LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 /* Where the constants come from, in words; only rank 0 knows of files. */
 LK_API const char *lk_comm_tuning(const lk_comm *comm);
 
-/* From here on as if opened with these options.algorithms; NULL = none.  All ranks alike. */
+/* From here on as if opened with these options.algorithms; NULL = none.  All ranks alike.
+ * LK_EINVAL, with those that there are, where these ranks cannot carry one out. */
 LK_API LK_NODISCARD lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms);
 
 typedef struct {

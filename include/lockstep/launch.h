@@ -74,7 +74,8 @@ typedef struct {
 } lk_launch_result;
 
 /* Runs the job to its end.  LK_OK when it could be started, whatever became of it; a program that
- * cannot be run is LK_EINVAL, with exit_code 127 (not found) or 126, and nobody left running.
+ * cannot be run is LK_EINVAL, with exit_code 127 (not found) or 126, and nobody left running;
+ * options that cannot be are, with exit_code 2.
  *
  * Environment:  everything is inherited; RANK and its kin are replaced, and OMP_NUM_THREADS is 1
  *               unless it is set.  Rank 0 has the caller's standard input, the others none.

@@ -42,7 +42,7 @@ typedef struct bench_kind {
     bool uneven;     /* parts differ */
     bool tree;       /* sums FP32 in arenas, and lends its input to the others */
     bool pairs;      /* needs two ranks */
-    bool fixed;      /* has no algorithms to choose from */
+    const char *way; /* NULL = there are algorithms to choose from, between hosts; else its one */
     bool gives_part; /* input is one part, not all of them */
     bool mirrors;    /* and lies in `shared` */
     lk_status (*call)(const bench *b);

@@ -14,16 +14,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/bench.h"
+#include "cli/bench_ops.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
-#include "cli/nodes.h"
 #include "cli/values.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
 
 enum {
-    SIZES_MAX    = 64,
     BATCH        = 64,   /* calls of a run, for short ones */
     BATCH_BYTES  = 4096, /* what is short */
     WARM_UP      = 5,
@@ -31,17 +29,6 @@ enum {
     ROUNDS_MAX   = 400,
     ROUNDS_BYTES = 1 << 28, /* moved in all, about */
 };
-
-typedef struct {
-    const char *op_name;
-    uint32_t    workers, timeout_ms, iterations;
-    const char *dtype, *flight;
-    uint64_t    sizes[SIZES_MAX];
-    uint32_t    size_count;
-    bool        json, foreign, explain, mpi;
-    const char *algorithm, *tune;
-    lki_nodes   nodes;
-} bench_options;
 
 #define AT(field) offsetof(bench_options, field)
 
@@ -64,8 +51,8 @@ static bool read_size(const char *text, size_t length, uint64_t *bytes)
 
 static bool add_size(bench_options *options, uint64_t bytes, lki_message *error)
 {
-    if (options->size_count == SIZES_MAX)
-        return lki_refuse(error, "has more than %d sizes", SIZES_MAX);
+    if (options->size_count == BENCH_SIZES_MAX)
+        return lki_refuse(error, "has more than %d sizes", BENCH_SIZES_MAX);
     options->sizes[options->size_count++] = bytes;
     return true;
 }
@@ -128,7 +115,7 @@ static const lki_option table[] = {
       .preset = "the cheapest", .help = "direct, linear, tree, double_tree, halving, ring, levels, "
                                         "where OP has it; native: MPI's own, under mpirun" },
     LKI_FLAG("mpi", AT(mpi), "under mpirun: messages of MPI between hosts, instead of TCP"),
-    LKI_FLAG("explain", AT(explain), "time every algorithm that OP has, beside what it was "
+    LKI_FLAG("explain", AT(explain), "time every algorithm that there is, beside what it was "
                                      "predicted to take"),
     { .name = "tune", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tune),
       .help = "first measure the constants that algorithms are chosen by, and write them to FILE" },
@@ -138,13 +125,6 @@ static const lki_option table[] = {
 /* clang-format on */
 
 /* ---- One size ---------------------------------------------------------------------------- */
-
-typedef struct {
-    const bench_options *options;
-    bench                bench;
-    uint32_t             rounds;
-    double              *times; /* mine, then all ranks' */
-} timing;
 
 static double seconds(void)
 {
@@ -159,7 +139,7 @@ static uint32_t calls_of(const bench *b, uint64_t bytes)
     return bytes <= BATCH_BYTES && lk_comm_hosts(b->comm) == 1 && !b->kind->tree ? BATCH : 1;
 }
 
-static lk_status timed_round(timing *t, uint64_t bytes, uint32_t round, double *time)
+static lk_status timed_round(bench_timing *t, uint64_t bytes, uint32_t round, double *time)
 {
     bench   *b     = &t->bench;
     uint32_t calls = calls_of(b, bytes);
@@ -188,7 +168,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The slowest rank of each round, sorted. */
-static lk_status merge_times(const timing *t, uint32_t rounds)
+static lk_status merge_times(const bench_timing *t, uint32_t rounds)
 {
     double   *all    = t->times + rounds;
     lk_status status = lk_all_gather(t->bench.comm, t->times, all, rounds * sizeof *all);
@@ -209,7 +189,7 @@ static uint32_t rounds_of(const bench_options *options, uint64_t bytes)
 }
 
 /* t->times of t->rounds rounds, sorted. */
-static lk_status measure(timing *t, uint64_t bytes, bool *right)
+static lk_status measure(bench_timing *t, uint64_t bytes, bool *right)
 {
     double    unused = 0, wrong = 0, wrongs = 0;
     lk_status status = LK_OK;
@@ -230,137 +210,89 @@ static lk_status measure(timing *t, uint64_t bytes, bool *right)
     return status;
 }
 
-/* ---- Telling ----------------------------------------------------------------------------- */
-
-static double median_of(const timing *t)
-{
-    return t->times[t->rounds / 2];
-}
-
-static double p99_of(const timing *t)
-{
-    return t->times[(t->rounds * 99 + 99) / 100 - 1];
-}
-
-/* What a JSON object and a line of the table begin with. */
-static void print_json(const timing *t, uint64_t bytes, const lk_algorithm *a)
-{
-    const bench *b = &t->bench;
-    double       alg = bench_factor(b) > 0 ? (double)bytes / median_of(t) / 1e9 : 0;
-
-    printf("{\"op\": \"%s\", \"workers\": %u, \"hosts\": %u, \"dtype\": \"%s\", "
-           "\"bytes\": %llu, \"algorithm\": \"%s\", \"exact\": %s, \"median_us\": %.3f, "
-           "\"p99_us\": %.3f, \"algbw_gb_s\": %.6g, \"busbw_gb_s\": %.6g",
-           b->kind->name, b->ranks, lk_comm_hosts(b->comm), t->options->dtype,
-           (unsigned long long)bytes, a->name, a->exact ? "true" : "false", 1e6 * median_of(t),
-           1e6 * p99_of(t), alg, alg * bench_factor(b));
-}
-
-static void print_size(const timing *t, uint64_t bytes, const lk_algorithm *a, bool right)
-{
-    double alg = bench_factor(&t->bench) > 0 ? (double)bytes / median_of(t) / 1e9 : 0;
-
-    if (t->options->json) {
-        print_json(t, bytes, a);
-        printf(", \"verified\": %s}\n", right ? "true" : "false");
-    } else {
-        printf("%12llu  %-13s %12.2f %12.2f %10.2f %10.2f  %s%s\n", (unsigned long long)bytes,
-               a->name, 1e6 * median_of(t), 1e6 * p99_of(t), alg, alg * bench_factor(&t->bench),
-               right ? "yes" : "NO", a->exact ? "" : "    not exact");
-    }
-    (void)fflush(stdout);
-}
-
-static void print_prediction(const timing *t, uint64_t bytes, const lk_algorithm *a, bool right)
-{
-    if (t->options->json) {
-        print_json(t, bytes, a);
-        printf(", \"predicted_us\": %.3f, \"chosen\": %s, \"verified\": %s}\n",
-               1e6 * a->seconds, a->chosen ? "true" : "false", right ? "true" : "false");
-    } else {
-        printf("%12llu  %-13s %5s %12.2f %12.2f  %s%s\n", (unsigned long long)bytes, a->name,
-               a->exact ? "yes" : "no", 1e6 * a->seconds, 1e6 * median_of(t),
-               right ? "yes" : "NO", a->chosen ? "    chosen" : "");
-    }
-    (void)fflush(stdout);
-}
-
-static void print_heading(const timing *t)
-{
-    const bench *b = &t->bench;
-
-    if (b->rank != 0 || t->options->json)
-        return;
-    printf("%s, %u workers on %u host%s, %s\n", b->kind->name, b->ranks, lk_comm_hosts(b->comm),
-           lk_comm_hosts(b->comm) == 1 ? "" : "s", t->options->dtype);
-    if (t->options->explain)
-        printf("constants: %s\n%12s  %-13s %5s %12s %12s  %s\n", lk_comm_tuning(b->comm), "bytes",
-               "algorithm", "exact", "predicted us", "median us", "right");
-    else
-        printf("%12s  %-13s %12s %12s %10s %10s  %s\n", "bytes", "algorithm", "median us",
-               "p99 us", "alg GB/s", "bus GB/s", "right");
-}
-
 /* ---- All sizes --------------------------------------------------------------------------- */
 
 enum { ALGORITHMS = 16 };
 
-/* Over several hosts: what the operation takes by every algorithm, and was predicted to. */
-static lk_status explain_size(timing *t, uint64_t bytes, bool *all_right)
+/* How it can be done, at least one way. */
+static lk_status list_algorithms(const bench *b, uint64_t bytes, lk_algorithm list[ALGORITHMS],
+                                 uint32_t *count)
 {
-    lk_comm     *comm = t->bench.comm;
-    const char  *op   = t->bench.kind->name;
+    bool here = lk_comm_hosts(b->comm) == 1;
+
+    *count = 0;
+    if (b->kind->way == NULL) {
+        lk_status status = lk_comm_explain(b->comm, b->kind->name, bytes, list, ALGORITHMS, count);
+        if (status != LK_OK)
+            return status;
+    }
+    if (*count == 0) {
+        list[0] = (lk_algorithm){ .name   = here ? "shared" : b->kind->way,
+                                  .exact  = true,
+                                  .chosen = true };
+        *count  = 1;
+    }
+    for (uint32_t i = 0; here && i < *count; i++)
+        if (strcmp(list[i].name, "native") != 0)
+            list[i].name = "shared";
+    return LK_OK;
+}
+
+/* What the operation takes by every algorithm, and was predicted to. */
+static lk_status explain_size(bench_timing *t, uint64_t bytes, bool *all_right)
+{
+    bench       *b = &t->bench;
     lk_algorithm list[ALGORITHMS];
     uint32_t     count;
     char         name[64];
-    lk_status    status = lk_comm_explain(comm, op, bytes, list, ALGORITHMS, &count);
+    lk_status    status = list_algorithms(b, bytes, list, &count);
 
     for (uint32_t i = 0; status == LK_OK && i < count; i++) {
         bool right = true;
-        snprintf(name, sizeof name, "%s:%s", op, list[i].name);
-        status = lk_comm_set_algorithms(comm, name);
+        snprintf(name, sizeof name, "%s:%s", b->kind->name, list[i].name);
+        if (count > 1)
+            status = lk_comm_set_algorithms(b->comm, strcmp(list[i].name, "shared") == 0 ? NULL
+                                                                                         : name);
         if (status == LK_OK)
             status = measure(t, bytes, &right);
         *all_right &= right;
-        if (status == LK_OK && t->bench.rank == 0)
-            print_prediction(t, bytes, &list[i], right);
+        if (status == LK_OK && b->rank == 0)
+            bench_print_prediction(t, &list[i], right);
     }
-    return status == LK_OK ? lk_comm_set_algorithms(comm, NULL) : status;
+    return status == LK_OK ? lk_comm_set_algorithms(b->comm, NULL) : status;
 }
 
-/* How it is done: by an algorithm, or straight. */
-static lk_algorithm algorithm_of(const timing *t, uint64_t bytes)
+/* How it is done. */
+static lk_status find_algorithm(const bench *b, uint64_t bytes, lk_algorithm *out)
 {
-    const lk_algorithm straight = { .name = "direct", .exact = true };
-    lk_algorithm       list[ALGORITHMS];
-    uint32_t           count;
+    lk_algorithm list[ALGORITHMS];
+    uint32_t     count;
+    lk_status    status = list_algorithms(b, bytes, list, &count);
 
-    if (!t->bench.kind->fixed &&
-        lk_comm_explain(t->bench.comm, t->bench.kind->name, bytes, list, ALGORITHMS, &count)
-            == LK_OK)
-        for (uint32_t i = 0; i < count; i++)
-            if (list[i].chosen)
-                return list[i];
-    return straight;
+    for (uint32_t i = 0; status == LK_OK && i < count; i++)
+        if (list[i].chosen)
+            *out = list[i];
+    return status;
 }
 
-static lk_status bench_size(timing *t, uint64_t bytes, bool *all_right)
+static lk_status bench_size(bench_timing *t, uint64_t bytes, bool *all_right)
 {
-    lk_algorithm by;
+    lk_algorithm by    = { .name = "" };
     bool         right = true;
     lk_status    status;
 
     if (t->options->explain)
         return explain_size(t, bytes, all_right);
     status = measure(t, bytes, &right);
-    by     = algorithm_of(t, bytes);
+    if (status == LK_OK)
+        status = find_algorithm(&t->bench, bytes, &by);
     if (status == LK_OK && t->bench.rank == 0)
-        print_size(t, bytes, &by, right);
+        bench_print_size(t, &by, right);
     *all_right &= right;
     return status;
 }
 
-static lk_status bench_all(timing *t, bool *right)
+static lk_status bench_all(bench_timing *t, bool *right)
 {
     const bench_options *o      = t->options;
     uint64_t             widest = 64;
@@ -373,7 +305,7 @@ static lk_status bench_all(timing *t, bool *right)
     if (status == LK_OK && t->times == NULL)
         status = LK_ENOMEM;
     if (status == LK_OK)
-        print_heading(t);
+        bench_print_heading(t);
     for (uint32_t i = 0; status == LK_OK && i < o->size_count; i++)
         status = bench_size(t, o->sizes[i], right);
     free(t->times);
@@ -381,29 +313,38 @@ static lk_status bench_all(timing *t, bool *right)
     return status;
 }
 
-/* What is said about algorithms, where there are some. */
-static lk_status prepare_algorithms(const timing *t)
+/* On every rank alike; rank 0 says why.  Nobody leaves before it has. */
+static lk_status refuse(const bench *b, const char *option, const char *why)
+{
+    if (b->rank == 0)
+        fprintf(stderr, "lockstep bench: %s: %s\n", option, why);
+    lk_status status = lk_barrier(b->comm);
+    return status == LK_OK ? LK_EINVAL : status;
+}
+
+static const char tune_here[] = "it measures the network between hosts, and all workers are on "
+                                "one (--hosts 2 emulates two)";
+static const char algorithm_here[] = "on one host ranks share memory, and sizes and places choose; "
+                                     "it is for workers on several (--hosts 2 emulates two)";
+
+/* What is said about algorithms, where there are some.  LK_EINVAL: it cannot be, and why has been
+ * said. */
+static lk_status prepare_algorithms(const bench_timing *t)
 {
     const bench_options *o = t->options;
     const bench         *b = &t->bench;
     char                 name[128];
 
-    if (o->algorithm == NULL && o->tune == NULL && !o->explain)
-        return LK_OK;
-    if (lk_comm_hosts(b->comm) == 1 && (!o->mpi || o->tune != NULL)) {
-        if (b->rank == 0)
-            fprintf(stderr, "lockstep bench: --algorithm, --tune and --explain are for workers on "
-                            "several hosts; on one, sizes and places choose\n");
-        return LK_EINVAL;
-    }
+    if (lk_comm_hosts(b->comm) == 1 && o->tune != NULL)
+        return refuse(b, "--tune", tune_here);
+    if (lk_comm_hosts(b->comm) == 1 && o->algorithm != NULL && !o->mpi)
+        return refuse(b, "--algorithm", algorithm_here);
     lk_status status = o->tune == NULL ? LK_OK : lk_comm_tune(b->comm, o->tune);
     if (status != LK_OK || o->algorithm == NULL)
         return status;
     snprintf(name, sizeof name, "%s:%s", b->kind->name, o->algorithm);
     status = lk_comm_set_algorithms(b->comm, name);
-    if (status != LK_OK && b->rank == 0)
-        fprintf(stderr, "lockstep bench: %s\n", lk_error_last()->message);
-    return status;
+    return status == LK_EINVAL ? refuse(b, "--algorithm", lk_error_last()->message) : status;
 }
 
 static lk_status join(lk_comm **out, const bench_options *options)
@@ -416,10 +357,10 @@ static lk_status join(lk_comm **out, const bench_options *options)
 
 static int run_worker(const bench_options *options, const bench_kind *kind)
 {
-    timing    t      = { .options = options, .bench = { .kind = kind } };
-    bench    *b      = &t.bench;
-    bool      right  = true;
-    lk_status status = join(&b->comm, options);
+    bench_timing t      = { .options = options, .bench = { .kind = kind } };
+    bench       *b      = &t.bench;
+    bool         right  = true;
+    lk_status    status = join(&b->comm, options);
     if (status != LK_OK) {
         fprintf(stderr, "lockstep bench: %s\n", lk_error_last()->message);
         return LKI_EXIT_FAILURE;
@@ -430,7 +371,12 @@ static int run_worker(const bench_options *options, const bench_kind *kind)
         b->dtype = strcmp(c->name, options->dtype) == 0 ? (lk_dtype)c->value : b->dtype;
     b->width = lk_dtype_bytes(b->dtype);
     lki_name_worker(b->rank);
-    status = prepare_algorithms(&t);
+    status       = prepare_algorithms(&t);
+    bool refused = status == LK_EINVAL;
+    if (refused) {
+        lk_comm_free(b->comm);
+        return LKI_EXIT_USAGE;
+    }
     if (status == LK_OK)
         status = bench_all(&t, &right);
     /* Whoever sees the request first leaves, which is an error to those who wait for it. */
@@ -457,18 +403,57 @@ static int refuse_name(const char *name)
                            names);
 }
 
+/* Whether the operation has it at all; what these workers can is found out when they have met. */
+static bool is_algorithm(const bench_options *o, const bench_kind *kind)
+{
+    char                  name[128];
+    const lk_comm_options options = { .algorithms = name };
+    lk_comm              *comm    = NULL;
+
+    if (o->algorithm == NULL)
+        return true;
+    snprintf(name, sizeof name, "%s:%s", kind->name, o->algorithm);
+    lk_status status = lk_comm_open_threads(&comm, 1, &options);
+    lk_comm_free(comm);
+    return status == LK_OK || status == LK_EUNSUPPORTED; /* the latter: MPI's own */
+}
+
+/* The width of an element of the type that is named. */
+static size_t width_of(const bench_options *o)
+{
+    const lki_choice *c = dtypes;
+
+    while (strcmp(c->name, o->dtype) != 0)
+        c++;
+    return lk_dtype_bytes((lk_dtype)c->value);
+}
+
+/* Negative: go on. */
+static int check_sizes(const bench_options *o)
+{
+    for (uint32_t i = 0; i < o->size_count; i++)
+        if (o->sizes[i] % width_of(o) != 0)
+            return lki_usage_error(&lki_command_bench, "--bytes: %llu are not whole elements of "
+                                   "%s, which have %zu bytes", (unsigned long long)o->sizes[i],
+                                   o->dtype, width_of(o));
+    return -1;
+}
+
 /* Negative: go on. */
 static int check(const bench_options *o, const bench_kind *kind)
 {
     bool hosts = o->nodes.hosts > 1 || o->nodes.count > 1 || lk_launched() || o->mpi;
 
-    if (!hosts && (o->algorithm != NULL || o->tune != NULL || o->explain))
-        return lki_usage_error(&lki_command_bench,
-                               "--algorithm, --tune and --explain are for workers on several "
-                               "hosts (--hosts 2 emulates them); on one, sizes and places choose");
-    if (kind->fixed && (o->algorithm != NULL || o->explain))
-        return lki_usage_error(&lki_command_bench, "%s has no algorithms to choose from",
-                               kind->name);
+    if (!hosts && o->tune != NULL)
+        return lki_usage_error(&lki_command_bench, "--tune: %s", tune_here);
+    if (!hosts && o->algorithm != NULL)
+        return lki_usage_error(&lki_command_bench, "--algorithm: %s", algorithm_here);
+    if (kind->way != NULL && (o->algorithm != NULL || o->tune != NULL))
+        return lki_usage_error(&lki_command_bench, "%s: %s has one algorithm, and nothing to "
+                               "choose by constants", o->algorithm != NULL ? "--algorithm"
+                                                                           : "--tune", kind->name);
+    if (!is_algorithm(o, kind))
+        return lki_usage_error(&lki_command_bench, "--algorithm: %s", lk_error_last()->message);
     if (o->algorithm != NULL && o->explain)
         return lki_usage_error(&lki_command_bench, "--explain takes every algorithm in turn, "
                                                    "--algorithm one: only one of them can be");
@@ -505,8 +490,11 @@ static int bench_main(int argc, char **argv)
         options.sizes[0]   = 0;
         options.size_count = 1;
     } else if (options.size_count == 0) {
-        (void)read_sizes("4:16M", &options, &unused);
+        (void)read_sizes(width_of(&options) > 4 ? "8:16M" : "4:16M", &options, &unused);
     }
+    done = check_sizes(&options);
+    if (done >= 0)
+        return done;
     if (lk_launched() || options.mpi)
         return run_worker(&options, kind);
     lk_launch_options how = { .workers    = options.workers,
@@ -544,9 +532,10 @@ const lki_command lki_command_bench = {
         "of that for all_reduce, (N-1)/N where everybody has a part, all of it for the others.\n"
         "It can be compared with what memory or network can do, whatever N.\n"
         "\n"
-        "On one host workers share memory.  --hosts 2 emulates two on this one, with TCP and TLS\n"
-        "between them; --explain then times every algorithm that there is, beside what the model\n"
-        "of costs predicts, and says which is chosen.\n"
+        "On one host workers share memory, and there is no choice of an algorithm (\"shared\").\n"
+        "--hosts 2 emulates two on this one, with TCP and TLS between them; --explain then times\n"
+        "every algorithm that there is, beside what the model of costs predicts, and says which\n"
+        "is chosen.\n"
         "\n"
         "Under mpirun, --mpi has MPI carry what goes between hosts, and --algorithm native times\n"
         "MPI's own collective instead of ours: its sums depend on the number of workers.",

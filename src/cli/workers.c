@@ -84,7 +84,9 @@ int lki_start_workers(char **argv, lk_launch_options how)
         fprintf(stderr, "lockstep %s: %s\n", argv[0], lk_error_last()->message);
         return result.exit_code;
     }
-    if (result.failed && result.exit_code != LKI_EXIT_STOPPED)
+    /* Workers that refuse what the user wants have said so. */
+    if (result.failed && result.exit_code != LKI_EXIT_STOPPED &&
+        result.exit_code != LKI_EXIT_USAGE)
         fprintf(stderr, "lockstep %s: %s\n", argv[0], result.cause);
     return result.exit_code;
 }

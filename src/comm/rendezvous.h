@@ -110,6 +110,9 @@ typedef struct {
     lki_outcome    outcome;
 } lki_event;
 
+/* LK_EINVAL unless it is tcp://HOST:PORT; asks nobody whether there is such a host. */
+LK_NODISCARD lk_status lki_rendezvous_check(const char *endpoint);
+
 /* Opens this node's end, and on node 0 the meeting place.  LK_EINVAL for an endpoint that is none,
  * LK_EIO where nothing can listen there. */
 LK_NODISCARD lk_status lki_rendezvous_open(lki_rendezvous **out,

@@ -26,7 +26,8 @@
 #include "launch/nodes.h"
 #include "launch/spawn.h"
 
-enum { EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, EXIT_SIGNAL = 128, TIMEOUT_MS = 30000 };
+enum { EXIT_USAGE = 2, EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, EXIT_SIGNAL = 128 };
+enum { TIMEOUT_MS = 30000 };
 
 static void close_if_open(int *fd)
 {
@@ -334,7 +335,7 @@ static lk_status check(const lk_launch_options *options)
                                   "node 0", options->nodes);
     if (options->nodes > 1 && (options->job_key == NULL) != options->insecure)
         return lk_fail(LK_EINVAL, "several nodes need either a job key or to be insecure");
-    return LK_OK;
+    return options->nodes > 1 ? lki_rendezvous_check(options->rendezvous) : LK_OK;
 }
 
 static lk_status run(lki_job *job, lk_launch_result *result)
@@ -373,8 +374,9 @@ lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result)
 {
     static const lki_host here = {.listener = -1, .orders = -1};
 
-    *result = (lk_launch_result){.exit_code = 1};
+    *result = (lk_launch_result){.exit_code = EXIT_USAGE};
     LK_TRY(check(options));
+    result->exit_code = 1;
     return options->hosts > 1 ? lki_launch_hosts(options, result)
                               : lki_launch_host(options, &here, result);
 }

@@ -130,7 +130,7 @@ static void constants_are_kept(void **state)
     (void)snprintf(line, sizeof line, "LOCKSTEP_TUNING=/nowhere/x %s", bench);
     (void)run_shell(&r, *state, line);
     assert_int_equal(r.status, 1);
-    assert_non_null(strstr(r.err, "tuning file /nowhere/x: No such file or directory"));
+    assert_non_null(strstr(r.err, "tuning file: cannot open '/nowhere/x': No such file"));
 }
 
 static void nonsense_is_a_usage_error(void **state)
@@ -138,13 +138,16 @@ static void nonsense_is_a_usage_error(void **state)
     static const char *const calls[] = { "bench al_reduce", "bench all_reduce --bytes 3",
                                          "bench all_reduce --bytes 8:4", "bench",
                                          "bench all_reduce --workers 0",
-                                         "bench all_reduce --explain",
+                                         "bench all_reduce --bytes 9 --dtype fp64",
+                                         "bench all_reduce --bytes 4:64 --dtype i64",
                                          "bench all_reduce --algorithm ring",
                                          "bench all_reduce --tune /tmp/constants",
                                          "bench all_reduce --hosts 3",
                                          "bench all_reduce --hosts 2 --explain --algorithm ring",
                                          "bench send_recv --workers 1",
-                                         "bench send_recv --hosts 2 --explain",
+                                         "bench send_recv --hosts 2 --algorithm mail",
+                                         "bench send_recv --hosts 2 --tune /tmp/constants",
+                                         "bench all_reduce --hosts 2 --algorithm fly",
                                          "bench tree_reduce --dtype bf16",
                                          "bench arena_mirror --foreign" };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
@@ -152,6 +155,43 @@ static void nonsense_is_a_usage_error(void **state)
         run_command(&r, *state, calls[i]);
         assert_int_equal(r.status, 2);
     }
+}
+
+/* One sentence that says what there is, whether that is known before or when all have met. */
+static void an_algorithm_that_cannot_be_is_refused(void **state)
+{
+    static command_result r;
+
+    run_command(&r, *state, "bench broadcast --hosts 2 --algorithm ring");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "broadcast has no \"ring\", but linear, tree, levels"));
+    run_command(&r, *state, "bench all_reduce --workers 3 --hosts 2 --algorithm levels --bytes 8");
+    assert_int_equal(r.status, 2);
+    assert_string_equal(r.err, "lockstep bench: --algorithm: algorithms: all_reduce has no "
+                               "\"levels\" where hosts do not have equally many ranks, two at "
+                               "least, but direct, linear, tree, double_tree, halving, ring\n");
+    run_command(&r, *state, "bench all_reduce --workers 6 --hosts 2 --algorithm levels --bytes 8");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "has no \"levels\" among 6 ranks, 3 on each host, but direct"));
+}
+
+/* Where there is no choice it says so, and what was moved is what is printed. */
+static void everything_is_explained(void **state)
+{
+    static command_result r;
+
+    run_command(&r, *state, "bench all_reduce --explain --bytes 1K --iterations 3");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "no choice: on one host"));
+    assert_non_null(strstr(r.out, "1024  shared          yes            - "));
+    run_command(&r, *state, "bench send_recv --hosts 2 --explain --bytes 64 --iterations 3 --json");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\"algorithm\": \"mail\""));
+    assert_non_null(strstr(r.out, "\"predicted_us\": null, \"chosen\": true"));
+    run_command(&r, *state, "bench all_gather --workers 3 --bytes 1K --iterations 3 --json");
+    assert_non_null(strstr(r.out, "\"bytes\": 1020, \"algorithm\": \"shared\""));
+    run_command(&r, *state, "bench all_reduce --dtype fp64 --bytes 8 --iterations 3 --json");
+    assert_non_null(strstr(r.out, "\"bytes\": 8,"));
 }
 
 static void help_names_every_operation(void **state)
@@ -185,6 +225,8 @@ int main(void)
         cmocka_unit_test(every_operation_is_verified),
         cmocka_unit_test(every_type_and_place_is_verified),
         cmocka_unit_test(algorithms_are_explained),
+        cmocka_unit_test(an_algorithm_that_cannot_be_is_refused),
+        cmocka_unit_test(everything_is_explained),
         cmocka_unit_test(constants_are_kept),
         cmocka_unit_test(help_names_every_operation),
         cmocka_unit_test(nonsense_is_a_usage_error),

@@ -63,15 +63,39 @@ static bool is(const char *name, const char *text, size_t length)
     return strlen(name) == length && memcmp(name, text, length) == 0;
 }
 
-static bool can(const lki_method *method, lki_op_kind kind)
+static bool can(const lki_method *method, lki_op_kind kind, const lki_problem *here)
 {
-    const lki_problem some = { .kind = kind, .size = 4, .each = 2, .dtype = LK_F32, .width = 4,
-                               .bytes = 4, .window = 4, .native = true };
+    lki_problem some = { .size = 4, .each = 2, .dtype = LK_F32, .width = 4, .bytes = 4,
+                         .window = 4, .native = true };
+
+    if (here != NULL)
+        some = *here;
+    some.kind = kind;
     return method->can(&some);
 }
 
+/* Why not, and which there are. */
+static lk_status refuse(const op_row *row, const char *name, size_t length,
+                        const lki_problem *here)
+{
+    char   names[160] = "", where[80] = "";
+    size_t used       = 0;
+
+    for (size_t k = 0; lki_methods[k] != NULL; k++)
+        if (can(lki_methods[k], row->kind, here) && used < sizeof names - 24)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                     used == 0 ? "" : ", ", lki_methods[k]->name);
+    if (here != NULL)
+        (void)snprintf(where, sizeof where,
+                       here->each > 1 ? " among %u ranks, %u on each host"
+                                      : " where hosts do not have equally many ranks, two at least",
+                       here->size, here->each);
+    return lk_fail(LK_EINVAL, "algorithms: %s has no \"%.*s\"%s, but %s", row->name,
+                   (int)lki_min(length, 100), name, where, names);
+}
+
 /* One "operation:algorithm" of `length` characters. */
-static lk_status force(lki_tuning *t, const char *text, size_t length)
+static lk_status force(lki_tuning *t, const char *text, size_t length, const lki_problem *here)
 {
     const char *colon  = memchr(text, ':', length);
     size_t      before = colon == NULL ? length : (size_t)(colon - text), row = 0, method = 0;
@@ -84,31 +108,25 @@ static lk_status force(lki_tuning *t, const char *text, size_t length)
     size_t after = length - before - 1;
     while (lki_methods[method] != NULL && !is(lki_methods[method]->name, colon + 1, after))
         method++;
-    if (lki_methods[method] == NULL || !can(lki_methods[method], rows[row].kind)) {
-        char   names[160] = "";
-        size_t used       = 0;
-        for (size_t k = 0; lki_methods[k] != NULL; k++)
-            if (can(lki_methods[k], rows[row].kind) && used < sizeof names - 24)
-                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
-                                         used == 0 ? "" : ", ", lki_methods[k]->name);
-        return lk_fail(LK_EINVAL, "algorithms: %s has no \"%.*s\", but %s", rows[row].name,
-                       (int)lki_min(after, 100), colon + 1, names);
-    }
+    if (lki_methods[method] == NULL || !can(lki_methods[method], rows[row].kind, NULL))
+        return refuse(&rows[row], colon + 1, after, NULL);
     if (lki_methods[method] == &lki_method_native && !t->native)
         return lk_fail(LK_EUNSUPPORTED, "algorithms: %s:native is a collective of MPI, which only "
                        "communicators of lk_comm_open_mpi() have", rows[row].name);
+    if (here != NULL && !can(lki_methods[method], rows[row].kind, here))
+        return refuse(&rows[row], colon + 1, after, here);
     t->forced[rows[row].kind] = t->forced[rows[row].uneven] = lki_methods[method];
     return LK_OK;
 }
 
-lk_status lki_tuning_force(lki_tuning *tuning, const char *text)
+lk_status lki_tuning_force(lki_tuning *tuning, const char *text, const lki_problem *here)
 {
     lki_tuning next = *tuning;
 
     memset(next.forced, 0, sizeof next.forced);
     while (text != NULL && *text != '\0') {
         size_t length = strcspn(text, ",");
-        LK_TRY(force(&next, text, length));
+        LK_TRY(force(&next, text, length, here));
         text += length + (text[length] == ',');
     }
     *tuning = next;
@@ -120,8 +138,8 @@ lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint3
     *out = (lki_tuning){ .model     = assumed,
                          .of_a_file = options != NULL && options->tuning != NULL };
     if (options == NULL)
-        return lki_tuning_force(out, NULL);
-    LK_TRY(lki_tuning_force(out, options->algorithms));
+        return lki_tuning_force(out, NULL, NULL);
+    LK_TRY(lki_tuning_force(out, options->algorithms, NULL));
     (void)snprintf(out->source, sizeof out->source, "those of a network of 10 Gbit/s");
     if (options->cache != NULL && strlen(options->cache) < 400)
         (void)snprintf(out->cache, sizeof out->cache, "%s", options->cache);

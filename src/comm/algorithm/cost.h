@@ -36,8 +36,11 @@ typedef struct lki_tuning {
 LK_NODISCARD lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options,
                                        uint32_t rank);
 
-/* "all_reduce:halving,all_gather:ring"; NULL = none. */
-LK_NODISCARD lk_status lki_tuning_force(lki_tuning *tuning, const char *algorithms);
+/* "all_reduce:halving,all_gather:ring"; NULL = none.  `here`: how many ranks there are, on what
+ * hosts; LK_EINVAL where an algorithm is not for these.  NULL = any: where it cannot be, the
+ * cheapest is taken. */
+LK_NODISCARD lk_status lki_tuning_force(lki_tuning *tuning, const char *algorithms,
+                                        const struct lki_problem *here);
 
 /* The cheapest that is exact, or the one that is asked for where it can. */
 const struct lki_method *lki_tuning_choose(const lki_tuning *tuning,

@@ -129,12 +129,27 @@ lk_status lk_comm_tune(lk_comm *comm, const char *path)
     return LK_OK;
 }
 
-lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms)
+/* ---- Telling, and being told ------------------------------------------------------------- */
+
+static lki_problem any_problem(const lk_comm *comm)
 {
-    return lki_tuning_force(&comm->self->tuning, algorithms);
+    return (lki_problem){ .rank   = comm->rank,
+                          .size   = comm->size,
+                          .each   = lki_span_each(comm),
+                          .dtype  = LK_F32,
+                          .op     = LK_SUM,
+                          .width  = sizeof(float),
+                          .bytes  = sizeof(float),
+                          .window = SIZE_MAX,
+                          .native = lki_engine_serves(comm->self->engine, comm) };
 }
 
-/* ---- Telling ----------------------------------------------------------------------------- */
+lk_status lk_comm_set_algorithms(lk_comm *comm, const char *algorithms)
+{
+    const lki_problem here = any_problem(comm);
+
+    return lki_tuning_force(&comm->self->tuning, algorithms, comm->span != NULL ? &here : NULL);
+}
 
 static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *operation,
                             size_t bytes)
@@ -143,17 +158,9 @@ static lk_status problem_of(lki_problem *out, const lk_comm *comm, const char *o
     bool     divided;
 
     LK_TRY(lki_tuning_find(&kind, &divided, operation));
-    *out = (lki_problem){ .kind   = (lki_op_kind)kind,
-                          .rank   = comm->rank,
-                          .size   = comm->size,
-                          .each   = lki_span_each(comm),
-                          .dtype  = LK_F32,
-                          .op     = LK_SUM,
-                          .width  = sizeof(float),
-                          .bytes  = lki_round_up(divided ? bytes / comm->size : bytes,
-                                                 sizeof(float)),
-                          .window = SIZE_MAX,
-                          .native = lki_engine_serves(comm->self->engine, comm) };
+    *out       = any_problem(comm);
+    out->kind  = (lki_op_kind)kind;
+    out->bytes = lki_round_up(divided ? bytes / comm->size : bytes, sizeof(float));
     return LK_OK;
 }
 

@@ -36,6 +36,13 @@ lk_status lki_endpoint_parse(lki_endpoint *out, const char *text)
                    "brackets around an IPv6 address and a port from 1 to 65535", text);
 }
 
+lk_status lki_rendezvous_check(const char *endpoint)
+{
+    lki_endpoint unused;
+
+    return lki_endpoint_parse(&unused, endpoint);
+}
+
 lk_status lki_endpoint_resolve(struct addrinfo **out, const lki_endpoint *endpoint)
 {
     const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC,
