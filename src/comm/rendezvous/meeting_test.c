@@ -6,6 +6,8 @@
  */
 #include "comm/rendezvous/nodes.h"
 
+enum { SILENCE_MS = 1200 }; /* many ticks, also where a machine has little time for them */
+
 /* ---- Meeting ----------------------------------------------------------------------------- */
 
 static void everybody_learns_the_same_roster(void **state)
@@ -72,7 +74,7 @@ static void ranks_may_be_numbered_already(void **state)
         options.workers                = counts[i];
         (void)add(&j, options);
         if (i == 1) { /* one whose ranks others have */
-            move_for(&j, 150);
+            await_guests(&j, &j.nodes[1], 2);
             options          = plain(&j, 0, -1);
             options.world    = 5;
             options.first    = 2;
@@ -135,12 +137,12 @@ static void who_is_missing_is_named(void **state)
     begin(&j);
     for (int32_t i = 0; i < 4; i += 2) {
         lki_rendezvous_options options = plain(&j, 4, i);
-        options.join_ms                = 300;
+        options.join_ms                = 1500;
         (void)add(&j, options);
     }
     for (uint32_t i = 0; i < 2; i++)
         await_error(&j, &j.nodes[i], LK_ETIMEOUT,
-                    "2 of 4 nodes have not come within 0.3 s: nodes 1, 3");
+                    "2 of 4 nodes have not come within 1.5 s: nodes 1, 3");
     end(&j);
 }
 
@@ -164,7 +166,7 @@ static void who_does_not_fit_is_refused(void **state)
     begin(&j);
     (void)add(&j, plain(&j, 3, 0));
     (void)add(&j, plain(&j, 3, 1));
-    move_for(&j, 50);
+    await_guests(&j, &j.nodes[0], 2);
     await_error(&j, add(&j, plain(&j, 3, 1)), LK_EINVAL,
                 "host h2 says that it is node 1, but so is host h1");
     await_error(&j, add(&j, plain(&j, 2, 1)), LK_EINVAL, "says that there are 2 nodes");
@@ -328,7 +330,7 @@ static void a_lost_node_is_named(void **state)
     static job j;
     (void)state;
     for (int how = 0; how < 2; how++) {
-        meet(&j, 3, how == 0 ? 0 : 400);
+        meet(&j, 3, how == 0 ? 0 : SILENCE_MS);
         if (how == 0) {
             lki_rendezvous_close(j.nodes[2].r, NULL);
             j.nodes[2].r = NULL;
@@ -354,7 +356,7 @@ static void node_0_can_be_lost_as_well(void **state)
     static job j;
     (void)state;
     for (int how = 0; how < 2; how++) {
-        meet(&j, 3, how == 0 ? 0 : 400);
+        meet(&j, 3, how == 0 ? 0 : SILENCE_MS);
         if (how == 0) {
             lki_rendezvous_close(j.nodes[0].r, NULL);
             j.nodes[0].r = NULL;
@@ -378,8 +380,8 @@ static void the_silent_are_not_lost(void **state)
 {
     static job j;
     (void)state;
-    meet(&j, 3, 400);
-    move_for(&j, 1500);
+    meet(&j, 3, SILENCE_MS);
+    move_for(&j, 3 * SILENCE_MS);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(j.nodes[i].count, 1);
     end(&j);
@@ -391,7 +393,7 @@ static void a_pause_of_all_is_no_silence(void **state)
     static job            j;
     const struct timespec pause = { .tv_sec = 2 };
     (void)state;
-    meet(&j, 3, 400);
+    meet(&j, 3, SILENCE_MS);
     (void)nanosleep(&pause, NULL);
     move_for(&j, 1000);
     for (uint32_t i = 0; i < 3; i++)
@@ -406,7 +408,7 @@ static void who_gives_up_tells_those_who_wait(void **state)
     begin(&j);
     (void)add(&j, plain(&j, 3, 0));
     (void)add(&j, plain(&j, 3, 1));
-    move_for(&j, 50);
+    await_guests(&j, &j.nodes[0], 2);
     lki_rendezvous_close(j.nodes[0].r, "node 0 got SIGINT");
     j.nodes[0].r = NULL;
     await_error(&j, &j.nodes[1], LK_EPEER, "node 0 got SIGINT");

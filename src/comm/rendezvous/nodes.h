@@ -21,7 +21,8 @@
 #include <cmocka.h>
 
 #include "comm/group.h"
-#include "comm/rendezvous/letter.h"
+#include "comm/rendezvous/guests.h"
+#include "comm/rendezvous/inside.h"
 
 static const unsigned char *job_key; /* NULL: plain */
 
@@ -148,6 +149,14 @@ static inline void await_error(job *j, const node *n, lk_status status, const ch
     if (n->error.status != status || strstr(n->error.message, words) == NULL)
         fail_msg("%s \"%s\" is not %s with \"%s\"", lk_status_name(n->error.status),
                  n->error.message, lk_status_name(status), words);
+}
+
+/* Until so many are in, node 0 itself among them; that is the one at `first`. */
+static inline void await_guests(job *j, const node *first, uint32_t count)
+{
+    for (int64_t limit = lki_now_ms() + LIMIT_MS; first->r->server->admitted < count; move(j))
+        if (lki_now_ms() > limit)
+            fail_msg("not %u guests", count);
 }
 
 static inline void move_for(job *j, int64_t ms)

@@ -44,7 +44,7 @@ static void strangers_disturb_nobody(void **state)
     begin(&j);
     (void)add(&j, plain(&j, 3, 0));
     (void)add(&j, plain(&j, 3, 1));
-    move_for(&j, 50);
+    await_guests(&j, &j.nodes[0], 2);
     assert_hangs_up(&j, "GET / HTTP/1.1\r\n\r\n", 18);
     assert_hangs_up(&j, "\0\0\0\0\0\0\0\0", 8);
     assert_hangs_up(&j, "\x08\0\0\0\x01\0\0\0garbage!", 16); /* a hello, but for its magic */
