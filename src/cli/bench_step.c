@@ -245,7 +245,7 @@ int lki_bench_step(int argc, char **argv)
         config->report   = &options.report;
         result           = lki_train_start(&options.train, argv);
     } else {
-        free(options.train.config_text);
+        free(options.train.file.text);
     }
     free(rows);
     return result;

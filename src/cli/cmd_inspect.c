@@ -404,6 +404,12 @@ static int show(json_t *report, const inspect_options *options, bool good)
 static int inspect_file(const inspect_options *options)
 {
     lk_safetensors *file;
+    const char     *name = strrchr(options->path, '/');
+    if (strcmp(name != NULL ? name + 1 : options->path, "manifest.json") == 0) {
+        fprintf(stderr, "lockstep inspect: '%s' is a part of a checkpoint: name the directory that "
+                        "it is in\n", options->path);
+        return LKI_EXIT_FAILURE;
+    }
     if (lk_safetensors_open(&file, options->path) != LK_OK)
         return fail();
     json_t *report = report_of_file(file, options);

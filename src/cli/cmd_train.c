@@ -5,6 +5,7 @@
  * trains.  So a mistake is said once, before anything is started, and the workers need no other
  * channel for their configuration than the command line.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -110,7 +111,7 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
 /* Written out where a row needs more than the short forms carry. */
 const lki_option lki_train_table[] = {
     LKI_POSITIONAL("MODEL", AT(config.model), true, "gpt, resnet or mlp"),
-    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(config_text),
+    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(file),
       .help = "read options from a TOML file, a key each; the command line wins over it" },
 
     { .group = "gpt", .needs = &gpt, .name = "layers", .type = LKI_OPTION_U32, .value = "N",
@@ -434,15 +435,21 @@ static int run_threads(train_options *options)
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
 }
 
+static int refuse(const train_options *options, const char *why)
+{
+    return lki_usage_error_of(options->command, &options->file, "%s", why);
+}
+
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
     lk_status status                = lk_train_check(&options->config);
     if (status == LK_EINVAL)
-        return lki_usage_error(options->command, "%s", lk_error_last()->message);
+        return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
+    options->nodes.file = &options->file;
     lk_launch_options how   = { .workers    = options->config.workers,
                                 .timeout_ms = options->config.timeout_ms,
                                 .flight     = options->flight };
@@ -450,8 +457,8 @@ static int start(train_options *options, char **argv)
     if (refused >= 0)
         return refused;
     if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == MODE_THREADS)
-        return lki_usage_error(options->command, "%s needs --worker-mode processes",
-                               how.nodes > 1 ? "--nnodes" : "--hosts");
+        return refuse(options, how.nodes > 1 ? "--nnodes needs --worker-mode processes"
+                                             : "--hosts needs --worker-mode processes");
     int exit = options->worker_mode == MODE_THREADS ? run_threads(options)
                                                     : lki_start_workers(argv, how);
     return merge_trace(options, 0, options->config.workers, exit);
@@ -461,8 +468,13 @@ int lki_train_start(train_options *options, char **argv)
 {
     /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
     (void)signal(SIGXFSZ, SIG_IGN);
-    int result = lk_launched() ? run_worker(options) : start(options, argv);
-    free(options->config_text);
+    int result = LKI_EXIT_FAILURE;
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
+        fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
+                        ">/dev/null does without\n");
+    else
+        result = lk_launched() ? run_worker(options) : start(options, argv);
+    free(options->file.text);
     return result;
 }
 
@@ -474,7 +486,7 @@ static int train_main(int argc, char **argv)
     options.print         = print_weights;
     if (result < 0)
         return lki_train_start(&options, argv);
-    free(options.config_text);
+    free(options.file.text);
     return result;
 }
 

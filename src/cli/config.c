@@ -142,22 +142,55 @@ static bool read_string(parser *p)
 
 /* ---- Numbers, booleans, arrays ----------------------------------------------------------- */
 
+static bool is_digit(char c, bool hex)
+{
+    return (c >= '0' && c <= '9') || (hex && ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')));
+}
+
+/* An integer in another base, 0x10, as decimal digits; false: it is none.  Digits become no more:
+ * what stands before them makes up for it. */
+static bool read_other_base(parser *p, char *text, size_t length)
+{
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    uint64_t base = text[1] == 'x' ? 16 : text[1] == 'o' ? 8 : 2, value = 0;
+
+    for (size_t i = 2; i < length; i++) {
+        const char *digit = strchr(digits, text[i]);
+        uint64_t    add   = digit == NULL ? base : (uint64_t)((digit - digits) % 16);
+        if (add >= base || value > (UINT64_MAX - add) / base)
+            return false;
+        value = value * base + add;
+    }
+    p->to = text + snprintf(text, 24, "%llu", (unsigned long long)value);
+    return length > 2;
+}
+
 /* Copies one number in TOML's spelling, without its underscores, and says what it is. */
 static bool read_number(parser *p, lki_config_type *type)
 {
     const char *start = p->at;
     char       *text  = p->to;
     double      real  = 0;
+    bool        hex   = p->end - start > 1 && start[0] == '0' && start[1] == 'x';
     while (p->at < p->end && (is_bare(*p->at) || *p->at == '.' || *p->at == '+')) {
-        bool inside = p->at > start && p->at[-1] >= '0' && p->at[-1] <= '9' && p->at + 1 < p->end &&
-                      p->at[1] >= '0' && p->at[1] <= '9';
+        bool inside = p->at > start && is_digit(p->at[-1], hex) && p->at + 1 < p->end &&
+                      is_digit(p->at[1], hex);
         if (*p->at == '_' && !inside)
             return fail(p, "an underscore stands between two digits");
         if (*p->at != '_')
             *p->to++ = *p->at;
         p->at++;
     }
+    if (p->to - text > 1 && text[0] == '+' && text[1] >= '0' && text[1] <= '9') {
+        memmove(text, text + 1, (size_t)(p->to - text) - 1);
+        p->to--;
+    }
     size_t length = (size_t)(p->to - text);
+    if (length > 2 && text[0] == '0' && strchr("xob", text[1]) != NULL && *start != '+') {
+        *type = LKI_CONFIG_INTEGER;
+        return read_other_base(p, text, length) ||
+               fail(p, "this is no integer of up to 64 bits");
+    }
     if (!lki_parse_real(text, length, &real))
         return fail(p, "%s; strings need quotes",
                     length == 0 ? "there is no value" : "this is neither number nor true or false");
@@ -239,7 +272,10 @@ static bool read_key(parser *p, const char **out)
     char *key = p->to;
     if (*p->at == '[')
         return fail(p, "tables are not used here: write every option as key = value");
-    while (p->at < p->end && is_bare(*p->at))
+    bool quoted = *p->at == '"' || *p->at == '\'';
+    if (quoted && !read_string(p))
+        return false;
+    while (!quoted && p->at < p->end && is_bare(*p->at))
         *p->to++ = *p->at++;
     size_t length = (size_t)(p->to - key);
     skip_blanks(p);

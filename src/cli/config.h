@@ -7,10 +7,10 @@
  *     drop-last    = true
  *     hidden       = [512, 512]
  *
- * Keys are bare (letters, digits, - and _).  Values: basic and literal strings on one line,
- * decimal integers, floats, booleans, arrays of numbers on one line.  What TOML has besides
- * (tables, dates, nested arrays, multi-line strings, other bases, inf and nan) is refused by name,
- * with file and line; so is a key that stands twice.
+ * Keys are bare (letters, digits, - and _) or quoted.  Values: basic and literal strings on one
+ * line, integers in all of TOML's bases, floats, booleans, arrays of numbers on one line.  What
+ * TOML has besides (tables, dates, nested arrays, multi-line strings, inf and nan) is refused by
+ * name, with file and line; so is a key that stands twice.
  */
 #ifndef LKI_CLI_CONFIG_H
 #define LKI_CLI_CONFIG_H

@@ -29,6 +29,11 @@ static void reads_every_type(void **state)
         { "path", "a\\b", LKI_CONFIG_STRING, 9 },
         { "prompt", "tab\t\"quote\" \xC3\xA9", LKI_CONFIG_STRING, 10 },
         { "quiet", "false", LKI_CONFIG_BOOLEAN, 11 },
+        { "keep it", "255", LKI_CONFIG_INTEGER, 12 },
+        { "seed", "18446744073709551615", LKI_CONFIG_INTEGER, 13 },
+        { "octal", "8", LKI_CONFIG_INTEGER, 14 },
+        { "bits", "5,10,-3", LKI_CONFIG_INTEGERS, 15 },
+        { "plus", "1e-3", LKI_CONFIG_REAL, 16 },
     };
     static const char text[] = "# a run\n"
                                "model = \"gpt\" # which\r\n"
@@ -40,7 +45,12 @@ static void reads_every_type(void **state)
                                "betas = [0.9,0.95]\n"
                                "path = 'a\\b'\n"
                                "prompt = \"tab\\t\\\"quote\\\" \\u00e9\"\n"
-                               "quiet = false";
+                               "quiet = false\n"
+                               "\"keep it\" = 0xFF\n"
+                               "'seed' = 0xffff_ffff_ffff_ffff\n"
+                               "octal = 0o10\n"
+                               "bits = [0b101, +10, -3]\n"
+                               "plus = +1e-3";
     lki_config        config;
     lki_message       error;
     (void)state;
@@ -67,12 +77,18 @@ static void refuses_with_the_line(void **state)
         { "a", "c.toml:1: expected key = value, with a key of letters, digits and -" },
         { "= 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
         { "a.b = 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
-        { "\"a\" = 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
+        { "\"\" = 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
+        { "\"a = 1", "c.toml:1: the string has no closing quote on its line" },
+        { "\"a\" = 1\na = 2", "c.toml:2: a stands twice, first on line 1" },
         { "a =", "c.toml:1: there is no value after =" },
         { "a = # none", "c.toml:1: there is no value after =" },
         { "a = gpt", "c.toml:1: this is neither number nor true or false; strings need quotes" },
         { "a = nan", "c.toml:1: this is neither number nor true or false; strings need quotes" },
-        { "a = 0x10", "c.toml:1: this is neither number nor true or false; strings need quotes" },
+        { "a = 0x1g", "c.toml:1: this is no integer of up to 64 bits" },
+        { "a = 0b12", "c.toml:1: this is no integer of up to 64 bits" },
+        { "a = 0x10000000000000000", "c.toml:1: this is no integer of up to 64 bits" },
+        { "a = +0x10", "c.toml:1: this is neither number nor true or false; strings need quotes" },
+        { "a = ++1", "c.toml:1: this is neither number nor true or false; strings need quotes" },
         { "a = 1e999", "c.toml:1: this is neither number nor true or false; strings need quotes" },
         { "a = 1__0", "c.toml:1: an underscore stands between two digits" },
         { "a = 1_", "c.toml:1: an underscore stands between two digits" },

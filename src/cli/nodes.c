@@ -31,26 +31,31 @@ int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_opti
     how->note         = print_note;
     how->note_context = (void *)(uintptr_t)command;
     if (nodes->hosts > 1 && nodes->count > 1)
-        return lki_usage_error(command, "--hosts %u emulates hosts on this one, --nnodes %u are "
-                               "real: only one of them can be", nodes->hosts, nodes->count);
+        return lki_usage_error_of(command, nodes->file,
+                                  "--hosts %u emulates hosts on this one, --nnodes %u are real: "
+                                  "only one of them can be", nodes->hosts, nodes->count);
     if (nodes->hosts > how->workers)
-        return lki_usage_error(command, "--hosts %u are more than the %u workers; raise --workers",
-                               nodes->hosts, how->workers);
+        return lki_usage_error_of(command, nodes->file,
+                                  "--hosts %u are more than the %u workers; raise --workers",
+                                  nodes->hosts, how->workers);
     how->hosts = nodes->hosts;
     how->bind  = lki_bind_of(nodes->bind);
     if (nodes->count <= 1)
         return GO_ON;
     if (nodes->rendezvous == NULL)
-        return lki_usage_error(command, "--nnodes %u needs --rendezvous tcp://HOST:PORT, with an "
-                               "address of node 0", nodes->count);
+        return lki_usage_error_of(command, nodes->file,
+                                  "--nnodes %u needs --rendezvous tcp://HOST:PORT, with an "
+                                  "address of node 0", nodes->count);
     if ((nodes->key_from == NULL) != nodes->insecure)
-        return lki_usage_error(command, "--nnodes %u needs one of --job-key FILE, which lockstep "
-                               "key FILE makes, and --insecure", nodes->count);
+        return lki_usage_error_of(command, nodes->file,
+                                  "--nnodes %u needs one of --job-key FILE, which lockstep key "
+                                  "FILE makes, and --insecure", nodes->count);
     if (nodes->number != LKI_NODE_ANY && nodes->number >= nodes->count)
-        return lki_usage_error(command, "--node-rank %u: of %u nodes the last is %u",
-                               nodes->number, nodes->count, nodes->count - 1);
+        return lki_usage_error_of(command, nodes->file,
+                                  "--node-rank %u: of %u nodes the last is %u", nodes->number,
+                                  nodes->count, nodes->count - 1);
     if (nodes->key_from != NULL && lk_job_key_read(nodes->key, nodes->key_from) != LK_OK)
-        return lki_usage_error(command, "--job-key: %s", lk_error_last()->message);
+        return lki_usage_error_of(command, nodes->file, "--job-key: %s", lk_error_last()->message);
     if (nodes->insecure)
         fprintf(stderr, "lockstep %s: --insecure: anybody on the network can read, change and join "
                         "this job\n", command->name);

@@ -10,6 +10,7 @@ typedef struct {
     const char   *rendezvous, *key_from;
     bool          insecure;
     const char   *bind;
+    const lki_config_file *file; /* that may have given some of them; NULL: none */
     unsigned char key[LK_JOB_KEY_BYTES];
 } lki_nodes;
 

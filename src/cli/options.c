@@ -13,20 +13,22 @@
 #include "cli/config.h"
 #include "cli/values.h"
 
-enum { OPTIONS_MAX = 128, GO_ON = -1 };
+enum { GO_ON = -1 };
 
 /* What an option was given (NULL: it was not), and as which line of the config file; without a key
  * it stood on the command line. */
 typedef struct {
     const char *text, *key;
     unsigned    line;
+    bool        by_letter;
 } origin;
 
 typedef struct {
     const lki_command *command;
     void              *target;
     const char        *config; /* the path of the config file */
-    origin             origins[OPTIONS_MAX];
+    lki_config_file   *file;   /* the target's, once it is read */
+    origin             origins[LKI_OPTIONS_MAX];
     bool               help; /* --help was met: nothing else matters */
     lki_message        error;
 } state;
@@ -99,10 +101,10 @@ static const lki_option *find_letter(const lki_command *command, char letter)
 
 static const char *suggest_option(const lki_command *command, const char *name)
 {
-    const char *names[OPTIONS_MAX];
+    const char *names[LKI_OPTIONS_MAX];
     size_t      count = 0;
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
-        if (is_named(o) && o->type != LKI_OPTION_LATER && count < OPTIONS_MAX)
+        if (is_named(o) && o->type != LKI_OPTION_LATER && count < LKI_OPTIONS_MAX)
             names[count++] = o->name;
     return lki_suggest(name, names, count);
 }
@@ -128,6 +130,8 @@ static const char *spell(const state *s, const lki_option *option, const origin 
 {
     if (from->key != NULL)
         (void)lki_refuse(out, "%.150s:%u: %.60s", s->config, from->line, from->key);
+    else if (from->by_letter)
+        (void)lki_refuse(out, "-%c", option->letter);
     else
         (void)lki_refuse(out, "%s%s", is_named(option) ? "--" : "", option->name);
     return out->text;
@@ -200,20 +204,21 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
     if (option->type != LKI_OPTION_LATER && !fits(option, item, &wants))
         return lki_refuse(&s->error, "%.150s:%u: %s must be %s", path, item->line, item->key,
                           wants);
-    return set(s, option, (origin){ item->text, item->key, item->line });
+    return set(s, option, (origin){ item->text, item->key, item->line, false });
 }
 
 static bool apply_config(state *s, const lki_option *option, const char *path)
 {
-    lki_config config;
-    char      *text = NULL;
-    memcpy(&text, (unsigned char *)s->target + option->offset, sizeof text);
-    if (text != NULL)
+    lki_config       config;
+    lki_config_file *file = (void *)((unsigned char *)s->target + option->offset);
+    if (file->text != NULL)
         return lki_refuse(&s->error, "--%s stands twice", option->name);
     if (!lki_config_open(&config, path, &s->error))
         return false;
-    memcpy((unsigned char *)s->target + option->offset, &config.text, sizeof config.text);
-    s->config = path;
+    file->text = config.text;
+    file->path = path;
+    s->file    = file;
+    s->config  = path;
     bool good = true;
     for (size_t i = 0; i < config.count && good; i++)
         good = apply_item(s, path, &config.items[i]);
@@ -278,7 +283,8 @@ static bool read_short(state *s, pass which, int argc, char **argv, int *i)
         return lki_refuse(&s->error, "-%c needs a value: -%c %s", option->letter, option->letter,
                           option->value);
     ++*i;
-    return which == PASS_CONFIG || set_from_line(s, option, argv[*i]);
+    return which == PASS_CONFIG ||
+           set(s, option, (origin){ .text = argv[*i], .by_letter = true });
 }
 
 static const lki_option *next_positional(const lki_command *command, size_t index)
@@ -382,11 +388,46 @@ static bool check_needs(state *s)
     return true;
 }
 
+/* For messages of later. */
+static void keep_lines(const state *s)
+{
+    for (size_t i = 0; s->file != NULL && i < LKI_OPTIONS_MAX; i++)
+        s->file->lines[i] = s->origins[i].line;
+}
+
+void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
+                    const char *text)
+{
+    static const char in_names[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    size_t            used       = 0;
+
+    while (*text != '\0' && used + 1 < sizeof out->text) {
+        const lki_option *option = NULL;
+        size_t            length = 0;
+        if (file != NULL && strncmp(text, "--", 2) == 0) {
+            length = strspn(text + 2, in_names);
+            option = find(command, text + 2, length);
+        }
+        unsigned line = option != NULL ? file->lines[option - command->options] : 0;
+        if (line == 0) {
+            out->text[used++] = *text++;
+            continue;
+        }
+        int wrote = snprintf(out->text + used, sizeof out->text - used, "%.150s:%u: %s",
+                             file->path, line, option->name);
+        used += wrote > 0 ? (size_t)wrote : 0;
+        text += 2 + length;
+    }
+    out->text[used < sizeof out->text ? used : sizeof out->text - 1] = '\0';
+}
+
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target)
 {
-    state s = { .command = command, .target = target };
-    if (walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) && check_required(&s) &&
-        check_needs(&s))
+    state s    = { .command = command, .target = target };
+    bool  good = walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) &&
+                check_required(&s) && check_needs(&s);
+    keep_lines(&s);
+    if (good)
         return GO_ON;
     if (!s.help)
         return lki_usage_error(command, "%s", s.error.text);
@@ -394,13 +435,34 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
     return 0;
 }
 
+__attribute__((format(printf, 3, 0))) static int
+say_usage_error(const lki_command *command, const lki_config_file *file, const char *format,
+                va_list args)
+{
+    lki_message plain, named;
+
+    (void)vsnprintf(plain.text, sizeof plain.text, format, args);
+    lki_name_lines(&named, command, file, plain.text);
+    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help lists the options)\n", command->name,
+            named.text, command->name);
+    return LKI_EXIT_USAGE;
+}
+
 int lki_usage_error(const lki_command *command, const char *format, ...)
 {
     va_list args;
-    fprintf(stderr, "lockstep %s: ", command->name);
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    int status = say_usage_error(command, NULL, format, args);
     va_end(args);
-    fprintf(stderr, "\n(lockstep %s --help lists the options)\n", command->name);
-    return LKI_EXIT_USAGE;
+    return status;
+}
+
+int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
+                       ...)
+{
+    va_list args;
+    va_start(args, format);
+    int status = say_usage_error(command, file, format, args);
+    va_end(args);
+    return status;
 }

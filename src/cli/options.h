@@ -39,6 +39,16 @@ typedef struct {
     char text[512];
 } lki_message;
 
+enum { LKI_OPTIONS_MAX = 128 }; /* rows of a table */
+
+/* What a config file has given. */
+typedef struct {
+    char       *text; /* what strings point into: the caller's to free() after them */
+    const char *path; /* NULL: there was none */
+    unsigned    lines[LKI_OPTIONS_MAX]; /* where the file gives an option, by its row; 0: somebody
+                                         * else does, or nobody */
+} lki_config_file;
+
 typedef enum {
     LKI_OPTION_END = 0,
     LKI_OPTION_FLAG,       /* bool; --name and --no-name */
@@ -55,7 +65,7 @@ typedef enum {
     LKI_OPTION_CHOICE,     /* int (an enum): the value of the row of `choices` that is named */
     LKI_OPTION_NAME,       /* const char *: one of the names in `choices` */
     LKI_OPTION_CUSTOM,     /* read() decides */
-    LKI_OPTION_CONFIG,     /* char *: gets the text of a config file, see lki_options_parse() */
+    LKI_OPTION_CONFIG,     /* lki_config_file */
     LKI_OPTION_LATER,      /* known, but not in this version: refused with `help` */
     LKI_OPTION_POSITIONAL, /* const char *: the next argument that is no option */
     LKI_OPTION_REST,       /* char **: all arguments from the first that is no option */
@@ -142,13 +152,21 @@ typedef struct {
 
 /* Reads argv[1..] into `target`, a zeroed struct of the command.  A negative result says: go on.
  * Otherwise it is the exit status: 0 after --help, LKI_EXIT_USAGE after the error was printed.
- * Strings point into argv, or into the text that the config option's field holds: the caller's to
- * free() when it is done with them, whatever was returned. */
+ * Strings point into argv, or into the config file's text, which is to be freed whatever was
+ * returned. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);
 
 /* Prints "lockstep NAME: ..." and where to read on to stderr; returns LKI_EXIT_USAGE. */
 int lki_usage_error(const lki_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* The same, about options that may have come from a file (NULL: from none). */
+int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
+                       ...) __attribute__((format(printf, 3, 4)));
+
+/* A message with "run.toml:3: lr" for each "--lr" that the file has given. */
+void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
+                    const char *text);
 
 /* The help and the man page (roff) of a command. */
 void lki_options_help(const lki_command *command, FILE *out);

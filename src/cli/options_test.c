@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *what, *path;
-    char       *text;
+    lki_config_file file;
     bool        loud;
     uint32_t    workers, widths[3], width_count;
     uint64_t    seed;
@@ -42,7 +42,7 @@ static const lki_need word_b = { "WHAT", { "b" } }, fancy = { "kind", { "fancy" 
 /* clang-format off */
 static const lki_option table[] = {
     LKI_POSITIONAL("WHAT", AT(what), true, "what to do"),
-    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(text),
+    { .name = "config", .type = LKI_OPTION_CONFIG, .value = "FILE", .offset = AT(file),
       .help = "" },
     LKI_FLAG("loud", AT(loud), "say more"),
     LKI_STRING("path", "PATH", AT(path), NULL, "where"),
@@ -225,12 +225,12 @@ static void the_command_line_wins(void **state)
         assert_int_equal(t.kind, 4);
         assert_true(t.rate > 1.99 && t.rate < 2.01 && t.pair[1] > 0.24 && t.pair[1] < 0.26);
         assert_string_equal(t.what, "a");
-        free(t.text);
+        free(t.file.text);
         assert_int_equal(parse_with_file(&t, text, "b", behind), -1);
         assert_string_equal(t.what, "b");
         assert_int_equal(t.workers, 4);
         assert_true(t.loud);
-        free(t.text);
+        free(t.file.text);
     }
 }
 
@@ -251,7 +251,7 @@ static void the_file_is_strict(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (parse_with_file(&t, bad[i], "", false) != LKI_EXIT_USAGE)
             fail_msg("accepted: %s", bad[i]);
-        free(t.text);
+        free(t.file.text);
     }
     assert_int_equal(parse(&t, "a --config /nonexistent/file"), LKI_EXIT_USAGE);
     assert_int_equal(parse(&t, "a --config /"), LKI_EXIT_USAGE);

@@ -10,7 +10,7 @@ typedef struct train_options train_options;
 /* Everything that stands on the command line. */
 struct train_options {
     lk_train_config config;
-    char           *config_text; /* of --config */
+    lki_config_file file; /* of --config */
     const char     *kernels;
     const char     *flight;
     int             worker_mode;

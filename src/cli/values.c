@@ -58,6 +58,17 @@ bool lki_parse_real(const char *text, size_t length, double *out)
     return true;
 }
 
+/* A number in every other way. */
+static bool is_too_large(const char *text, size_t length)
+{
+    char copy[64], *end = NULL;
+    if (length == 0 || length >= sizeof copy || strspn(text, "0123456789+-.eE") < length)
+        return false;
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    return isinf(strtod(copy, &end)) && *end == '\0';
+}
+
 static bool in_range(const lki_range *range, double value)
 {
     return (range->low_open ? value > range->low : value >= range->low) &&
@@ -69,15 +80,21 @@ static bool read_real(const lki_option *option, const char *text, size_t length,
 {
     if (lki_parse_real(text, length, out) && in_range(option->range, *out))
         return true;
+    if (is_too_large(text, length))
+        return lki_refuse(error, "is more than a number can be; it must be %s",
+                          option->range->text);
     return lki_refuse(error, "must be %s", option->range->text);
 }
 
 static bool read_integer(const lki_option *option, const char *text, size_t length, uint64_t *out,
                          lki_message *error)
 {
-    if (lki_parse_u64(text, length, out) && *out >= option->low && *out <= option->high)
+    bool fits = lki_parse_u64(text, length, out);
+    if (fits && *out >= option->low && *out <= option->high)
         return true;
-    if (option->high >= UINT32_MAX)
+    bool digits    = length > 0 && strspn(text, "0123456789") >= length;
+    bool too_large = digits && (!fits || *out > option->high);
+    if (option->high >= UINT32_MAX && !too_large)
         return lki_refuse(error, "must be an integer of at least %llu",
                           (unsigned long long)option->low);
     return lki_refuse(error, "must be an integer from %llu to %llu",

@@ -119,6 +119,8 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
                        "--init and --resume contradict each other: a checkpoint has weights");
     if (c->files_elsewhere)
         return LK_OK;
+    if (c->log != NULL && strcmp(c->log, "-") == 0)
+        return lk_fail(LK_EINVAL, "--log - names no file; write /dev/stdout, or ./- if it does");
     if (c->log != NULL) {
         FILE *log = fopen(c->log, "ae");
         if (log == NULL)

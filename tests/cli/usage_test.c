@@ -109,6 +109,12 @@ static const struct {
     { GOOD "--steps 1 --validation 1",
       "--validation 1: must be a number of at least 0 and below 1" },
     { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+    { GOOD "--steps 1 --seed 99999999999999999999",
+      "--seed 99999999999999999999: must be an integer from 0 to 18446744073709551615" },
+    { GOOD "--steps 1 --lr 1e400", "--lr 1e400: is more than a number can be" },
+    { GOOD "--steps 1 --log -", "--log - names no file" },
+    { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
+    { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: how many copies of the program to start" },
     { "run ./program", "-n N is missing: how many copies of the program to start" },
     { "sample", "CHECKPOINT is missing" },
@@ -129,6 +135,28 @@ static void each_mistake_has_its_error(void **state)
     }
 }
 
+/* What the file says is named by its line, also where options do not go together. */
+static void mistakes_of_a_file_name_its_lines(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "printf 'micro-batch = 5\\nworkers = 1\\nhosts = 2\\n' >a.toml; "
+                                LK_TEST_COMMAND " " GOOD "--steps 1 --config a.toml");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--global-batch 8 cannot be divided by a.toml:1: micro-batch 5");
+    (void)run_shell(&r, *state,
+                    LK_TEST_COMMAND " " GOOD "--steps 1 --config a.toml --micro-batch 4");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "a.toml:3: hosts 2 are more than the 1 workers; raise a.toml:2: workers");
+}
+
+static void a_closed_output_is_no_success(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, LK_TEST_COMMAND " " GOOD "--steps 1 >&-");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "standard output is closed");
+}
+
 static void what_is_not_there_is_no_usage_error(void **state)
 {
     static const struct {
@@ -140,6 +168,7 @@ static void what_is_not_there_is_no_usage_error(void **state)
         { GOOD "--steps 1 --checkpoint /proc/here", "/proc/here" },
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "none" },
+        { "inspect none/manifest.json", "none/manifest.json" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         static command_result r;
@@ -156,6 +185,8 @@ int main(void)
         cmocka_unit_test(the_overview_teaches),
         cmocka_unit_test(every_command_has_help_and_a_man_page),
         cmocka_unit_test(each_mistake_has_its_error),
+        cmocka_unit_test(mistakes_of_a_file_name_its_lines),
+        cmocka_unit_test(a_closed_output_is_no_success),
         cmocka_unit_test(what_is_not_there_is_no_usage_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
