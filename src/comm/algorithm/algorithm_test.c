@@ -231,6 +231,111 @@ static void bytes_sent_are_those_of_the_formulas(void **state)
     }
 }
 
+/* ---- Bytes of all ranks ------------------------------------------------------------------ */
+
+typedef enum { REDUCES, REDUCES_PARTS, GATHERS_PARTS, SPREADS } duty;
+
+/* `count` elements in all, divided as they may be; and what all ranks together must send. */
+typedef struct {
+    const char      *algorithm;
+    duty             what;
+    lk_dtype         dtype;
+    size_t           count;
+    _Atomic uint64_t sent;
+} sum;
+
+static lk_status do_duty(lk_comm *comm, const sum *b, void *send, void *recv)
+{
+    size_t   shares[HOSTED_MAX], width = lk_dtype_bytes(b->dtype);
+    uint32_t size = lk_comm_size(comm);
+
+    for (uint32_t r = 0; r < size; r++) /* of quite different shares */
+        shares[r] = b->count * (r + 1) * (r + 1) / size / size - b->count * r * r / size / size;
+    if (b->what == REDUCES)
+        return lk_all_reduce(comm, send, recv, b->count, b->dtype, LK_SUM);
+    if (b->what == SPREADS)
+        return lk_broadcast(comm, recv, b->count * width, size - 1);
+    if (b->what == REDUCES_PARTS)
+        return b->count % size == 0
+                   ? lk_reduce_scatter(comm, send, recv, b->count / size, b->dtype, LK_SUM)
+                   : lk_reduce_scatter_v(comm, send, recv, shares, b->dtype, LK_SUM);
+    for (uint32_t r = 0; r < size; r++)
+        shares[r] *= width;
+    return b->count % size == 0 ? lk_all_gather(comm, send, recv, b->count / size * width)
+                                : lk_all_gather_v(comm, send, recv, shares);
+}
+
+static bool sends_its_part(lk_comm *comm, void *context)
+{
+    sum      *b    = context;
+    void     *send = calloc(b->count + 1, 8), *recv = calloc(b->count + 1, 8);
+    uint64_t  before = lki_wire_count(comm->self->wire).bytes_sent;
+
+    CHECK(send != NULL && recv != NULL);
+    lk_status st = do_duty(comm, b, send, recv);
+    (void)atomic_fetch_add(&b->sent, lki_wire_count(comm->self->wire).bytes_sent - before);
+    free(send);
+    free(recv);
+    CHECK(st == LK_OK);
+    return true;
+}
+
+static void check_sum(hosted h, const char *algorithm, duty asked, lk_dtype dtype, size_t count,
+                      uint64_t bytes)
+{
+    sum b        = { .algorithm = algorithm, .what = asked, .dtype = dtype, .count = count };
+    h.algorithms = algorithm;
+    assert_true(hosted_all(h, sends_its_part, &b));
+    if (atomic_load(&b.sent) != bytes)
+        fail_msg("%s of %zu elements, %u hosts of %u: %llu bytes, not %llu", algorithm, count,
+                 h.hosts, h.each, (unsigned long long)atomic_load(&b.sent),
+                 (unsigned long long)bytes);
+}
+
+static const size_t uneven[] = { 0, 1, 5, 1000, 70001 };
+
+/* (N-1)/N of the vector a rank, or twice that, to the byte, however it is divided. */
+static void uneven_vectors_send_no_more(void **state)
+{
+    (void)state;
+    for (uint32_t N = 2; N <= 7; N += N < 3 ? 1 : 2)
+        for (size_t k = 0; k < sizeof uneven / sizeof uneven[0]; k++) {
+            hosted   h = { .hosts = N, .each = 1 };
+            size_t   n = uneven[k], even = n - n % N, odd = n + (n % N == 0);
+            uint64_t all = (uint64_t)(N - 1) * n, others = N - 1;
+            check_sum(h, "all_reduce:direct", REDUCES, LK_F32, n, 2 * all * 4);
+            check_sum(h, "all_reduce:direct", REDUCES, LK_BF16, n, 2 * all * 2);
+            check_sum(h, "all_reduce:ring", REDUCES, LK_F32, n, 2 * all * 4);
+            check_sum(h, "reduce_scatter_v:direct", REDUCES_PARTS, LK_F32, odd, others * odd * 4);
+            check_sum(h, "reduce_scatter:ring", REDUCES_PARTS, LK_F64, even, others * even * 8);
+            check_sum(h, "all_gather_v:direct", GATHERS_PARTS, LK_U8, odd, others * odd);
+            check_sum(h, "all_gather:ring", GATHERS_PARTS, LK_U8, even, others * even);
+        }
+}
+
+/* Between H hosts goes what one rank a host would send, whoever of them sends it. */
+static void levels_cross_hosts_once(void **state)
+{
+    static const hosted shapes[] = { { .hosts = 2, .each = 2 },
+                                     { .hosts = 2, .each = 4 },
+                                     { .hosts = 3, .each = 2 },
+                                     { .hosts = 4, .each = 2 } };
+    (void)state;
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (size_t k = 0; k < sizeof uneven / sizeof uneven[0]; k++) {
+            hosted   h = shapes[s];
+            size_t   n = uneven[k], even = n - n % (h.hosts * h.each);
+            uint64_t others = h.hosts - 1, all = others * n;
+            if (h.hosts == 2 || n > 1000) { /* else a tree between hosts: less rounds, more bytes */
+                check_sum(h, "all_reduce:levels", REDUCES, LK_F32, n, 2 * all * 4);
+                check_sum(h, "all_reduce:levels", REDUCES, LK_BF16, n, 2 * all * 4); /* as FP32 */
+            }
+            check_sum(h, "reduce_scatter:levels", REDUCES_PARTS, LK_F32, even, others * even * 4);
+            check_sum(h, "all_gather:levels", GATHERS_PARTS, LK_U8, even, others * even);
+            check_sum(h, "broadcast:levels", SPREADS, LK_U8, n, all);
+        }
+}
+
 /* ---- Options ----------------------------------------------------------------------------- */
 
 static void wrong_names_are_refused(void **state)
@@ -379,6 +484,8 @@ int main(void)
         cmocka_unit_test(a_ring_differs),
         cmocka_unit_test(levels_have_the_same_bits),
         cmocka_unit_test(bytes_sent_are_those_of_the_formulas),
+        cmocka_unit_test(uneven_vectors_send_no_more),
+        cmocka_unit_test(levels_cross_hosts_once),
         cmocka_unit_test(every_exact_algorithm_has_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

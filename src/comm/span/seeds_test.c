@@ -3,8 +3,8 @@
  * Goal:   whatever happens between hosts, every rank ends with the right data or with an error that
  *         names a rank, within its deadline, and never with wrong data; nothing is left behind.
  * Method: a seed says how many ranks there are, which collectives they do by which algorithms, what
- *         goes wrong, when and where.  Nine of ten jobs run over the simulation, whose streams delay
- *         what they carry and overtake each other, in its own time; one of ten over TCP, with
+ *         goes wrong, when and where.  Nine of ten jobs run over the simulation, whose streams
+ *         delay what they carry and overtake each other, in its own time; one of ten over TCP, with
  *         strangers at the door.  How many there were of each kind is printed, with the seed of one
  *         that fails.
  */
@@ -321,8 +321,8 @@ static int come_with_words(const job *j, const char *where)
     return fd;
 }
 
-/* A worker that does not belong to the job wants to write to rank 1: until it is turned away, or the
- * job is over. */
+/* A worker that does not belong to the job wants to write to rank 1: until it is turned away, or
+ * the job is over. */
 typedef struct {
     lki_link    *link;
     _Atomic bool over;
@@ -429,7 +429,8 @@ static void a_thousand_jobs(void **state)
         }
     }
     for (uint32_t f = 0; f < FAULTS; f++) {
-        print_message("%4u runs with %-26s %4u of them failed\n", runs[f], fault_names[f], failed[f]);
+        print_message("%4u runs with %-26s %4u of them failed\n", runs[f], fault_names[f],
+                      failed[f]);
         assert_true(runs[f] > 10 && (is_harmless((fault)f) ? failed[f] == 0 : failed[f] > 0));
     }
     print_message("%4u runs in all\n", all);
