@@ -441,15 +441,14 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
     return bytes;
 }
 
-static bool sends_what_it_should(lk_comm *comm, void *context)
+/* Bytes that this rank sends for it, and that its host should. */
+static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, uint64_t *want)
 {
-    const traffic *t    = context;
-    map            m    = { .leaves = t->leaves };
-    uint32_t       size = lk_comm_size(comm), hosts = lk_comm_hosts(comm), seed = 0;
-    size_t         part = 5 * t->elements, half = t->elements / 2;
-    lk_slice       slices[2] = { { 0, half, 0, 0 }, { half, half, 1, t->sharded } };
-    uint64_t       sent;
-    lk_arena      *arena;
+    map       m    = { .leaves = t->leaves };
+    uint32_t  size = lk_comm_size(comm), hosts = lk_comm_hosts(comm), seed = 0;
+    size_t    part = 5 * t->elements, half = t->elements / 2;
+    lk_slice  slices[2] = { { 0, half, 0, 0 }, { half, t->elements - half, 1, t->sharded } };
+    lk_arena *arena;
 
     CHECK(lk_comm_arena(&arena, comm, "traffic", part * sizeof(float) * size) == LK_OK);
     float *memory = (float *)lk_arena_data(arena) + part * lk_comm_rank(comm);
@@ -461,12 +460,52 @@ static bool sends_what_it_should(lk_comm *comm, void *context)
                       .shards = t->sharded ? hosts : 1, .out = memory };
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
-    sent = lki_wire_count(comm->self->wire).bytes_sent - before;
-    if (!slices_are_right(comm, &op, 1) || !sum_of_host(comm, sent, &sent))
+    *sent = lki_wire_count(comm->self->wire).bytes_sent - before;
+    *want = bytes_of_sets(comm, m.leaves) + bytes_of_sums(comm, &op);
+    return slices_are_right(comm, &op, 1);
+}
+
+static bool sends_what_it_should(lk_comm *comm, void *context)
+{
+    const traffic *t = context;
+    uint64_t       sent, want;
+
+    if (!reduce_and_count(comm, t, &sent, &want) || !sum_of_host(comm, sent, &sent))
         return false;
-    uint64_t want = bytes_of_sets(comm, m.leaves) + bytes_of_sums(comm, &op);
     CHECK(sent + t->slack >= want && sent <= want + t->slack);
     return true;
+}
+
+/* Hosts hold a subtree each, so what all of them send does not depend on who sums how much: of the
+ * vector, H-1 times the subtrees and H-1 times their sum. */
+static bool all_send_what_they_should(lk_comm *comm, void *context)
+{
+    const traffic *t     = context;
+    uint64_t       hosts = lk_comm_hosts(comm), sent, want, all[HOSTED_MAX], sum = 0, sets;
+
+    if (!reduce_and_count(comm, t, &sent, &want))
+        return false;
+    CHECK(lk_all_gather(comm, &sent, all, sizeof sent) == LK_OK);
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        sum += all[rank];
+    sets = hosts * bytes_of_sets(comm, t->leaves); /* hosts are alike */
+    CHECK(sum == sets + 2 * (hosts - 1) * t->elements * sizeof(float));
+    return true;
+}
+
+static void uneven_slices_send_no_more(void **state)
+{
+    static const hosted alike[]    = { { .hosts = 2, .each = 1 },
+                                       { .hosts = 4, .each = 1 },
+                                       { .hosts = 2, .each = 2 },
+                                       { .hosts = 4, .each = 2 } };
+    static const size_t elements[] = { 7, 61, 9601, 300007 };
+    (void)state;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 4; k++) {
+            traffic t = { .leaves = 8, .elements = elements[k] };
+            assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
+        }
 }
 
 static void hosts_send_what_they_should(void **state)
@@ -529,6 +568,7 @@ int main(void)
         cmocka_unit_test(many_open_in_any_order),
         cmocka_unit_test(large_slices),
         cmocka_unit_test(hosts_send_what_they_should),
+        cmocka_unit_test(uneven_slices_send_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
