@@ -8,6 +8,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/tensor/isa/avx512_bf16.c PROPERTIES COMPILE_OPTIONS
     "${frames};-mavx512f;-mavx512dq;-mavx512bw;-mavx512vl;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512")
   set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${frames};-mavx2;-mfma;-mf16c")
+  set_source_files_properties(src/base/hash_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")
+  set_source_files_properties(src/base/hash_avx2.c PROPERTIES COMPILE_OPTIONS -mavx2)
 endif()
 
 # gcc 12 for 64-bit ARM crashes on the portable vectors at -O3 (in its sink and loop passes).

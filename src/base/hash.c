@@ -33,9 +33,21 @@ void lki_sha256_end(lki_sha256 *hash, char hex[65])
     to_hex(digest, sizeof digest, hex);
 }
 
-uint64_t lki_xxh3(const void *data, size_t bytes)
+uint64_t lki_xxh3_plain(const void *data, size_t bytes)
 {
     return XXH3_64bits(data, bytes);
+}
+
+/* What is short takes the same way with any registers. */
+uint64_t lki_xxh3(const void *data, size_t bytes)
+{
+#if defined(__x86_64__)
+    if (bytes > XXH3_MIDSIZE_MAX && __builtin_cpu_supports("avx512f"))
+        return lki_xxh3_avx512(data, bytes);
+    if (bytes > XXH3_MIDSIZE_MAX && __builtin_cpu_supports("avx2"))
+        return lki_xxh3_avx2(data, bytes);
+#endif
+    return lki_xxh3_plain(data, bytes);
 }
 
 void lki_xxh3_128(const void *data, size_t bytes, char hex[33])

@@ -13,6 +13,11 @@ void lki_sha256_add(lki_sha256 *hash, const void *data, size_t bytes);
 void lki_sha256_end(lki_sha256 *hash, char hex[65]);
 
 uint64_t lki_xxh3(const void *data, size_t bytes);
+/* The ways among which lki_xxh3() picks the widest that this processor has. */
+uint64_t lki_xxh3_plain(const void *data, size_t bytes);
+uint64_t lki_xxh3_avx2(const void *data, size_t bytes);
+uint64_t lki_xxh3_avx512(const void *data, size_t bytes);
+
 void lki_xxh3_128(const void *data, size_t bytes, char hex[33]);
 
 #endif

@@ -1,0 +1,54 @@
+/* hash_test.c -- XXH3 is one hash, whatever registers compute it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+
+enum { LONGEST = 16384 + 65 };
+
+static uint8_t data[LONGEST];
+
+static void check(size_t bytes)
+{
+    const uint8_t *at   = data + bytes % 3; /* aligned and not */
+    uint64_t       want = lki_xxh3_plain(at, bytes);
+    assert_true(lki_xxh3(at, bytes) == want);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        assert_true(lki_xxh3_avx2(at, bytes) == want);
+    if (__builtin_cpu_supports("avx512f"))
+        assert_true(lki_xxh3_avx512(at, bytes) == want);
+#endif
+}
+
+static void registers_do_not_show(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LONGEST; i++)
+        data[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (size_t bytes = 0; bytes < 2100; bytes++)
+        check(bytes);
+    for (size_t bytes = LONGEST - 70; bytes < LONGEST - 2; bytes++)
+        check(bytes);
+    check(4096 * sizeof(float));
+}
+
+/* Written down once: a hash lies in files of checkpoints. */
+static void the_hash_is_that_of_the_standard(void **state)
+{
+    (void)state;
+    assert_true(lki_xxh3("", 0) == UINT64_C(0x2d06800538d394c2));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(registers_do_not_show),
+        cmocka_unit_test(the_hash_is_that_of_the_standard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
