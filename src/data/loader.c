@@ -2,7 +2,8 @@
  *
  * A ring of ahead + 1 micro-batches: the consumer borrows one, the thread fills the others.
  * `filled` counts the batches prepared so far, `freed` those handed back; both only grow, batch
- * number k lives in place k mod slots, and the thread waits while filled - freed = slots.
+ * number k lives in place k mod slots, and the thread waits while filled - freed = slots.  It is
+ * woken when half of the places are free: a wake-up costs as much as a small micro-batch.
  *
  *      freed        taken         filled
  *        |  borrowed  |  prepared   |  being written or free  |
@@ -231,7 +232,8 @@ lk_status lk_loader_next(lk_loader *loader, lk_batch *out)
     pthread_mutex_lock(&loader->lock);
     if (loader->freed < loader->taken) {
         loader->freed = loader->taken;
-        pthread_cond_signal(&loader->room);
+        if (loader->filled - loader->freed <= loader->slots / 2)
+            pthread_cond_signal(&loader->room);
     }
     while (loader->taken == loader->filled && !loader->finished)
         pthread_cond_wait(&loader->more, &loader->lock);
