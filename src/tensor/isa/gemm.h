@@ -16,19 +16,45 @@ enum {
     LKI_GEMM_M        = 112, /* rows of a tile of c: 8 micro-panels of 14 */
 };
 
+/* What follows the chains of a block: c = activation(sums + bias) + residual, the value before the
+ * activation into `pre`; bias, pre and residual may be NULL.  All begin at the block's first row
+ * and column.  c, pre and residual are of `type`, F32 or BF16, and their rows ldc apart; c may be
+ * `sums`. */
+typedef struct {
+    const float   *sums;
+    size_t         ld_sums;
+    const float   *bias;
+    lki_activation activation;
+    lk_dtype       type;
+    void          *c, *pre;
+    const void    *residual;
+    size_t         ldc;
+} lki_gemm_finish;
+
+/* For the `m` rows from `row` on and the `n` columns from `column` on. */
+typedef struct {
+    void (*finish)(const lki_gemm_finish *finish, size_t row, size_t column, size_t m, size_t n);
+} lki_gemm_ends;
+
 /* c (m, n) += a (m, k) b (k, n), or = when `from_zero`.  Word (i, p) of a is at
  * a[i * row_stride + p * k_stride] when `packed` is false; else a is as pack_a() left it.  b is
- * n / columns panels, each k rows of `columns` words, `b_panel` words apart. */
+ * n / columns panels, each k rows of `columns` words, `b_row` words apart; from panel to panel
+ * there are `b_panel` words.  When its chains are complete, `bias` (n) and then `residual` (m, n;
+ * rows ldc apart) are added to a micro-tile in registers.  With `finish` it is finished next,
+ * while it is in the first-level cache.  All three may be NULL. */
 typedef struct {
-    size_t       m, n, k;
-    const float *a;
-    size_t       row_stride, k_stride;
-    bool         packed;
-    const float *b;
-    size_t       b_panel, b_row;
-    float       *c;
-    size_t       ldc;
-    bool         from_zero;
+    size_t                 m, n, k;
+    const float           *a;
+    size_t                 row_stride, k_stride;
+    bool                   packed;
+    const float           *b;
+    size_t                 b_panel, b_row;
+    float                 *c;
+    size_t                 ldc;
+    bool                   from_zero;
+    const float           *bias, *residual;
+    const lki_gemm_ends   *ends;
+    const lki_gemm_finish *finish;
 } lki_gemm_block;
 
 /* One kind of product.  Operands are float or uint16_t (bf16); k and strides of packing are in
@@ -54,24 +80,5 @@ typedef struct {
      * were. */
     uint64_t (*multiply_adds)(float x, float *sink);
 } lki_gemm_kernels;
-
-/* What follows the chains: c = activation(sums + bias) + residual, the value before the activation
- * into `pre`; bias, pre and residual may be NULL.  c, pre and residual are of `type`, F32 or BF16,
- * and their rows ldc apart; c may be `sums`. */
-typedef struct {
-    size_t         m, n;
-    const float   *sums;
-    size_t         ld_sums;
-    const float   *bias;
-    lki_activation activation;
-    lk_dtype       type;
-    void          *c, *pre;
-    const void    *residual;
-    size_t         ldc;
-} lki_gemm_finish;
-
-typedef struct {
-    void (*finish)(const lki_gemm_finish *finish);
-} lki_gemm_ends;
 
 #endif

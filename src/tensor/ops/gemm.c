@@ -3,11 +3,13 @@
  * What:   c = a b, each element one chain of fma over ascending k, from 0 or from what c holds.
  *         A chain leaves the registers every LKI_GEMM_K steps and goes on from c, which rounds
  *         nothing, so neither tiles nor threads nor the instruction set can show in the bits.
- * How:    Where a can be read as it stands, a thread takes a group of columns, packs its panels of
- *         b block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
- *         nothing is shared, nobody waits.  Where a must be packed (it is transposed, or its rows
- *         would evict each other) and is large, all threads pack a slab of b first, and
- *         then take tiles of c, packing a for each.
+ * How:    There are two ways.  By groups: a thread takes a group of columns, packs its panels of b
+ *         block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
+ *         nothing is shared, nobody waits.  By slabs: all threads pack a slab of b first, and then
+ *         take tiles of c; where a must be packed (it is transposed, or its rows would evict each
+ *         other), it is for each tile.  A b that is not wide is read where it stands instead.
+ *         Slabs are for a that must be packed, for b in place, and for more rows than columns,
+ *         where groups would be narrow and fetch a too often.
  *         bf16 values go in pairs, as words: see isa/gemm.h; all sizes here are in words.
  *         A result in bf16 is summed in the thread's buffer, over the whole of k, and rounded from
  *         there.
@@ -22,7 +24,12 @@
 
 enum {
     TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
-    SLAB_COLUMNS  = 1280, /* 384 x 1280 words of b: 1.9 MiB; narrower tiles measured slower */
+    SLAB_COLUMNS  = 1280, /* 384 x 1280 words of b: 1.9 MiB; narrower ones pack a more often */
+    TALL_ROWS     = 224,  /* of a tile whose a is not packed, beside ... */
+    TALL_COLUMNS  = 256,  /* ... so many columns: all three stay in a second-level cache */
+    STRIP_COLUMNS = 384,  /* of a tile that packs a and reads b in place */
+    WIDE          = 2304, /* columns of b that are packed rather than read in place */
+    MANY_ROWS     = 1024, /* the same, where a must be packed */
     SUM_COLUMNS   = 640,  /* of a tile whose result is bf16: its sums fit the buffer */
     FEW_ROWS      = 48,   /* up to here b is packed panel by panel, or read where it stands */
     SOME_ROWS     = 384,  /* up to here all rows of a stay in a second-level cache */
@@ -39,6 +46,7 @@ enum {
     SUMS_ROOM   = LKI_EXEC_PRIVATE - SUMS_OFFSET,
 };
 _Static_assert((TILE_ROWS + LKI_GEMM_ROWS_MAX) * SUM_COLUMNS <= SUMS_ROOM &&
+                   (TALL_ROWS + LKI_GEMM_ROWS_MAX) * TALL_COLUMNS <= SUMS_ROOM &&
                    (SOME_ROWS + LKI_GEMM_ROWS_MAX) * GROUP_FEWER <= SUMS_ROOM,
                "a thread's buffer is too small");
 
@@ -143,17 +151,22 @@ static void place_sums(const product *p, lki_gemm_block *block, size_t row, size
                                      block->c + i * block->n);
 }
 
-/* What follows the chains, while the tile is in the cache. */
-static void finish(const product *p, const lki_gemm_block *block, size_t row, size_t col)
+/* What follows the chains of a block at (row, col): sums in registers, or *end. */
+static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *end, size_t row,
+                      size_t col)
 {
     const lki_gemm_args *g  = p->args;
     size_t               at = (row * p->ldc + col) * lk_dtype_bytes(p->result);
-    if (p->result == LK_F32 && g->bias == NULL && g->activation == LKI_ACT_NONE &&
-        g->residual == NULL)
+    bool                 sums = p->result == LK_F32 && g->activation == LKI_ACT_NONE;
+    if (sums && g->bias == NULL && g->residual == NULL)
         return;
-    p->all->gemm_ends->finish(&(lki_gemm_finish){
-        .m          = block->m,
-        .n          = block->n,
+    if (sums && p->pair == 1) {
+        block->bias     = g->bias == NULL ? NULL : g->bias + col;
+        block->residual = g->residual == NULL ? NULL
+                                              : (const float *)g->residual + row * p->ldc + col;
+        return;
+    }
+    *end = (lki_gemm_finish){
         .sums       = block->c,
         .ld_sums    = block->ldc,
         .bias       = g->bias == NULL ? NULL : g->bias + col,
@@ -163,7 +176,9 @@ static void finish(const product *p, const lki_gemm_block *block, size_t row, si
         .pre        = g->pre == NULL ? NULL : (char *)g->pre + at,
         .residual   = g->residual == NULL ? NULL : (const char *)g->residual + at,
         .ldc        = p->ldc,
-    });
+    };
+    block->ends   = p->all->gemm_ends;
+    block->finish = end;
 }
 
 /* Where part `index` of `count` starts, when whole units share out `total` evenly. */
@@ -189,18 +204,24 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         .b_row      = width,
     };
     place_sums(p, &block, row, p->col + j, thread);
-    size_t k0 = 0;
+    lki_gemm_finish end;
+    size_t          k0 = 0;
     do { /* once even for k = 0: c must still be written */
         block.k         = lki_min(LKI_GEMM_K, p->depth - k0);
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
         block.b_panel   = block.k * width;
+        if (p->b_in_place) {
+            block.b       = operand_at(p->args->b, p->k + k0, p->ldb, p->col + j, p->b_bytes);
+            block.b_row   = p->ldb;
+            block.b_panel = width;
+        }
         block.from_zero = p->k + k0 == 0 && !p->args->accumulate;
         block.a         = operand_a(p, row, block.m, p->k + k0, block.k, thread);
-        p->kernels->block(&block);
         k0 += block.k;
+        if (p->k + k0 == p->steps)
+            place_end(p, &block, &end, row, p->col + j);
+        p->kernels->block(&block);
     } while (k0 < p->depth);
-    if (p->k + p->depth == p->steps)
-        finish(p, &block, row, p->col + j);
 }
 
 /* The panels of b for words k0 .. k0 + k of a group; or, where few rows use it, b as it stands. */
@@ -228,14 +249,15 @@ static void group_rows(const product *p, const lki_gemm_block *group, size_t k0,
 {
     size_t rows = p->kernels->rows, tiles = divide_up(group->m, TILE_ROWS);
     for (size_t t = 0; t < tiles; t++) {
-        lki_gemm_block tile  = *group;
-        size_t         first = share(group->m, rows, tiles, t);
+        lki_gemm_block  tile  = *group;
+        lki_gemm_finish end;
+        size_t          first = share(group->m, rows, tiles, t);
         tile.m = share(group->m, rows, tiles, t + 1) - first;
         tile.a = operand_a(p, row + first, tile.m, k0, tile.k, thread);
         tile.c += first * tile.ldc;
+        if (k0 + tile.k == p->steps)
+            place_end(p, &tile, &end, row + first, col);
         p->kernels->block(&tile);
-        if (p->result == LK_F32 && k0 + tile.k == p->steps)
-            finish(p, &tile, row + first, col);
     }
 }
 
@@ -264,18 +286,19 @@ static void group_task(void *context, size_t index, uint32_t thread)
         group_rows(p, &group, k0, row, col, thread);
         k0 += group.k;
     } while (k0 < p->steps);
-    if (p->result != LK_F32)
-        finish(p, &group, row, col);
 }
 
 /* Tiles of which every thread gets the same share, and several where that leaves them large.  Rows
  * are cut first: what is packed of a serves one tile. */
 static void choose_tiles(product *p)
 {
+    bool   tall    = !p->pack_a && p->pair == 1;
     size_t threads = lk_exec_threads(p->exec), m = p->args->m;
-    size_t panels = divide_up(p->columns, p->kernels->columns);
-    size_t wanted = threads == 1 ? 1 : 4 * threads;
-    size_t down = divide_up(m, TILE_ROWS), across = 1;
+    size_t panels  = divide_up(p->columns, p->kernels->columns);
+    size_t wanted  = threads == 1 ? 1 : 4 * threads;
+    size_t widest  = tall ? TALL_COLUMNS : p->b_in_place ? STRIP_COLUMNS : SLAB_COLUMNS;
+    size_t down    = divide_up(m, tall ? TALL_ROWS : TILE_ROWS);
+    size_t across  = divide_up(p->columns, widest);
 
     while (down * across < wanted || down * across % threads != 0)
         if (m / (down + 1) >= 4 * p->kernels->rows)
@@ -293,8 +316,9 @@ static void run_slab(product *p)
 {
     choose_tiles(p);
     size_t panels = divide_up(p->columns, p->kernels->columns);
-    lki_exec_run(p->exec, divide_up(p->depth, LKI_GEMM_K) * divide_up(panels, p->pack_panels),
-                 pack_task, p);
+    if (!p->b_in_place)
+        lki_exec_run(p->exec, divide_up(p->depth, LKI_GEMM_K) * divide_up(panels, p->pack_panels),
+                     pack_task, p);
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
 }
 
@@ -333,13 +357,48 @@ static bool must_pack_a(const product *p)
            (p->lda / p->pair % ALIASED == 0 && g->n >= 2 * p->kernels->columns && g->m > FEW_ROWS);
 }
 
+/* Micro-kernels read whole panels, and rows that fall into the same cache sets evict each other. */
+static bool may_use_b_in_place(const product *p)
+{
+    const lki_gemm_args *g = p->args;
+    return !g->transpose_b && p->pair == 1 && g->n % p->kernels->columns == 0 && g->n <= WIDE &&
+           p->ldb % ALIASED != 0 && !(p->pack_a && g->m > MANY_ROWS);
+}
+
 /* The columns of a slab: a result in bf16 needs all of k at once, as its sums have no place. */
 static size_t slab_columns(const product *p)
 {
+    if (p->b_in_place)
+        return p->args->n;
     if (p->result == LK_F32)
         return SLAB_COLUMNS;
     return lki_min(SUM_COLUMNS, LKI_EXEC_SHARED / lki_max(p->steps, 1) / p->kernels->columns *
                                     p->kernels->columns);
+}
+
+static bool goes_by_groups(const product *p)
+{
+    const lki_gemm_args *g = p->args;
+    if (g->m <= FEW_ROWS || slab_columns(p) == 0)
+        return true;
+    if (p->result != LK_F32 && g->m > SOME_ROWS) /* the sums of a group have no place */
+        return false;
+    return !p->pack_a && !p->b_in_place && (p->pair == 2 || g->m <= g->n);
+}
+
+static void run_slabs(product *p)
+{
+    size_t limit = slab_columns(p);
+    for (p->col = 0; p->col < p->args->n; p->col += p->columns) {
+        p->columns  = lki_min(limit, p->args->n - p->col);
+        size_t room = p->b_in_place ? p->steps : LKI_EXEC_SHARED / padded_columns(p);
+        p->k        = 0;
+        do {
+            p->depth = p->steps - p->k <= room ? p->steps - p->k : room / LKI_GEMM_K * LKI_GEMM_K;
+            run_slab(p);
+            p->k += p->depth;
+        } while (p->k < p->steps);
+    }
 }
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
@@ -366,22 +425,11 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
         return;
     p.steps      = divide_up(args->k, p.pair);
     p.pack_a     = must_pack_a(&p);
-    size_t limit = slab_columns(&p);
-    bool   kept  = p.result == LK_F32 || args->m <= SOME_ROWS; /* sums of a group have a place */
-    if (args->m <= FEW_ROWS || (!p.pack_a && kept) || limit == 0) {
+    p.b_in_place = args->m > FEW_ROWS && may_use_b_in_place(&p);
+    if (goes_by_groups(&p))
         run_groups(&p);
-        return;
-    }
-    for (p.col = 0; p.col < args->n; p.col += p.columns) {
-        p.columns   = lki_min(limit, args->n - p.col);
-        size_t room = LKI_EXEC_SHARED / padded_columns(&p);
-        p.k         = 0;
-        do {
-            p.depth = p.steps - p.k <= room ? p.steps - p.k : room / LKI_GEMM_K * LKI_GEMM_K;
-            run_slab(&p);
-            p.k += p.depth;
-        } while (p.k < p.steps);
-    }
+    else
+        run_slabs(&p);
 }
 
 void lk_gemm(lk_exec *exec, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
