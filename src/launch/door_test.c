@@ -16,6 +16,7 @@
 
 #include "comm/address.h"
 #include "comm/group.h"
+#include "launch/self_test.h"
 #include "lockstep/launch.h"
 
 /* Says something that is no hello, and waits until it is shown the door. */
@@ -58,7 +59,7 @@ static void write_down(void *file, const char *text)
     dprintf(*(int *)file, "%s\n", text);
 }
 
-static char self[4096];
+static char self[SELF_BYTES];
 
 static void strangers_at_a_workers_door_are_noted(void **state)
 {
@@ -92,11 +93,8 @@ static void strangers_at_a_workers_door_are_noted(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "worker") == 0)
+    if (self_is_worker(self, argc, argv))
         return worker();
-    ssize_t length                = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_at_a_workers_door_are_noted),
     };

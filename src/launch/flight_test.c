@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
+#include "launch/self_test.h"
 #include "lockstep/launch.h"
 
-static char self[4096];
+static char self[SELF_BYTES];
 
 static int worker(void)
 {
@@ -52,11 +53,8 @@ static void foreign_workers_keep_records(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "worker") == 0)
+    if (self_is_worker(self, argc, argv))
         return worker();
-    ssize_t length                = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(foreign_workers_keep_records),
     };

@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "launch/launch_test.h"
+#include "launch/self_test.h"
 
 /* ---- Launching and catching -------------------------------------------------------------- */
 
@@ -46,7 +47,7 @@ static void release_stream(int fd, int saved, int caught, char *text, size_t byt
     (void)close(caught);
 }
 
-static char self[4096];
+static char self[SELF_BYTES];
 
 static void launch_program(outcome *o, lk_launch_options options, char *const *argv)
 {
@@ -402,10 +403,8 @@ static void deals_the_cores(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "worker") == 0)
-        return work(argv[2]);
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
+    if (self_is_worker(self, argc, argv))
+        return work(argv[argc - 1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_each_worker_who_it_is),
         cmocka_unit_test(respects_the_users_threads),

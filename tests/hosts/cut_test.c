@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 
 #include "base/status.h"
+#include "launch/self_test.h"
 #include "lockstep/launch.h"
 
 enum { ELEMENTS = 1 << 20 };
@@ -88,7 +89,7 @@ static int worker(void)
 
 /* ---- The test ----------------------------------------------------------------------------- */
 
-static char self[4096];
+static char self[SELF_BYTES];
 
 #define WORKERS "-n 2 --timeout 20 --nnodes 2 --rendezvous tcp://10.77.0.1:29400 --job-key key"
 
@@ -142,11 +143,8 @@ static void a_cut_link_is_found_and_named(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "worker") == 0)
+    if (self_is_worker(self, argc, argv))
         return worker();
-    ssize_t length                = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
-
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_link_is_found_and_named),
     };

@@ -10,6 +10,7 @@
 #include <dirent.h>
 
 #include "hosts/nodes.h"
+#include "launch/self_test.h"
 #include "lockstep/launch.h"
 
 #define MLP                                                                                      \
@@ -196,6 +197,8 @@ static void a_request_to_stop_saves(void **state)
     no_agent_is_left();
 }
 
+static char self[SELF_BYTES];
+
 /* What a program does that never looks whether it is asked. */
 static int be_deaf(void)
 {
@@ -211,11 +214,9 @@ static int be_deaf(void)
 static void a_deaf_program_ends(void **state)
 {
     static command_result r;
-    char                  line[1500], self[256];
-    ssize_t               length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = '\0';
+    static char           line[SELF_BYTES + 1000];
     (void)snprintf(line, sizeof line,
-                   "for r in 0 1 2; do " TORCH " %s deaf & eval p$r=$!; done; "
+                   "for r in 0 1 2; do " TORCH " %s worker & eval p$r=$!; done; "
                    "until [ -e there ]; do sleep 0.02; done; kill -TERM $p0; "
                    "for p in $p0 $p1 $p2; do wait $p; echo $?; done", self);
     (void)run_shell(&r, *state, line);
@@ -313,8 +314,8 @@ static void slurm(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        return strcmp(argv[1], "deaf") == 0 ? be_deaf() : 2;
+    if (self_is_worker(self, argc, argv))
+        return be_deaf();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_set_by_hand), cmocka_unit_test(two_hosts_by_hand),
         cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(a_death_is_named),

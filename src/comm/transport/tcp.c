@@ -494,25 +494,12 @@ static lk_status allocate(lki_tcp **out, const lki_tcp_options *options)
     return LK_OK;
 }
 
-static const lki_link_ops PLAIN = {
-    .name   = "tcp",
-    .write  = tcp_write,
-    .read   = tcp_read,
-    .watch  = tcp_watch,
-    .wait   = tcp_wait,
-    .now_ms = now_ms,
-    .close  = tcp_close,
-};
+/* Sessions differ in how a stream is read and written; a link, in its name. */
+#define OPS(name_)                                                                               \
+    { .name = (name_), .write = tcp_write, .read = tcp_read, .watch = tcp_watch,                 \
+      .wait = tcp_wait, .now_ms = now_ms, .close = tcp_close }
 
-static const lki_link_ops SECURE = {
-    .name   = "tls",
-    .write  = tcp_write,
-    .read   = tcp_read,
-    .watch  = tcp_watch,
-    .wait   = tcp_wait,
-    .now_ms = now_ms,
-    .close  = tcp_close,
-};
+static const lki_link_ops PLAIN = OPS("tcp"), SECURE = OPS("tls");
 
 static lki_tcp *tcp_of(const lki_link *link)
 {
