@@ -1,9 +1,8 @@
 /* span_test.c -- collectives over several hosts, over real connections.
  *
- * Goal:   what holds over the simulation holds over TCP, plain and with TLS: results, any number
- *         of hosts and of ranks on them, small operations in quick succession and large ones in
- *         pieces over several streams; and ends without a hitch.
- * Method: hosted.h, with tcp links on the loopback interface.
+ * Goal:   what holds over the simulation holds over TCP, plain and with TLS: every operation, any
+ *         number of hosts and of ranks on them, groups; and ends without a hitch.
+ * Method: conformance.h and hosted.h, with tcp links on the loopback interface.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "comm/conformance.h"
 #include "comm/hosted.h"
 #include "comm/tcp.h"
 
@@ -47,55 +47,10 @@ static void open_network(network *net, uint32_t ranks, const unsigned char *key)
     }
 }
 
-enum { MOST = 1000001 };
-
-static bool sums(lk_comm *comm, float *send, float *recv, size_t n, uint32_t call)
-{
-    uint32_t size = lk_comm_size(comm);
-    for (size_t i = 0; i < n; i++)
-        send[i] = (float)((i * 31 + lk_comm_rank(comm) * 7 + call) % 1000);
-    CHECK(lk_all_reduce(comm, send, recv, n, LK_F32, LK_SUM) == LK_OK);
-    for (size_t i = 0; i < n; i++) {
-        float want = 0; /* whole numbers: every order is exact */
-        for (uint32_t rank = 0; rank < size; rank++)
-            want += (float)((i * 31 + rank * 7 + call) % 1000);
-        CHECK(recv[i] == want);
-    }
-    return true;
-}
-
-static bool gathers(lk_comm *comm, uint32_t *data, size_t n)
-{
-    uint32_t me = lk_comm_rank(comm);
-    for (size_t i = 0; i < n; i++)
-        data[me * n + i] = (uint32_t)i * 5 + me;
-    CHECK(lk_all_gather(comm, data + me * n, data, n * sizeof *data) == LK_OK);
-    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
-        for (size_t i = 0; i < n; i++)
-            CHECK(data[rank * n + i] == (uint32_t)i * 5 + rank);
-    return true;
-}
-
-static bool works(lk_comm *comm, void *context)
-{
-    static const size_t COUNTS[] = { 0, 1, 1000, 50000, MOST };
-    void               *a = malloc(sizeof(float) * MOST), *b = malloc(sizeof(float) * MOST);
-    bool                good = a != NULL && b != NULL;
-
-    (void)context;
-    for (uint32_t k = 0; k < 5 && good; k++)
-        good = lk_barrier(comm) == LK_OK && sums(comm, a, b, COUNTS[k], k) &&
-               gathers(comm, a, COUNTS[k] / lk_comm_size(comm));
-    for (uint32_t k = 0; k < 200 && good; k++)
-        good = sums(comm, a, b, k % 5, k);
-    free(a);
-    free(b);
-    return good;
-}
-
 static void collectives_over_tcp(void **state)
 {
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
+    uint32_t                   first = 9000;
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
         const hosted SHAPES[] = { { .hosts = 2, .each = 1 },
@@ -104,10 +59,12 @@ static void collectives_over_tcp(void **state)
         for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
             network net = { { NULL } };
             hosted  h   = SHAPES[i];
-            open_network(&net, hosted_size(h), secure ? KEY : NULL);
             h.links      = net.links;
             h.timeout_ms = 60000;
-            assert_true(hosted_all(h, works, NULL));
+            for (int groups = 0; groups <= (hosted_size(h) == 4); groups++, first += 150) {
+                open_network(&net, hosted_size(h), secure ? KEY : NULL);
+                assert_true(hosted_all(h, groups ? splits : conforms, &first));
+            }
         }
     }
 }
@@ -144,11 +101,39 @@ static void the_end_of_a_rank_is_heard_of(void **state)
     }
 }
 
+/* Most ranks have no connection to most others when it comes to that. */
+static bool disagrees(lk_comm *comm, void *context)
+{
+    float     x  = 1;
+    lk_status st = lk_comm_rank(comm) == 1 ? lk_barrier(comm)
+                                           : lk_all_reduce(comm, &x, &x, 1, LK_F32, LK_MAX);
+
+    (void)context;
+    CHECK(st == LK_EMISMATCH && strstr(lk_error_last()->message, "rank 1 is in barrier #") != NULL);
+    CHECK(strstr(lk_error_last()->message, "is in all_reduce #") != NULL);
+    return true;
+}
+
+static void both_sides_of_a_disagreement_are_heard_of(void **state)
+{
+    static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
+    (void)state;
+    for (uint32_t each = 1; each <= 2; each++) {
+        network net = { { NULL } };
+        hosted  h   = { .hosts = 6 / each, .each = each, .timeout_ms = 60000, .links = net.links,
+                        .quarrels = true };
+        h.algorithms = each == 2 ? "all_reduce:levels" : NULL;
+        open_network(&net, 6, each == 2 ? KEY : NULL);
+        assert_true(hosted_all(h, disagrees, NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_over_tcp),
         cmocka_unit_test(the_end_of_a_rank_is_heard_of),
+        cmocka_unit_test(both_sides_of_a_disagreement_are_heard_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
