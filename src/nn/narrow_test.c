@@ -1,6 +1,7 @@
 /* narrow_test.c -- values that are stored as bf16 or fp16.
  *
- * Goal:   what a block puts out is rounded once; gradients are near those of FP32, and not equal.
+ * Goal:   what a block puts out is rounded once, and so is the model's input where a block takes
+ *         bf16; gradients are near those of FP32, and not equal.
  * (That bits do not depend on who computes them is tests/exactness's.)
  */
 #include "nn/testing.h"
@@ -55,15 +56,18 @@ static lk_model *residual(void)
 
 static void test_values_are_rounded_once(void **state)
 {
-    float *x = noise_floats(3, (size_t)SAMPLES * IN);
+    float *x = noise_floats(3, (size_t)SAMPLES * IN), *taken = new_floats((size_t)SAMPLES * IN);
     (void)state;
     for (size_t d = 0; d < 2 * 2; d++) {
         net     wide = net_open(normalise(d & 1), 1, NULL, SAMPLES, 1);
         net     n    = net_open_as(dtypes[d / 2], normalise(d & 1), 1, NULL, SAMPLES, 1);
+        for (size_t i = 0; i < (size_t)SAMPLES * IN; i++)
+            taken[i] = dtypes[d / 2] == LK_BF16 ? rounded(LK_BF16, x[i]) : x[i];
         lk_walk walk = net_walk(&wide, false);
-        lk_pass pass = net_pass(&wide, 0, SAMPLES, x, targets);
+        lk_pass pass = net_pass(&wide, 0, SAMPLES, taken, targets);
         lk_engine_forward(wide.engine, &walk, &pass, 1);
         walk = net_walk(&n, false);
+        pass = net_pass(&n, 0, SAMPLES, x, targets);
         lk_engine_forward(n.engine, &walk, &pass, 1);
         const float *want = lk_engine_output(wide.engine, 0), *got = lk_engine_output(n.engine, 0);
         for (size_t i = 0; i < (size_t)SAMPLES * IN; i++)
@@ -72,6 +76,7 @@ static void test_values_are_rounded_once(void **state)
         net_close(&n);
     }
     lki_free(x);
+    lki_free(taken);
 }
 
 /* Of the difference of two nets' gradients, as a part of the first's. */

@@ -94,16 +94,18 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
 /* BatchNorm over columns of x (rows, c), and what follows it: y = relu(norm(x) + plus), where both
  * the sum and the ReLU are optional.  var: the unbiased variance (rows 1: the biased one). */
 typedef struct {
+    lk_dtype     type;              /* 0 = LK_F32 */
     size_t       rows, c;
-    const float *x, *gamma, *beta;
-    const float *plus;              /* NULL: nothing */
+    const void  *x;
+    const float *gamma, *beta;
+    const void  *plus;              /* NULL: nothing */
     bool         relu;
-    float       *y;
+    void        *y;
     float       *mean, *rstd, *var; /* (c) */
 
     /* backward, which reads y if `relu` */
-    const float *dy;
-    float       *dx, *dplus;        /* dplus may be NULL */
+    const void  *dy;
+    void        *dx, *dplus;        /* dplus may be NULL */
     bool         add, add_plus;     /* to dx, to dplus */
     float       *dgamma, *dbeta;
 } lki_batchnorm_args;
@@ -138,9 +140,10 @@ void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint
                           const float *dy, float *dx, bool add);
 
 /* x (n, positions, c) -> y (n, c): the mean over positions. */
-void lki_avgpool(lk_exec *exec, size_t n, size_t positions, size_t c, const float *x, float *y);
-void lki_avgpool_backward(lk_exec *exec, size_t n, size_t positions, size_t c, const float *dy,
-                          float *dx, bool add);
+void lki_avgpool(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c, const void *x,
+                 void *y);
+void lki_avgpool_backward(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c,
+                          const void *dy, void *dx, bool add);
 
 /* ---- Attention and embedding ------------------------------------------------------------- */
 

@@ -152,7 +152,8 @@ static void sum_statistics(const lk_block_call *call, const batchnorm_view *v)
 static lki_batchnorm_args batchnorm_args(const lk_block_call *call, const batchnorm_view *v)
 {
     const lk_batchnorm_options *options = call->block->options;
-    return (lki_batchnorm_args){ .rows  = v->rows,
+    return (lki_batchnorm_args){ .type  = call->dtype,
+                                 .rows  = v->rows,
                                  .c     = v->c,
                                  .x     = call->x[0],
                                  .gamma = call->params[0],
@@ -199,4 +200,5 @@ const lk_block_type lk_block_batchnorm = {
     .buffers  = batchnorm_buffers,
     .forward  = batchnorm_forward,
     .backward = batchnorm_backward,
+    .bf16     = true,
 };

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "device/half.h"
 #include "nn/blocks/blocks.h"
 
 /* ---- Flatten ----------------------------------------------------------------------------- */
@@ -52,15 +53,16 @@ static lk_status avgpool_plan(lk_plan *plan)
 static void avgpool_forward(const lk_block_call *call)
 {
     lk_shape x = call->block->x[0];
-    lki_avgpool(call->exec, call->samples, lki_rows(x), lki_width(x), call->x[0], call->y);
+    lki_avgpool(call->exec, call->dtype, call->samples, lki_rows(x), lki_width(x), call->x[0],
+                call->y);
 }
 
 static void avgpool_backward(const lk_block_call *call)
 {
     lk_shape x = call->block->x[0];
     if (call->dx[0] != NULL)
-        lki_avgpool_backward(call->exec, call->samples, lki_rows(x), lki_width(x), call->dy,
-                             call->dx[0], call->add[0]);
+        lki_avgpool_backward(call->exec, call->dtype, call->samples, lki_rows(x), lki_width(x),
+                             call->dy, call->dx[0], call->add[0]);
 }
 
 const lk_block_type lk_block_avgpool = {
@@ -68,6 +70,7 @@ const lk_block_type lk_block_avgpool = {
     .plan     = avgpool_plan,
     .forward  = avgpool_forward,
     .backward = avgpool_backward,
+    .bf16     = true,
 };
 
 /* ---- Shortcut ---------------------------------------------------------------------------- */
@@ -102,14 +105,15 @@ static void shortcut_forward_row(void *context, size_t index)
     const lk_block_call       *call    = context;
     const lk_shortcut_options *options = call->block->options;
     const uint64_t            *x = call->block->x[0].dims, *y = call->block->y.dims;
-    size_t                     sample = index / y[0], row = index % y[0], from = x[2], to = y[2];
-    const float *in =
-        (const float *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
-    float       *out = (float *)call->y + index * y[1] * to;
+    size_t      sample = index / y[0], row = index % y[0], bytes = lk_dtype_bytes(call->dtype);
+    size_t      from = x[2] * bytes, to = y[2] * bytes; /* a pixel */
+    const char *in =
+        (const char *)call->x[0] + (sample * x[0] + row * options->stride) * x[1] * from;
+    char       *out = (char *)call->y + index * y[1] * to;
 
     for (size_t i = 0; i < y[1]; i++) {
-        memcpy(out + i * to, in + i * options->stride * from, from * sizeof *out);
-        memset(out + i * to + from, 0, (to - from) * sizeof *out);
+        memcpy(out + i * to, in + i * options->stride * from, from);
+        memset(out + i * to + from, 0, to - from);
     }
 }
 
@@ -120,23 +124,34 @@ static void shortcut_forward(const lk_block_call *call)
                     &copy);
 }
 
+/* A pixel's dx += dy; the places are those of its first channels. */
+static void shortcut_pixel(const lk_block_call *call, size_t channels, size_t at_dy, size_t at_dx)
+{
+    const float    *wide   = (const float *)call->dy + at_dy;
+    const uint16_t *narrow = (const uint16_t *)call->dy + at_dy;
+    float          *dx     = (float *)call->dx[0] + at_dx;
+    uint16_t       *dx16   = (uint16_t *)call->dx[0] + at_dx;
+    for (size_t c = 0; c < channels; c++)
+        if (call->dtype == LK_BF16)
+            dx16[c] = lki_bf16_narrow(lki_bf16_widen(dx16[c]) + lki_bf16_widen(narrow[c]));
+        else
+            dx[c] += wide[c];
+}
+
 /* One input row of one sample: the gradient of every pixel that was taken, 0 for the others. */
 static void shortcut_backward_row(void *context, size_t index)
 {
     const lk_block_call       *call    = context;
     const lk_shortcut_options *options = call->block->options;
     const uint64_t            *x = call->block->x[0].dims, *y = call->block->y.dims;
-    size_t                     sample = index / x[0], row = index % x[0], from = x[2], to = y[2];
-    float                     *dx = (float *)call->dx[0] + index * x[1] * from;
+    size_t sample = index / x[0], row = index % x[0], from = x[2], to = y[2];
+    size_t at_dx = index * x[1] * from, bytes = lk_dtype_bytes(call->dtype);
+    size_t at_dy = (sample * y[0] + row / options->stride) * y[1] * to;
 
     if (!call->add[0])
-        memset(dx, 0, x[1] * from * sizeof *dx);
-    if (row % options->stride != 0)
-        return;
-    const float *dy = (const float *)call->dy + (sample * y[0] + row / options->stride) * y[1] * to;
-    for (size_t i = 0; i < y[1]; i++)
-        for (size_t c = 0; c < from; c++)
-            dx[i * options->stride * from + c] += dy[i * to + c];
+        memset((char *)call->dx[0] + at_dx * bytes, 0, x[1] * from * bytes);
+    for (size_t i = 0; row % options->stride == 0 && i < y[1]; i++)
+        shortcut_pixel(call, from, at_dy + i * to, at_dx + i * options->stride * from);
 }
 
 static void shortcut_backward(const lk_block_call *call)
@@ -152,4 +167,5 @@ const lk_block_type lk_block_shortcut = {
     .plan     = shortcut_plan,
     .forward  = shortcut_forward,
     .backward = shortcut_backward,
+    .bf16     = true,
 };

@@ -44,19 +44,21 @@ typedef struct {
     size_t       ldc;
 } lki_tile_outer;
 
-/* Some columns of a matrix whose rows are `stride` apart; the vectors have `columns` values. */
+/* BatchNorm: some columns of matrices whose rows are `stride` apart, of `type`, F32 or BF16; the
+ * vectors have `columns` values. */
 typedef struct {
+    lk_dtype     type;
     size_t       rows, columns, stride;
-    const float *x, *dy;
+    const void  *x, *dy;
     const float *mean, *rstd, *gamma, *beta;
     const float *mean_dy, *mean_dy_xhat; /* batchnorm_dx: column means of dy and dy * xhat */
-    float       *y;                      /* y or dx */
+    void        *y;                      /* y or dx */
     bool         add;
 
-    /* BatchNorm's end: y = relu(norm + plus), either of them optional */
-    const float *plus, *out; /* backward: `out` is what relu left; NULL without it */
-    float       *dplus;
-    bool         relu, add_plus;
+    /* its end: y = relu(norm + plus), either of them optional */
+    const void *plus, *out; /* backward: `out` is what relu left; NULL without it */
+    void       *dplus;
+    bool        relu, add_plus;
 } lki_columns;
 
 /* Rows of LayerNorm, `stride` apart, or some of their columns; mean and rstd are per row.  x, dy

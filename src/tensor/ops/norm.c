@@ -124,25 +124,32 @@ struct slab {
     float (*sums)[SLAB], (*products)[SLAB]; /* a row a chunk */
 };
 
+/* The same of rows further on; NULL stays NULL. */
+static const void *rows_on(const void *values, size_t bytes)
+{
+    return values == NULL ? NULL : (const char *)values + bytes;
+}
+
+static void *writable_rows_on(void *values, size_t bytes)
+{
+    return values == NULL ? NULL : (char *)values + bytes;
+}
+
 static void slab_task(void *context, size_t index, uint32_t thread)
 {
     const slab *s     = context;
     lki_columns chunk = s->all;
     size_t first = index * chunk.rows / CHUNKS, last = (index + 1) * chunk.rows / CHUNKS;
+    size_t bytes = first * chunk.stride * lk_dtype_bytes(chunk.type);
     (void)thread;
 
-    chunk.rows = last - first;
-    chunk.x += first * chunk.stride;
-    if (chunk.dy != NULL)
-        chunk.dy += first * chunk.stride;
-    if (chunk.y != NULL)
-        chunk.y += first * chunk.stride;
-    if (chunk.plus != NULL)
-        chunk.plus += first * chunk.stride;
-    if (chunk.out != NULL)
-        chunk.out += first * chunk.stride;
-    if (chunk.dplus != NULL)
-        chunk.dplus += first * chunk.stride;
+    chunk.rows  = last - first;
+    chunk.x     = rows_on(chunk.x, bytes);
+    chunk.dy    = rows_on(chunk.dy, bytes);
+    chunk.plus  = rows_on(chunk.plus, bytes);
+    chunk.out   = rows_on(chunk.out, bytes);
+    chunk.y     = writable_rows_on(chunk.y, bytes);
+    chunk.dplus = writable_rows_on(chunk.dplus, bytes);
     s->work(s, &chunk, index);
 }
 
@@ -192,16 +199,19 @@ static float fold_chunks(float (*sums)[SLAB], size_t column)
 static lki_columns forward_columns(const lki_batchnorm_args *a, size_t first, const float *mean,
                                    const float *rstd)
 {
-    return (lki_columns){ .rows    = a->rows,
+    lk_dtype type = a->type == LK_BF16 ? LK_BF16 : LK_F32;
+    size_t   at   = first * lk_dtype_bytes(type);
+    return (lki_columns){ .type    = type,
+                          .rows    = a->rows,
                           .columns = lki_min(SLAB, a->c - first),
                           .stride  = a->c,
-                          .x       = a->x + first,
+                          .x       = rows_on(a->x, at),
                           .gamma   = a->gamma + first,
                           .beta    = a->beta + first,
                           .mean    = mean,
                           .rstd    = rstd,
-                          .y       = a->y + first,
-                          .plus    = a->plus == NULL ? NULL : a->plus + first,
+                          .y       = writable_rows_on(a->y, at),
+                          .plus    = rows_on(a->plus, at),
                           .relu    = a->relu };
 }
 
@@ -225,22 +235,39 @@ void lki_batchnorm(lk_exec *exec, const lki_batchnorm_args *a)
     }
 }
 
+/* The same for the backward pass. */
+static lki_columns backward_columns(const lki_batchnorm_args *a, size_t first,
+                                    const float *mean_dy, const float *mean_dy_xhat)
+{
+    lk_dtype type = a->type == LK_BF16 ? LK_BF16 : LK_F32;
+    size_t   at   = first * lk_dtype_bytes(type);
+    return (lki_columns){ .type         = type,
+                          .rows         = a->rows,
+                          .columns      = lki_min(SLAB, a->c - first),
+                          .stride       = a->c,
+                          .x            = rows_on(a->x, at),
+                          .dy           = rows_on(a->dy, at),
+                          .mean         = a->mean + first,
+                          .rstd         = a->rstd + first,
+                          .gamma        = a->gamma + first,
+                          .mean_dy      = mean_dy,
+                          .mean_dy_xhat = mean_dy_xhat,
+                          .y            = writable_rows_on(a->dx, at),
+                          .add          = a->add,
+                          .out          = a->relu ? rows_on(a->y, at) : NULL,
+                          .add_plus     = a->add_plus,
+                          .dplus        = writable_rows_on(a->dplus, at) };
+}
+
 void lki_batchnorm_backward(lk_exec *exec, const lki_batchnorm_args *a)
 {
     float sums[CHUNKS][SLAB], products[CHUNKS][SLAB];
     for (size_t first = 0; first < a->c; first += SLAB) {
         float mean_dy[SLAB], mean_dy_xhat[SLAB];
-        slab  s = {
-            .kernels  = lki_exec_kernels(exec)->nn,
-            .all      = { .rows = a->rows, .columns = lki_min(SLAB, a->c - first), .stride = a->c,
-                          .x = a->x + first, .dy = a->dy + first, .mean = a->mean + first,
-                          .rstd = a->rstd + first, .gamma = a->gamma + first, .mean_dy = mean_dy,
-                          .mean_dy_xhat = mean_dy_xhat, .y = a->dx + first, .add = a->add,
-                          .out = a->relu ? a->y + first : NULL, .add_plus = a->add_plus,
-                          .dplus = a->dplus == NULL ? NULL : a->dplus + first },
-            .sums     = sums,
-            .products = products,
-        };
+        slab  s = { .kernels  = lki_exec_kernels(exec)->nn,
+                    .all      = backward_columns(a, first, mean_dy, mean_dy_xhat),
+                    .sums     = sums,
+                    .products = products };
         slab_run(exec, &s, work_products);
         for (size_t i = 0; i < s.all.columns; i++) {
             float sum = fold_chunks(sums, i), product = fold_chunks(products, i);

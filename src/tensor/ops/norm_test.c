@@ -220,6 +220,68 @@ static void batchnorm_ends_bits(void **state)
     nn_machines_free(&m);
 }
 
+/* Statistics and the parameters' gradients are those of FP32, all else is
+ * rounded once. */
+static void one_batchnorm_in_bf16(const nn_machines *m, shape s, unsigned way)
+{
+    size_t    n    = s.rows * s.c;
+    inputs    in   = inputs_new(s);
+    outputs   want = outputs_new(s, s.c);
+    float    *plus = nn_values(n, 8), *dplus = nn_values(n, 10);
+    uint16_t *x = nn_bf16(in.x, n), *dy = nn_bf16(in.dy, n), *plus16 = nn_bf16(plus, n);
+    uint16_t *dx_start = nn_bf16(want.dx, n), *dplus_start = nn_bf16(dplus, n);
+    uint16_t *y = nn_bytes(n * sizeof *y), *dx = nn_bytes(n * sizeof *dx);
+    uint16_t *dplus16 = nn_bytes(n * sizeof *dplus16);
+
+    lki_batchnorm_args wide = batchnorm_of(s, &in, &want);
+    wide.relu               = way & 1;
+    wide.add = wide.add_plus = way & 2;
+    wide.plus                = way & 4 ? plus : NULL;
+    wide.dplus               = way & 4 ? dplus : NULL;
+    lki_batchnorm(m->exec[0], &wide);
+    lki_batchnorm_backward(m->exec[0], &wide);
+    for (size_t k = 0; k < m->count; k++) {
+        outputs            got  = outputs_new(s, s.c);
+        lki_batchnorm_args args = batchnorm_of(s, &in, &got);
+        memcpy(dx, dx_start, n * sizeof *dx);
+        memcpy(dplus16, dplus_start, n * sizeof *dplus16);
+        args.type  = LK_BF16;
+        args.relu  = wide.relu;
+        args.add   = args.add_plus = wide.add;
+        args.x     = x;
+        args.y     = y;
+        args.dy    = dy;
+        args.dx    = dx;
+        args.plus  = way & 4 ? plus16 : NULL;
+        args.dplus = way & 4 ? dplus16 : NULL;
+        lki_batchnorm(m->exec[k], &args);
+        lki_batchnorm_backward(m->exec[k], &args);
+        nn_same_rounded(m->exec[k], "y", n, y, want.y);
+        nn_same_rounded(m->exec[k], "dx", n, dx, want.dx);
+        nn_same_rounded(m->exec[k], "dplus", n, dplus16, dplus);
+        nn_same(m->exec[k], "mean", s.c, got.mean, want.mean);
+        nn_same(m->exec[k], "var", s.c, got.var, want.var);
+        nn_same(m->exec[k], "dgamma", s.c, got.dgamma, want.dgamma);
+        nn_same(m->exec[k], "dbeta", s.c, got.dbeta, want.dbeta);
+        outputs_free(&got);
+    }
+    void *lists[] = { plus, dplus, x, dy, plus16, dx_start, dplus_start, y, dx, dplus16 };
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        free(lists[i]);
+    outputs_free(&want);
+    inputs_free(&in);
+}
+
+static void batchnorm_bits_in_bf16(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++)
+        for (unsigned way = 0; way < 8; way++)
+            one_batchnorm_in_bf16(&m, shapes[i], way);
+    nn_machines_free(&m);
+}
+
 /* Evaluation with given statistics is the same line with another mean and variance. */
 static void batchnorm_apply_bits(void **state)
 {
@@ -288,7 +350,8 @@ static void gradients(shape s, bool batch)
         lki_batchnorm(exec, &args);
         lki_batchnorm_backward(exec, &args);
     } else {
-        lki_layernorm(exec, LK_F32, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean, out.rstd);
+        lki_layernorm(exec, LK_F32, s.rows, s.c, in.x, in.gamma, in.beta, out.y, out.mean,
+                      out.rstd);
         lki_layernorm_backward(exec, LK_F32, s.rows, s.c, in.x, in.gamma, out.mean, out.rstd,
                                in.dy, out.dx,
                                false, out.dgamma, out.dbeta);
@@ -326,6 +389,7 @@ int main(void)
         cmocka_unit_test(layernorm_bits_in_bf16),
         cmocka_unit_test(batchnorm_bits),
         cmocka_unit_test(batchnorm_ends_bits),
+        cmocka_unit_test(batchnorm_bits_in_bf16),
         cmocka_unit_test(batchnorm_apply_bits),
         cmocka_unit_test(norm_gradients),
     };

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/ops.h"
 
 enum { CHANNELS_PER_TASK = 32 };
@@ -115,51 +116,68 @@ void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint
 }
 
 typedef struct {
-    size_t       positions, c;
-    const float *x, *dy;
-    float       *y, *dx;
-    bool         add;
+    lk_dtype    type;
+    size_t      positions, c;
+    const void *x, *dy;
+    void       *y, *dx;
+    bool        add;
 } avgpool;
 
+static float value_at(lk_dtype type, const void *values, size_t i)
+{
+    return type == LK_BF16 ? lki_bf16_widen(((const uint16_t *)values)[i])
+                           : ((const float *)values)[i];
+}
+
+static void put(lk_dtype type, void *values, size_t i, float x)
+{
+    if (type == LK_BF16)
+        ((uint16_t *)values)[i] = lki_bf16_narrow(x);
+    else
+        ((float *)values)[i] = x;
+}
+
+/* By blocks of channels, whose sums are FP32 whatever they are stored as. */
 static void avgpool_task(void *context, size_t index, uint32_t thread)
 {
     const avgpool *a = context;
-    float         *y = a->y + index * a->c;
-    const float   *x = a->x + index * a->positions * a->c;
+    float          sum[CHANNELS_PER_TASK];
     (void)thread;
 
-    memset(y, 0, a->c * sizeof *y);
-    for (size_t p = 0; p < a->positions; p++)
-        for (size_t i = 0; i < a->c; i++)
-            y[i] += x[p * a->c + i];
-    for (size_t i = 0; i < a->c; i++)
-        y[i] /= (float)a->positions;
+    for (size_t first = 0; first < a->c; first += CHANNELS_PER_TASK) {
+        size_t count = lki_min(CHANNELS_PER_TASK, a->c - first);
+        memset(sum, 0, sizeof sum);
+        for (size_t p = 0; p < a->positions; p++)
+            for (size_t i = 0; i < count; i++)
+                sum[i] += value_at(a->type, a->x, (index * a->positions + p) * a->c + first + i);
+        for (size_t i = 0; i < count; i++)
+            put(a->type, a->y, index * a->c + first + i, sum[i] / (float)a->positions);
+    }
 }
 
-void lki_avgpool(lk_exec *exec, size_t n, size_t positions, size_t c, const float *x, float *y)
+void lki_avgpool(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c, const void *x,
+                 void *y)
 {
-    avgpool a = { .positions = positions, .c = c, .x = x, .y = y };
+    avgpool a = { .type = type, .positions = positions, .c = c, .x = x, .y = y };
     lki_pool_run(lki_exec_pool(exec), n, avgpool_task, &a);
 }
 
 static void avgpool_backward_task(void *context, size_t index, uint32_t thread)
 {
-    const avgpool *a  = context;
-    const float   *dy = a->dy + index * a->c;
+    const avgpool *a = context;
     (void)thread;
 
-    for (size_t p = 0; p < a->positions; p++) {
-        float *dx = a->dx + (index * a->positions + p) * a->c;
+    for (size_t p = 0; p < a->positions; p++)
         for (size_t i = 0; i < a->c; i++) {
-            float each = dy[i] / (float)a->positions;
-            dx[i]      = a->add ? dx[i] + each : each;
+            size_t at   = (index * a->positions + p) * a->c + i;
+            float  each = value_at(a->type, a->dy, index * a->c + i) / (float)a->positions;
+            put(a->type, a->dx, at, a->add ? value_at(a->type, a->dx, at) + each : each);
         }
-    }
 }
 
-void lki_avgpool_backward(lk_exec *exec, size_t n, size_t positions, size_t c, const float *dy,
-                          float *dx, bool add)
+void lki_avgpool_backward(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c,
+                          const void *dy, void *dx, bool add)
 {
-    avgpool a = { .positions = positions, .c = c, .dy = dy, .dx = dx, .add = add };
+    avgpool a = { .type = type, .positions = positions, .c = c, .dy = dy, .dx = dx, .add = add };
     lki_pool_run(lki_exec_pool(exec), n, avgpool_backward_task, &a);
 }

@@ -103,13 +103,13 @@ static void avgpool_bits(void **state)
     lki_reference_avgpool(N, POSITIONS, C, x, want);
     for (size_t k = 0; k < m.count; k++) {
         float *dx = nn_values(IN, 4), *want_dx = nn_values(IN, 4);
-        lki_avgpool(m.exec[k], N, POSITIONS, C, x, y);
+        lki_avgpool(m.exec[k], LK_F32, N, POSITIONS, C, x, y);
         nn_same(m.exec[k], "y", N * C, y, want);
-        lki_avgpool_backward(m.exec[k], N, POSITIONS, C, y, dx, true);
+        lki_avgpool_backward(m.exec[k], LK_F32, N, POSITIONS, C, y, dx, true);
         for (size_t i = 0; i < IN; i++)
             want_dx[i] = want_dx[i] + y[i / C / POSITIONS * C + i % C] / (float)POSITIONS;
         nn_same(m.exec[k], "dx added", IN, dx, want_dx);
-        lki_avgpool_backward(m.exec[k], N, POSITIONS, C, y, dx, false);
+        lki_avgpool_backward(m.exec[k], LK_F32, N, POSITIONS, C, y, dx, false);
         for (size_t i = 0; i < IN; i++)
             want_dx[i] = y[i / C / POSITIONS * C + i % C] / (float)POSITIONS;
         nn_same(m.exec[k], "dx", IN, dx, want_dx);
@@ -119,6 +119,32 @@ static void avgpool_bits(void **state)
     free(x);
     free(y);
     free(want);
+    nn_machines_free(&m);
+}
+
+static void avgpool_bits_in_bf16(void **state)
+{
+    enum { N = 3, POSITIONS = 49, C = 37, IN = N * POSITIONS * C };
+    nn_machines m = nn_machines_open();
+    float      *x = nn_values(IN, 1), *dy = nn_values(N * C, 2), *want = nn_values(N * C, 3);
+    float      *start = nn_values(IN, 4), *dx = nn_values(IN, 4);
+    uint16_t   *x16 = nn_bf16(x, IN), *dy16 = nn_bf16(dy, N * C), *start16 = nn_bf16(start, IN);
+    uint16_t   *y16 = nn_bytes(N * C * sizeof *y16), *dx16 = nn_bytes(IN * sizeof *dx16);
+    (void)state;
+    lki_reference_avgpool(N, POSITIONS, C, x, want);
+    for (size_t k = 0; k < m.count; k++)
+        for (int add = 0; add < 2; add++) {
+            lki_avgpool(m.exec[k], LK_BF16, N, POSITIONS, C, x16, y16);
+            nn_same_rounded(m.exec[k], "y", N * C, y16, want);
+            memcpy(dx, start, IN * sizeof *dx);
+            memcpy(dx16, start16, IN * sizeof *dx16);
+            lki_avgpool_backward(m.exec[k], LK_BF16, N, POSITIONS, C, dy16, dx16, add);
+            lki_avgpool_backward(m.exec[0], LK_F32, N, POSITIONS, C, dy, dx, add);
+            nn_same_rounded(m.exec[k], "dx", IN, dx16, dx);
+        }
+    void *lists[] = { x, dy, want, start, dx, x16, dy16, start16, y16, dx16 };
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        free(lists[i]);
     nn_machines_free(&m);
 }
 
@@ -178,6 +204,7 @@ int main(void)
         cmocka_unit_test(maxpool_keeps_nan),
         cmocka_unit_test(maxpool_backward_bits),
         cmocka_unit_test(avgpool_bits),
+        cmocka_unit_test(avgpool_bits_in_bf16),
         cmocka_unit_test(maxpool_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
