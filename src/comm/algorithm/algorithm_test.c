@@ -298,7 +298,7 @@ static const size_t uneven[] = { 0, 1, 5, 1000, 70001 };
 static void uneven_vectors_send_no_more(void **state)
 {
     (void)state;
-    for (uint32_t N = 2; N <= 7; N += N < 3 ? 1 : 2)
+    for (uint32_t N = 2; N <= 7; N += N < 3 ? 1 : 4)
         for (size_t k = 0; k < sizeof uneven / sizeof uneven[0]; k++) {
             hosted   h = { .hosts = N, .each = 1 };
             size_t   n = uneven[k], even = n - n % N, odd = n + (n % N == 0);
@@ -333,6 +333,80 @@ static void levels_cross_hosts_once(void **state)
             check_sum(h, "reduce_scatter:levels", REDUCES_PARTS, LK_F32, even, others * even * 4);
             check_sum(h, "all_gather:levels", GATHERS_PARTS, LK_U8, even, others * even);
             check_sum(h, "broadcast:levels", SPREADS, LK_U8, n, all);
+        }
+}
+
+/* ---- Groups ------------------------------------------------------------------------------ */
+
+static bool explains_levels(const lk_comm *comm)
+{
+    lk_algorithm list[16];
+    uint32_t     count;
+
+    if (lk_comm_explain(comm, "all_reduce", 1 << 20, list, 16, &count) != LK_OK)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(list[i].name, "levels") == 0)
+            return true;
+    return false;
+}
+
+/* Sums of whole numbers, in a group whose ranks this one is among. */
+static bool sums_in_group(lk_comm *comm, size_t count, sum *b)
+{
+    float   *data = malloc(count * sizeof *data);
+    uint32_t size = lk_comm_size(comm);
+    float    ranks = 0;
+
+    CHECK(data != NULL);
+    for (uint32_t r = 0; r < size; r++)
+        ranks += (float)lk_comm_world_rank(comm, r);
+    for (size_t i = 0; i < count; i++)
+        data[i] = (float)(lk_comm_world_rank(comm, lk_comm_rank(comm)) + i % 100);
+    uint64_t  before = lki_wire_count(comm->self->wire).bytes_sent;
+    lk_status st     = lk_all_reduce(comm, data, data, count, LK_F32, LK_SUM);
+    (void)atomic_fetch_add(&b->sent, lki_wire_count(comm->self->wire).bytes_sent - before);
+    CHECK(st == LK_OK);
+    for (size_t i = 0; i < count; i++)
+        CHECK(data[i] == ranks + (float)(size * (i % 100)));
+    free(data);
+    return true;
+}
+
+/* Every other rank of two hosts, twice over; then most of them, unevenly. */
+static bool groups_have_levels(lk_comm *comm, void *context)
+{
+    static const uint32_t list[] = { 0, 1, 2, 4 };
+    sum                  *b      = context;
+    uint32_t              me     = lk_comm_rank(comm), each = lk_comm_local_size(comm, 0);
+    lk_comm              *part, *uneven_part;
+
+    CHECK(lk_comm_split(&part, comm, me % 2, 0) == LK_OK);
+    CHECK(lk_comm_hosts(part) == lk_comm_hosts(comm) && lk_comm_local_size(part, 0) == each / 2);
+    CHECK(explains_levels(part));
+    CHECK(lk_comm_set_algorithms(part, "all_reduce:levels") == LK_OK);
+    if (!sums_in_group(part, b->count, b))
+        return false;
+    CHECK(lk_comm_subset(&uneven_part, comm, list, 4) == LK_OK);
+    if (uneven_part != NULL) {
+        CHECK(!explains_levels(uneven_part));
+        CHECK(lk_comm_set_algorithms(uneven_part, "all_reduce:levels") == LK_EINVAL);
+        CHECK(strstr(lk_error_last()->message, "where hosts do not have equally many") != NULL);
+    }
+    lk_comm_free(uneven_part);
+    lk_comm_free(part);
+    return true;
+}
+
+static void groups_over_hosts_have_levels(void **state)
+{
+    (void)state;
+    for (uint32_t hosts = 2; hosts <= 4; hosts += 2)
+        for (size_t count = 70001; count <= 2500000; count *= 20) { /* parts of it, too */
+            sum    b = { .count = count };
+            hosted h = { .hosts = hosts, .each = 4 };
+            assert_true(hosted_all(h, groups_have_levels, &b));
+            assert_int_equal(atomic_load(&b.sent), 2 * 2 * (hosts - 1) * count * sizeof(float));
         }
 }
 
@@ -486,6 +560,7 @@ int main(void)
         cmocka_unit_test(bytes_sent_are_those_of_the_formulas),
         cmocka_unit_test(uneven_vectors_send_no_more),
         cmocka_unit_test(levels_cross_hosts_once),
+        cmocka_unit_test(groups_over_hosts_have_levels),
         cmocka_unit_test(every_exact_algorithm_has_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,8 @@
  * group is woken by what concerns it in another, and a failure anywhere ends all.
  *
  * Over several hosts every host splits its own communicator in the same way.  A group of which all
- * ranks are on one host is what came of that; any other is made over it.
+ * ranks are on one host is what came of that; any other is made over it, with levels of its own
+ * where it has equally many ranks on each of its hosts, two at least.
  *
  * Cost:   one all_gather of 8 bytes, one arena and one agreement.
  * Memory: a seat for every rank (about 0.5 MiB), kept until its last communicator is freed.
@@ -179,6 +180,8 @@ static lk_status split(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash,
         return LK_OK;
     if (comm->span != NULL) {
         st = lki_agree(comm, make_spanning(out, comm, all, members));
+        if (st == LK_OK && *out != NULL && (*out)->span != NULL)
+            st = lki_levels_open(&(*out)->span->levels, *out);
     } else {
         LK_TRY(lk_comm_arena(&arena, comm, "seats", bytes));
         st = lki_agree(comm, make(out, comm, all, members, lk_arena_data(arena)));
