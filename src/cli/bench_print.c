@@ -69,9 +69,13 @@ void bench_print_prediction(const bench_timing *t, const lk_algorithm *a, bool r
 }
 
 /* By what algorithms are chosen, or why there is nothing to. */
-static void print_grounds(const bench *b)
+static void print_grounds(const bench_timing *t)
 {
-    if (lk_comm_hosts(b->comm) == 1)
+    const bench *b = &t->bench;
+
+    if (lk_comm_hosts(b->comm) == 1 && t->options->mpi)
+        printf("no predictions: on one host ranks share memory; native is MPI's own\n");
+    else if (lk_comm_hosts(b->comm) == 1)
         printf("no choice: on one host ranks share memory; sizes and places decide its use\n");
     else if (b->kind->way != NULL)
         printf("no choice: %s has one algorithm\n", b->kind->name);
@@ -88,7 +92,7 @@ void bench_print_heading(const bench_timing *t)
     printf("%s, %u workers on %u host%s, %s\n", b->kind->name, b->ranks, lk_comm_hosts(b->comm),
            lk_comm_hosts(b->comm) == 1 ? "" : "s", t->options->dtype);
     if (t->options->explain) {
-        print_grounds(b);
+        print_grounds(t);
         printf("%12s  %-13s %5s %12s %12s  %s\n", "bytes", "algorithm", "exact", "predicted us",
                "median us", "right");
     } else
