@@ -70,6 +70,24 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
+/* ---- What it takes ----------------------------------------------------------------------- */
+
+typedef struct {
+    /* Bytes of memory that the workers of a host share, on the host that has the most. */
+    size_t params, optimizer, gradients, tables;
+    /* Bytes that a host sends to others in a step, for the host that sends the most; not counting
+     * what ranks send to agree: losses, norms, who has what. */
+    uint64_t sent_gradients, sent_params;
+} lk_parallel_cost;
+
+/* What lk_parallel_open() and a step would take on hosts of so many workers each; exact.  Allocates
+ * no memory for values and asks nobody.  Fails as lk_parallel_open() would; a model may be larger
+ * than the machine. */
+LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params,
+                                                   uint32_t param_count,
+                                                   const lk_parallel_options *options,
+                                                   const uint32_t *host_sizes, uint32_t hosts);
+
 /* ---- Values ------------------------------------------------------------------------------ */
 
 /* This step's values; fetch them each step, never keep them. */

@@ -60,15 +60,13 @@ static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
-/* Buffers of all ranks of a host; *before: those of the ranks before me on mine. */
-static size_t buffers_of(const lk_parallel *parallel, uint32_t host, size_t *before)
+/* Buffers of the ranks before `end` on a host. */
+static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t end)
 {
     size_t total = 0;
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
+    for (uint32_t r = 0; r < end; r++) {
         lki_virtual_plan plan;
-        if (r == parallel->rank)
-            *before = total;
-        if (lk_comm_host(parallel->comm, r) != host)
+        if (parallel->world.host_of[r] != host)
             continue;
         lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
         total += plan.buffers;
@@ -76,17 +74,25 @@ static size_t buffers_of(const lk_parallel *parallel, uint32_t host, size_t *bef
     return total;
 }
 
+static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
+{
+    size_t bytes, count = buffers_of(parallel, host, parallel->ranks);
+    return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ? 0 : bytes;
+}
+
 /* All ranks' buffers in one arena; mine start after those of the ranks before me. */
 static lk_status open_arena(lk_parallel *parallel, ddp *self)
 {
-    size_t   most = 0, before = 0, bytes, elsewhere;
-    uint32_t here = lk_comm_host(parallel->comm, parallel->rank);
-    for (uint32_t host = 0; host < lk_comm_hosts(parallel->comm); host++)
-        most = lki_max(most, buffers_of(parallel, host, host == here ? &before : &elsewhere));
-    if (__builtin_mul_overflow(most, parallel->width * sizeof(float), &bytes))
-        return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large", most,
-                       parallel->width);
-    LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", bytes));
+    size_t most = 0, before = buffers_of(parallel, parallel->world.host_of[parallel->rank],
+                                         parallel->rank);
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        size_t bytes = ddp_bytes(parallel, host);
+        if (bytes == 0)
+            return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large",
+                           buffers_of(parallel, host, parallel->ranks), parallel->width);
+        most = lki_max(most, bytes);
+    }
+    LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", most));
     self->buffers = (float *)lk_arena_data(self->arena) + before * parallel->width;
     return LK_OK;
 }
@@ -94,12 +100,12 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
 /* Running state: micro_count rows of state_width, each dealt to the owners in equal parts. */
 static lk_status state_slices(lk_parallel *parallel, ddp *self)
 {
-    size_t parts = (size_t)parallel->micro_count * parallel->owners, i = 0;
+    size_t parts = (size_t)parallel->micro_count * parallel->world.widest, i = 0;
     LK_TRY(LKI_NEW(&self->state_slices, parts, "running state slices"));
     for (uint32_t k = 0; k < parallel->micro_count; k++)
-        for (uint32_t o = 0; o < parallel->owners; o++) {
-            size_t begin = parallel->state_width * o / parallel->owners;
-            size_t end   = parallel->state_width * (o + 1) / parallel->owners;
+        for (uint32_t o = 0; o < parallel->world.widest; o++) {
+            size_t begin = parallel->state_width * o / parallel->world.widest;
+            size_t end   = parallel->state_width * (o + 1) / parallel->world.widest;
             if (end > begin)
                 self->state_slices[i++] = (lk_slice){ .first = k * parallel->state_width + begin,
                                                       .count = end - begin,
@@ -308,6 +314,7 @@ static lk_status ddp_reduce(lk_parallel *parallel, float **sums)
 
 const lki_strategy_ops lki_strategy_ddp = {
     .name       = "ddp",
+    .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,
     .begin_leaf = ddp_begin_leaf,
@@ -322,6 +329,7 @@ const lki_strategy_ops lki_strategy_ddp = {
 const lki_strategy_ops lki_strategy_zero1 = {
     .name       = "zero1",
     .sharded    = true,
+    .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,
     .begin_leaf = ddp_begin_leaf,

@@ -143,17 +143,38 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
     return status;
 }
 
+lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
+                                const lk_parallel_options *options)
+{
+    parallel->ranks       = parallel->world.ranks;
+    parallel->local       = parallel->world.local_of[parallel->rank];
+    parallel->locals      = parallel->world.sizes[parallel->world.host_of[parallel->rank]];
+    parallel->optimizer   = options->optimizer;
+    parallel->clip_norm   = options->clip_norm;
+    parallel->leaves      = options->virtual_workers;
+    parallel->micro_count = options->micro_count ? options->micro_count : 1;
+    parallel->report_bytes =
+        sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
+    LK_TRY(check_options(parallel, options));
+    LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    LK_TRY(open_layout(parallel, params, param_count, options));
+    return copy_states(parallel, options);
+}
+
+size_t lki_parallel_arena(lk_parallel *parallel)
+{
+    return lay_out(parallel, NULL);
+}
+
 static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
                             const lk_parallel_options *options)
 {
-    LK_TRY(check_options(parallel, options));
-    LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    LK_TRY(lki_world_of(&parallel->world, parallel->comm));
+    LK_TRY(lki_parallel_describe(parallel, params, param_count, options));
     if (parallel->exec == NULL) {
         LK_TRY(lk_exec_open(&parallel->own_exec, 1, NULL));
         parallel->exec = parallel->own_exec;
     }
-    LK_TRY(open_layout(parallel, params, param_count, options));
-    LK_TRY(copy_states(parallel, options));
     LK_TRY(lki_verify_same_model(parallel, options));
     lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
     LK_TRY(own_spans(parallel));
@@ -164,34 +185,15 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     return initialise(parallel, options->seed);
 }
 
-static void find_ranks(lk_parallel *parallel)
-{
-    const lk_comm *comm = parallel->comm;
-    parallel->rank      = lk_comm_rank(comm);
-    parallel->ranks     = lk_comm_size(comm);
-    parallel->local     = lk_comm_local_rank(comm, parallel->rank);
-    parallel->locals    = lk_comm_local_size(comm, lk_comm_host(comm, parallel->rank));
-    for (uint32_t host = 0; host < lk_comm_hosts(comm); host++)
-        if (lk_comm_local_size(comm, host) > parallel->owners)
-            parallel->owners = lk_comm_local_size(comm, host);
-}
-
 lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
                            uint32_t param_count, const lk_parallel_options *options)
 {
     *out                  = NULL;
     lk_parallel *parallel = NULL;
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
-    parallel->comm        = comm;
-    find_ranks(parallel);
-    parallel->exec        = options->exec;
-    parallel->optimizer   = options->optimizer;
-    parallel->clip_norm   = options->clip_norm;
-    parallel->leaves      = options->virtual_workers;
-    parallel->micro_count = options->micro_count ? options->micro_count : 1;
-    parallel->report_bytes =
-        sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
-
+    parallel->comm   = comm;
+    parallel->rank   = lk_comm_rank(comm);
+    parallel->exec   = options->exec;
     lk_status status = open_parts(parallel, params, param_count, options);
     if (status != LK_OK) {
         lk_parallel_free(parallel);
@@ -208,6 +210,7 @@ void lk_parallel_free(lk_parallel *parallel)
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
     lki_shards_close(parallel);
+    lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);
     lki_free(parallel->states);

@@ -23,17 +23,17 @@ struct lki_piece_list {
 
 lk_status lki_shards_deal(lk_parallel *parallel, bool sharded, lki_deal *deal)
 {
-    const lk_comm *comm = parallel->comm;
+    const lki_world *world = &parallel->world;
 
-    parallel->shards = sharded ? lk_comm_hosts(comm) : 1;
-    parallel->shard  = sharded ? lk_comm_host(comm, parallel->rank) : 0;
+    parallel->shards = sharded ? world->hosts : 1;
+    parallel->shard  = sharded ? world->host_of[parallel->rank] : 0;
     bool whole       = parallel->shards == 1;
-    *deal            = (lki_deal){ .count  = whole ? parallel->owners : parallel->ranks,
+    *deal            = (lki_deal){ .count  = whole ? parallel->world.widest : parallel->ranks,
                                    .shards = parallel->shards };
     LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
     for (uint32_t o = 0; o < deal->count; o++)
         deal->owners[o] = whole ? (lki_owner){ 0, o }
-                                : (lki_owner){ lk_comm_host(comm, o), lk_comm_local_rank(comm, o) };
+                                : (lki_owner){ world->host_of[o], world->local_of[o] };
     return LK_OK;
 }
 

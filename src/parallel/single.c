@@ -10,6 +10,15 @@
 #include "device/reduce.h"
 #include "parallel/strategy.h"
 
+static size_t single_bytes(const lk_parallel *parallel, uint32_t host)
+{
+    size_t bytes;
+    (void)host;
+    return __builtin_mul_overflow(parallel->leaves, parallel->width * sizeof(float), &bytes)
+               ? 0
+               : bytes;
+}
+
 static lk_status single_attach(lk_parallel *parallel)
 {
     if (parallel->ranks != 1)
@@ -77,6 +86,7 @@ static lk_status single_reduce(lk_parallel *parallel, float **sums)
 
 const lki_strategy_ops lki_strategy_single = {
     .name       = "single",
+    .bytes      = single_bytes,
     .attach     = single_attach,
     .detach     = single_detach,
     .begin_leaf = single_begin_leaf,

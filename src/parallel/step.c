@@ -113,7 +113,8 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     size_t            span   = 0;
-    while (span + 1 < layout->span_count && isfinite(parallel->block_sums[layout->spans[span].turn]))
+    while (span + 1 < layout->span_count &&
+           isfinite(parallel->block_sums[layout->spans[span].turn]))
         span++;
     return lk_fail(LK_ENONFINITE,
                    "step %llu: the gradient of '%s' is not finite; lower the learning "
@@ -177,8 +178,8 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 /* Running state: one update per micro-batch index, in order, from the mean over its samples. */
 static void update_running(const lk_parallel *parallel, const float *sums, uint32_t owner)
 {
-    size_t begin = parallel->state_width * owner / parallel->owners;
-    size_t end   = parallel->state_width * (owner + 1) / parallel->owners;
+    size_t begin = parallel->state_width * owner / parallel->world.widest;
+    size_t end   = parallel->state_width * (owner + 1) / parallel->world.widest;
 
     for (uint32_t k = 0; k < parallel->micro_count; k++) {
         uint64_t samples = 0;
@@ -215,12 +216,12 @@ static lk_status compare_hosts(const lk_parallel *parallel)
     uint64_t first_host = 0;
     if (parallel->shards > 1) /* no two have computed the same */
         return LK_OK;
-    for (uint32_t host = 0; host < lk_comm_hosts(parallel->comm); host++) {
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         uint64_t whole = 0;
         for (uint32_t r = 0; r < parallel->ranks; r++) {
             uint32_t first, count;
             lki_virtual_range(parallel->leaves, parallel->ranks, r, &first, &count);
-            if (lk_comm_host(parallel->comm, r) == host)
+            if (parallel->world.host_of[r] == host)
                 whole ^= lki_report_of(parallel, first)->written;
         }
         if (host == 0)
@@ -239,7 +240,7 @@ static lk_status compare_hosts(const lk_parallel *parallel)
 static lk_status meet(lk_parallel *parallel)
 {
     char *base = lk_arena_data(parallel->arena);
-    if (lk_comm_hosts(parallel->comm) > 1)
+    if (parallel->world.hosts > 1)
         lki_report_of(parallel, parallel->plan.first)->written = hash_of_written(parallel);
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
@@ -264,7 +265,7 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
     visit_mine(&step, LKI_SPAN_UPDATE, update_span);
     if (step.corrupt != SIZE_MAX)
         return corrupt_error(parallel, step.corrupt);
-    for (uint32_t o = parallel->local; o < parallel->owners && parallel->state_width > 0;
+    for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
          o += parallel->locals)
         update_running(parallel, sums, o);
     return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);

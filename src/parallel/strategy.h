@@ -14,10 +14,14 @@
 #include "base/status.h"
 #include "parallel/layout.h"
 #include "parallel/virtual.h"
+#include "parallel/world.h"
 
 typedef struct {
     const char *name;
     bool        sharded; /* each host keeps the optimizer's state of its own part of the model */
+    /* Bytes of gradients that a host holds, which may be more than any machine has (0: too many to
+     * count).  Asks nothing but the model, the world and the virtual workers. */
+    size_t (*bytes)(const lk_parallel *parallel, uint32_t host);
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
@@ -52,9 +56,9 @@ struct lk_parallel {
     const lki_strategy_ops *ops;
     void *private;
     lk_comm         *comm;
+    lki_world        world;
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */
-    uint32_t         owners;        /* of what every host has: the most ranks that one has */
     uint32_t         shards, shard; /* parts of the model that hosts keep, and which is mine */
     lki_piece_list  *pieces;
     lk_exec         *exec, *own_exec;
@@ -105,13 +109,21 @@ static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *
 /* Whether it owns the span: then it updates it. */
 static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return parallel->layout->owners[span->owner].shard == parallel->shard && lki_tends(parallel, span);
+    return parallel->layout->owners[span->owner].shard == parallel->shard &&
+           lki_tends(parallel, span);
 }
 
 static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)
 {
     return (lki_report *)(void *)(parallel->reports + leaf * parallel->report_bytes);
 }
+
+/* parallel.c: all that needs neither memory for values nor other ranks; parallel->world and rank are
+ * there.  Then the bytes of the model's arena are known. */
+LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params,
+                                             uint32_t param_count,
+                                             const lk_parallel_options *options);
+size_t                 lki_parallel_arena(lk_parallel *parallel);
 
 /* step.c: everything after the reduction. */
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result);

@@ -1,0 +1,107 @@
+/* estimate.c -- what a strategy will take, told by the arithmetic with which it places things.
+ *
+ * Memory is that of the arenas, to the byte.  What travels is what tree_reduce and the gathering of
+ * parameters send (comm/span/forest.c, shards.c), without the few bytes by which ranks agree.
+ */
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+
+/* ---- What travels ------------------------------------------------------------------------ */
+
+static uint32_t host_of_leaf(const lk_parallel *parallel, uint32_t leaf)
+{
+    uint32_t rank = 0, first, count;
+    for (;; rank++) {
+        lki_virtual_range(parallel->leaves, parallel->ranks, rank, &first, &count);
+        if (leaf < first + count)
+            return parallel->world.host_of[rank];
+    }
+}
+
+/* The largest subtrees of which a host has all virtual workers: each travels once. */
+static uint32_t count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
+                               uint32_t host)
+{
+    uint32_t have = 0;
+    for (uint32_t leaf = first; leaf < first + count; leaf++)
+        have += host_of_leaf(parallel, leaf) == host;
+    if (have == count || have == 0)
+        return have == count;
+    uint32_t left = lki_tree_left(count);
+    return count_branches(parallel, first, left, host) +
+           count_branches(parallel, first + left, count - left, host);
+}
+
+/* Of sums that every host wants a host makes its share, and sends that to all others; of sums that
+ * one host wants, the others send it what they have. */
+static void count_sent(const lk_parallel *parallel, uint32_t host, lk_parallel_cost *cost)
+{
+    const lki_layout *layout   = parallel->layout;
+    uint64_t          others   = parallel->world.hosts - 1;
+    uint64_t          branches = count_branches(parallel, 0, parallel->leaves, host);
+    uint64_t          whole    = parallel->micro_count * parallel->state_width, kept = 0;
+
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
+            const lk_slice *slice = &layout->buckets[b].slices[i];
+            if (layout->shards == 1)
+                whole += slice->count;
+            else if (slice->shard != host)
+                cost->sent_gradients += branches * slice->count * sizeof(float);
+        }
+    for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++)
+        if (layout->owners[layout->spans[i].owner].shard == host)
+            kept += lki_layout_width(layout, &layout->spans[i]);
+    cost->sent_gradients += (branches + 1) * others * whole * sizeof(float) / (others + 1);
+    cost->sent_params += others * kept * sizeof(float);
+}
+
+/* ---- What is kept ------------------------------------------------------------------------ */
+
+static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            kept   = 0;
+    for (uint32_t s = 0; s < layout->shards; s++)
+        kept = lki_max(kept, layout->kept[s]);
+    cost->params    = layout->elements * sizeof(float);
+    cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+    cost->tables    = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
+}
+
+static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost)
+{
+    count_memory(parallel, cost);
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        lk_parallel_cost sent  = { 0 };
+        size_t           bytes = parallel->ops->bytes(parallel, host);
+        if (bytes == 0)
+            return lk_fail(LK_ENOMEM, "the gradients of this model are more bytes than can be "
+                                      "counted");
+        cost->gradients = lki_max(cost->gradients, bytes);
+        count_sent(parallel, host, &sent);
+        if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
+            cost->sent_gradients = sent.sent_gradients;
+            cost->sent_params    = sent.sent_params;
+        }
+    }
+    return LK_OK;
+}
+
+lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
+                               const lk_parallel_options *options, const uint32_t *host_sizes,
+                               uint32_t hosts)
+{
+    lk_parallel *parallel = NULL;
+
+    *out = (lk_parallel_cost){ 0 };
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
+    if (status == LK_OK)
+        status = lki_parallel_describe(parallel, params, param_count, options);
+    if (status == LK_OK)
+        status = estimate(parallel, out);
+    lk_parallel_free(parallel);
+    return status;
+}

@@ -1,0 +1,147 @@
+/* estimate_test.c -- what is told before a run is what the run takes.
+ *
+ * Method: hosts of one rank each, over a simulated transport, take a step; what their wires have
+ *         counted is compared with the estimate and the bytes by which ranks agree, and the arena
+ *         with the estimate of memory.  Equal, but for the elements that a cut into equal parts
+ *         leaves over.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+#include "parallel/strategy.h"
+#include "tensor/ops.h"
+
+enum { HOSTS_MAX = 5 };
+
+static const lk_param model[] = {
+    { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2 },
+    { .name = "w", .shape = { 2, { 90, 100 } } },
+    { .name = "b", .shape = { 1, { 33 } } },
+};
+enum { PARAMS = 3 };
+
+static const lk_parallel_state running[] = { { "mean", 7, 0, 0.1f } };
+
+typedef struct {
+    lk_parallel_options options;
+    lk_parallel_cost    cost;
+} job;
+
+/* A step of gradients that are 0. */
+static bool take_step(lk_comm *comm, lk_parallel *p)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+
+    CHECK(lk_parallel_begin(p, 0) == LK_OK);
+    while (lk_parallel_next(p, &turn))
+        lk_parallel_report(p, 1, 1, 1, 0);
+    CHECK(lk_parallel_finish(p, 0.1, &result) == LK_OK);
+    return true;
+}
+
+/* Sets of virtual workers with every reduction, reports, and, where they are dealt, sums of
+ * squares. */
+static uint64_t bytes_to_agree(const lk_parallel *p)
+{
+    uint64_t reductions = p->layout->bucket_count + (p->state_width > 0);
+    uint64_t sums       = p->shards > 1 ? p->mine_count * sizeof(double) : 0;
+    return (p->ranks - 1) * (reductions * sizeof(uint64_t) + p->reported[p->rank] + sums);
+}
+
+/* Elements that parts have more than others, in every piece that is cut. */
+static uint64_t left_over(const lk_parallel *p)
+{
+    uint64_t cuts = p->micro_count;
+    for (uint32_t b = 0; p->shards == 1 && b < p->layout->bucket_count; b++)
+        cuts += p->layout->buckets[b].slice_count;
+    return cuts * p->ranks * p->plan.node_count * 2 * sizeof(float);
+}
+
+static bool takes_what_was_told(lk_comm *comm, void *context)
+{
+    const job   *j = context;
+    lk_parallel *p;
+    uint64_t     all[HOSTS_MAX], most = 0;
+
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
+    CHECK(lk_arena_bytes(p->arena) == j->cost.params + j->cost.optimizer + j->cost.tables);
+    uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
+    if (!take_step(comm, p))
+        return false;
+    uint64_t sent = lki_wire_count(comm->self->wire).bytes_sent - before - bytes_to_agree(p);
+    CHECK(lk_all_gather(comm, &sent, all, sizeof sent) == LK_OK);
+    for (uint32_t h = 0; h < p->ranks; h++)
+        most = all[h] > most ? all[h] : most;
+    uint64_t told = j->cost.sent_gradients + j->cost.sent_params;
+    CHECK(most <= told + left_over(p) && told <= most + left_over(p));
+    lk_parallel_free(p);
+    return true;
+}
+
+static void steps_take_what_was_told(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero1" };
+    static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
+    (void)state;
+    for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
+        for (size_t s = 0; s < 2; s++)
+            for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
+                job j = { .options = { .strategy        = strategies[s],
+                                       .virtual_workers = leaves,
+                                       .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
+                                       .optimizer       = { .kind = LK_ADAMW },
+                                       .states          = running,
+                                       .state_count     = 1 } };
+                assert_int_equal(lk_parallel_estimate(&j.cost, model, PARAMS, &j.options, sizes,
+                                                      hosts), LK_OK);
+                assert_true(hosted_all((hosted){ .hosts = hosts, .each = 1 }, takes_what_was_told,
+                                       &j));
+            }
+}
+
+/* The paper's share (Rajbhandari et al. 2020, 5.1), to a block of the norm. */
+static void states_are_shared_out(void **state)
+{
+    static const uint32_t sizes[8]  = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    static const lk_param large     = { .name = "w", .shape = { 2, { 4096, 1000 } } };
+    lk_parallel_options   options   = { .virtual_workers = 8, .optimizer = { .kind = LK_ADAMW } };
+    const size_t          params    = (size_t)4096 * 1000 * sizeof(float);
+    lk_parallel_cost      cost;
+    (void)state;
+    for (uint32_t hosts = 1; hosts <= 8; hosts++) {
+        const size_t slack = (size_t)2 * LKI_NORM_BLOCK * sizeof(float);
+        options.strategy   = "ddp";
+        assert_int_equal(lk_parallel_estimate(&cost, &large, 1, &options, sizes, hosts), LK_OK);
+        assert_int_equal(cost.params, params);
+        assert_int_equal(cost.optimizer, 2 * params);
+        options.strategy = "zero1";
+        assert_int_equal(lk_parallel_estimate(&cost, &large, 1, &options, sizes, hosts), LK_OK);
+        assert_int_equal(cost.params, params);
+        assert_in_range(cost.optimizer, 2 * params / hosts, 2 * params / hosts + 2 * slack);
+    }
+}
+
+static void fails_as_opening_would(void **state)
+{
+    static const uint32_t sizes[] = { 3, 3 };
+    lk_parallel_options   options = { .virtual_workers = 4 };
+    lk_parallel_cost      cost;
+    (void)state;
+    assert_int_equal(lk_parallel_estimate(&cost, model, PARAMS, &options, sizes, 2), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "raise --virtual-workers"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_take_what_was_told),
+        cmocka_unit_test(states_are_shared_out),
+        cmocka_unit_test(fails_as_opening_would),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
