@@ -223,6 +223,11 @@ LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *mo
                                              uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);
 
+/* Bytes that such an engine would take; a model may need more than the machine has. */
+LK_API LK_NODISCARD lk_status lk_engine_bytes(size_t *out, const lk_model *model,
+                                              const lk_exec *exec, lk_dtype dtype,
+                                              uint32_t micro_batch, uint32_t contexts);
+
 LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
                               uint32_t count);
 LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,

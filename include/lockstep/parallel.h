@@ -88,6 +88,13 @@ LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const 
                                                    const lk_parallel_options *options,
                                                    const uint32_t *host_sizes, uint32_t hosts);
 
+/* Bytes of model states of each of `workers` workers by the ZeRO paper (Rajbhandari et al. 2020,
+ * section 5, figure 1): parameters and gradients of 2 bytes, `state_bytes` bytes a parameter of
+ * optimizer state (K: Adam 12, SGD with momentum 8, SGD 4).  Stage 0 shares out nothing, 1 the
+ * optimizer's state, 2 gradients, too, 3 everything. */
+LK_API double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers,
+                                  double state_bytes);
+
 /* ---- Values ------------------------------------------------------------------------------ */
 
 /* This step's values; fetch them each step, never keep them. */

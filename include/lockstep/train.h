@@ -5,6 +5,7 @@
 #include "lockstep/comm.h"
 #include "lockstep/models.h"
 #include "lockstep/optim.h"
+#include "lockstep/parallel.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -118,6 +119,20 @@ LK_API const char *lk_precision_name(lk_dtype precision);
  * model once: everything that can be wrong is said here, before workers start.  Allocates nothing
  * that outlives it. */
 LK_API LK_NODISCARD lk_status lk_train_check(lk_train_config *config);
+
+/* What a run will take, of the host that has the most. */
+typedef struct {
+    size_t           parameters;  /* elements */
+    uint32_t         workers;     /* on that host */
+    lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
+    size_t           activations; /* of each worker, with the blocks' scratch memory */
+} lk_train_cost;
+
+/* Completes a config as lk_train_check() does and says what the run would take with its workers
+ * dealt to `hosts` hosts in equal parts.  The machine may be too small for it, and files other than
+ * the data need not be there. */
+LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
+                                                lk_train_cost *out);
 
 /* What a run leaves. */
 typedef struct {

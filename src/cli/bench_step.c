@@ -18,20 +18,21 @@ typedef struct {
     bool           json;
 } step_options;
 
-enum { STEPS = 20, WARM_UP = 3, BATCH = 32, ROWS_MAX = 120 };
-#define RATE 1e-4
+enum { STEPS = 20, WARM_UP = 3 };
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
 /* Rows of train that would have no meaning here. */
 static const char *const left_out[] = {
     "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
-    "quiet", "validation", "split-seed", "milestones", "gamma", "warmup", "schedule", "min-lr",
-    "restart",
+    "quiet", "steps", "validation", "split-seed", "milestones", "gamma", "warmup", "schedule",
+    "min-lr", "restart", NULL,
 };
 
 /* clang-format off */
 static const lki_option own[] = {
+    LKI_U64("steps", "N", offsetof(step_options, train.config.steps), 1, UINT32_MAX, "20",
+            "steps that count"),
     { .group = "measuring", .name = "warm-up", .type = LKI_OPTION_U32, .value = "N",
       .offset = offsetof(step_options, warm_up), .low = 1, .high = 1 << 20, .preset = "3",
       .help = "steps before those that count" },
@@ -39,69 +40,6 @@ static const lki_option own[] = {
     LKI_OPTIONS_END,
 };
 /* clang-format on */
-
-static bool is_left_out(const char *name)
-{
-    for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++)
-        if (strcmp(left_out[i], name) == 0)
-            return true;
-    return false;
-}
-
-/* What is required of train has a default here. */
-static void relax(lki_option *row)
-{
-    if (strcmp(row->name, "MODEL") == 0)
-        return;
-    row->required = false;
-    if (strcmp(row->name, "data") == 0)
-        row->preset = "synthetic, of the model's shape";
-    else if (strcmp(row->name, "global-batch") == 0)
-        row->preset = "32";
-    else if (strcmp(row->name, "lr") == 0)
-        row->preset = "1e-4";
-    else if (strcmp(row->name, "steps") == 0) {
-        row->preset = "20";
-        row->help   = "steps that count";
-    }
-}
-
-/* Train's rows and ours, the caller's to free(). */
-static lki_option *make_table(void)
-{
-    lki_option *rows  = calloc(ROWS_MAX, sizeof *rows);
-    const char *group = NULL; /* of rows that were left out: the next one's */
-    size_t      count = 0;
-    for (const lki_option *o = lki_train_table; rows != NULL && o->type != LKI_OPTION_END; o++) {
-        group = o->group != NULL ? o->group : group;
-        if (is_left_out(o->name))
-            continue;
-        rows[count]       = *o;
-        rows[count].group = group;
-        group             = NULL;
-        relax(&rows[count++]);
-    }
-    for (const lki_option *o = own; rows != NULL && o->type != LKI_OPTION_END; o++)
-        rows[count++] = *o;
-    return rows; /* ends with a zeroed row: LKI_OPTION_END */
-}
-
-static void fill_in(lk_train_config *config)
-{
-    if (config->data == NULL && strcmp(config->model, "gpt") == 0)
-        config->data = "synthetic:tokens=1000000,vocab=50257";
-    else if (config->data == NULL && strcmp(config->model, "resnet") == 0)
-        config->data = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
-    else if (config->data == NULL)
-        config->data = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
-    if (config->global_batch == 0)
-        config->global_batch = BATCH;
-    if (config->schedule.lr == 0)
-        config->schedule.lr = RATE;
-    if (config->steps == 0)
-        config->steps = STEPS;
-    config->quiet = true;
-}
 
 /* ---- What is said ------------------------------------------------------------------------ */
 
@@ -227,7 +165,7 @@ int lki_bench_step(int argc, char **argv)
 {
     step_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command  command = step_command;
-    lki_option  *rows    = make_table();
+    lki_option  *rows    = lki_train_rows(left_out, own);
     if (rows == NULL) {
         fprintf(stderr, "lockstep bench step: out of memory\n");
         return LKI_EXIT_FAILURE;
@@ -238,7 +176,9 @@ int lki_bench_step(int argc, char **argv)
     int result            = lki_options_parse(&command, argc - 1, argv + 1, &options);
     if (result < 0) {
         lk_train_config *config = &options.train.config;
-        fill_in(config);
+        lki_train_defaults(config);
+        config->steps    = config->steps > 0 ? config->steps : STEPS;
+        config->quiet    = true;
         options.warm_up  = options.warm_up > 0 ? options.warm_up : WARM_UP;
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;

@@ -1,4 +1,4 @@
-/* cli/train.h -- what `train` shares with the commands that time it. */
+/* cli/train.h -- what `train` shares with the commands that time it or tell what it takes. */
 #ifndef LKI_CLI_TRAIN_H
 #define LKI_CLI_TRAIN_H
 
@@ -23,6 +23,13 @@ struct train_options {
 
 /* The rows of a table whose struct begins with a train_options; the first is MODEL. */
 extern const lki_option lki_train_table[];
+
+/* Train's rows but those named, of which none but MODEL is required, and `own`; the caller's to
+ * free().  NULL without memory. */
+lki_option *lki_train_rows(const char *const *left_out, const lki_option *own);
+
+/* Data, batch and learning rate where they were not given and do not matter. */
+void lki_train_defaults(lk_train_config *config);
 
 /* Before options are read. */
 #define LKI_TRAIN_OPTIONS_INIT { .config = { .resume_step = -1 }, .nodes = LKI_NODES_INIT }

@@ -41,19 +41,39 @@ static lk_status check_memory(const lk_engine *engine, size_t bytes)
     return LK_OK;
 }
 
+/* Of the contexts alone, and of everything. */
+static lk_status count_bytes(const lki_layout *layout, const lk_model *model, uint32_t contexts,
+                             size_t *bytes, size_t *total)
+{
+    if (__builtin_mul_overflow(layout->context_bytes, (size_t)contexts, bytes) ||
+        __builtin_add_overflow(*bytes, layout->scratch_bytes + layout->wide_bytes +
+                                           layout->loss_rows * 5, total))
+        return lk_fail(LK_ENOMEM,
+                       "model %s: activations of %u contexts of %zu bytes are more than any "
+                       "machine has; walk fewer at a time",
+                       model->name, contexts, layout->context_bytes);
+    return LK_OK;
+}
+
+lk_status lk_engine_bytes(size_t *out, const lk_model *model, const lk_exec *exec, lk_dtype dtype,
+                          uint32_t micro_batch, uint32_t contexts)
+{
+    lki_layout layout;
+    size_t     bytes;
+
+    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch));
+    lk_status status = count_bytes(&layout, model, contexts, &bytes, out);
+    lki_layout_deinit(&layout);
+    return status;
+}
+
 static lk_status allocate(lk_engine *engine)
 {
     const lki_layout *layout = &engine->layout;
     const lk_model   *model  = engine->model;
-    size_t            bytes, total;
+    size_t            bytes = 0, total = 0;
 
-    if (__builtin_mul_overflow(layout->context_bytes, (size_t)engine->contexts, &bytes) ||
-        __builtin_add_overflow(bytes, layout->scratch_bytes + layout->wide_bytes +
-                                          layout->loss_rows * 5, &total))
-        return lk_fail(LK_ENOMEM,
-                       "model %s: activations of %u contexts of %zu bytes are more than any "
-                       "machine has; walk fewer at a time",
-                       model->name, engine->contexts, layout->context_bytes);
+    LK_TRY(count_bytes(layout, model, engine->contexts, &bytes, &total));
     LK_TRY(check_memory(engine, total));
     LK_TRY(lki_alloc((void **)&engine->memory, bytes,
                      "activations; a smaller micro-batch needs less"));

@@ -105,3 +105,12 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
     lk_parallel_free(parallel);
     return status;
 }
+
+/* ---- The paper's formulas ---------------------------------------------------------------- */
+
+double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers, double state_bytes)
+{
+    const double n = workers;
+    double       p = 2 / (stage >= 3 ? n : 1), g = 2 / (stage >= 2 ? n : 1);
+    return parameters * (p + g + state_bytes / (stage >= 1 ? n : 1));
+}

@@ -5,6 +5,7 @@
  *         with the estimate of memory.  Equal, but for the elements that a cut into equal parts
  *         leaves over.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -126,6 +127,33 @@ static void states_are_shared_out(void **state)
     }
 }
 
+/* Table 1 of the paper, in GB.  It rounds what is below 100 to three digits, and cuts the rest. */
+static void agrees_with_the_paper(void **state)
+{
+    static const double sizes[3]       = { 7.5e9, 128e9, 1e12 };
+    static const double table[6][3][3] = {
+        { { 120, 120, 120 }, { 2048, 2048, 2048 }, { 16000, 16000, 16000 } },
+        { { 52.5, 41.3, 30 }, { 896, 704, 512 }, { 7000, 5500, 4000 } },
+        { { 35.6, 21.6, 7.5 }, { 608, 368, 128 }, { 4750, 2875, 1000 } },
+        { { 31.4, 16.6, 1.88 }, { 536, 284, 32 }, { 4187, 2218, 250 } },
+        { { 30.4, 15.4, 0.47 }, { 518, 263, 8 }, { 4046, 2054, 62.5 } },
+        { { 30.1, 15.1, 0.12 }, { 513, 257, 2 }, { 4011, 2013, 15.6 } },
+    };
+    uint32_t workers = 1, cells = 0;
+    (void)state;
+    for (size_t row = 0; row < 6; row++, workers *= 4)
+        for (size_t m = 0; m < 3; m++)
+            for (uint32_t stage = 1; stage <= 3; stage++, cells++) {
+                double gb = lk_zero_paper_bytes(stage, sizes[m], workers, 12) / 1e9;
+                double unit = gb >= 100 ? 1 : gb >= 10 ? 0.1 : 0.01;
+                double as_printed = gb >= 100 ? floor(gb) : unit * floor(gb / unit + 0.5 + 1e-9);
+                if (fabs(as_printed - table[row][m][stage - 1]) > 1e-6)
+                    fail_msg("stage %u, %u workers: %g, the paper has %g", stage, workers, gb,
+                             table[row][m][stage - 1]);
+            }
+    assert_int_equal(cells, 54);
+}
+
 static void fails_as_opening_would(void **state)
 {
     static const uint32_t sizes[] = { 3, 3 };
@@ -141,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
+        cmocka_unit_test(agrees_with_the_paper),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,37 +38,11 @@ static lk_status open_model(lki_session *s)
 
 static lk_status open_parallel(lki_session *s)
 {
-    const lk_train_config *c           = s->config;
-    lk_parallel_term      *terms       = NULL;
-    lk_parallel_state     *states      = NULL;
-    const lk_grad_term    *model_terms = lk_model_terms(s->model, &s->term_count);
-
-    lk_status status = LKI_NEW(&terms, s->term_count, "gradient terms");
+    lk_parallel_options options;
+    lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
     if (status == LK_OK)
-        status = LKI_NEW(&states, s->state_count + 1, "running state");
-    if (status == LK_OK) {
-        for (uint32_t t = 0; t < s->term_count; t++)
-            terms[t] = (lk_parallel_term){ model_terms[t].param, model_terms[t].use };
-        for (uint32_t i = 0; i < s->state_count; i++)
-            states[i] = (lk_parallel_state){ s->states[i].name, s->states[i].count,
-                                             s->states[i].initial, s->states[i].momentum };
-        lk_parallel_options options = { .strategy           = c->strategy,
-                                        .virtual_workers    = c->virtual_workers,
-                                        .micro_count        = s->micro_count,
-                                        .bucket_bytes       = c->bucket_bytes,
-                                        .first_bucket_bytes = c->first_bucket_bytes,
-                                        .optimizer          = c->optimizer,
-                                        .clip_norm          = c->clip_norm,
-                                        .seed               = c->seed,
-                                        .exec               = s->exec,
-                                        .terms              = terms,
-                                        .term_count         = s->term_count,
-                                        .states             = states,
-                                        .state_count        = s->state_count };
         status = lk_parallel_open(&s->parallel, s->comm, s->params, s->param_count, &options);
-    }
-    lki_free(terms);
-    lki_free(states);
+    lki_parallel_options_free(&options);
     return status;
 }
 

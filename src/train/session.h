@@ -47,6 +47,16 @@ typedef struct {
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
 } lki_session;
 
+/* lk_train_check(); what does not run here may be larger than this machine, and needs no files but
+ * its data. */
+LK_NODISCARD lk_status lki_train_complete(lk_train_config *config, bool runs);
+
+/* The strategy's options, as config and model say; lki_parallel_options_free() frees what they
+ * point to. */
+LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
+                                               lk_exec *exec, lk_parallel_options *out);
+void                   lki_parallel_options_free(lk_parallel_options *options);
+
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
 
 /* Everything that defines the result, by option name; new reference, NULL without memory. */

@@ -45,7 +45,7 @@ static const struct {
     const char *arguments, *message;
 } mistakes[] = {
     { "tarin", "there is no command tarin; did you mean train?" },
-    { "plan", "there is no command plan" },
+    { "chart", "there is no command chart" },
     { "train", "MODEL is missing" },
     { "train mlp gpt", "unexpected argument gpt" },
     { "train mlp --global-batch 8 --lr 1", "--data is missing" },

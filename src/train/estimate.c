@@ -1,0 +1,113 @@
+/* estimate.c -- what a configuration will take on some hosts, before anything runs. */
+#include "base/memory.h"
+#include "train/session.h"
+
+/* ---- What a strategy is given ------------------------------------------------------------ */
+
+lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
+                                  lk_parallel_options *out)
+{
+    uint32_t            term_count, state_count;
+    const lk_grad_term *model_terms  = lk_model_terms(model, &term_count);
+    const lk_state     *model_states = lk_model_states(model, &state_count);
+    lk_parallel_term   *terms        = NULL;
+    lk_parallel_state  *states       = NULL;
+
+    *out = (lk_parallel_options){ .strategy           = c->strategy,
+                                  .virtual_workers    = c->virtual_workers,
+                                  .micro_count        = c->global_batch / c->virtual_workers /
+                                                        c->micro_batch,
+                                  .bucket_bytes       = c->bucket_bytes,
+                                  .first_bucket_bytes = c->first_bucket_bytes,
+                                  .optimizer          = c->optimizer,
+                                  .clip_norm          = c->clip_norm,
+                                  .seed               = c->seed,
+                                  .exec               = exec,
+                                  .term_count         = term_count,
+                                  .state_count        = state_count };
+    LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
+    out->terms = terms;
+    LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));
+    out->states = states;
+    for (uint32_t t = 0; t < term_count; t++)
+        terms[t] = (lk_parallel_term){ model_terms[t].param, model_terms[t].use };
+    for (uint32_t i = 0; i < state_count; i++)
+        states[i] = (lk_parallel_state){ model_states[i].name, model_states[i].count,
+                                         model_states[i].initial, model_states[i].momentum };
+    return LK_OK;
+}
+
+void lki_parallel_options_free(lk_parallel_options *options)
+{
+    lki_free((lk_parallel_term *)(uintptr_t)options->terms);
+    lki_free((lk_parallel_state *)(uintptr_t)options->states);
+}
+
+/* ---- The estimate ------------------------------------------------------------------------ */
+
+/* Workers are dealt to hosts as virtual workers are to workers. */
+static lk_status deal(const lk_train_config *c, uint32_t hosts, uint32_t **sizes, uint32_t *most)
+{
+    if (hosts == 0 || hosts > c->workers)
+        return lk_fail(LK_EINVAL, "%u hosts for %u workers: each has at least one; raise --workers",
+                       hosts, c->workers);
+    LK_TRY(LKI_NEW(sizes, hosts, "hosts"));
+    *most = 0;
+    for (uint64_t h = 0; h < hosts; h++) {
+        (*sizes)[h] = (uint32_t)((h + 1) * c->workers / hosts - h * c->workers / hosts);
+        *most       = (*sizes)[h] > *most ? (*sizes)[h] : *most;
+    }
+    return LK_OK;
+}
+
+static lk_status estimate_parallel(const lk_train_config *c, const lk_model *model,
+                                   const uint32_t *sizes, uint32_t hosts, lk_train_cost *out)
+{
+    uint32_t            count;
+    const lk_param     *params = lk_model_params(model, &count);
+    lk_parallel_options options;
+
+    lk_status status = lki_parallel_options_of(c, model, NULL, &options);
+    if (status == LK_OK)
+        status = lk_parallel_estimate(&out->shared, params, count, &options, sizes, hosts);
+    lki_parallel_options_free(&options);
+    return status;
+}
+
+static lk_status estimate_model(const lk_train_config *c, const lk_model *model, uint32_t hosts,
+                                lk_train_cost *out)
+{
+    uint32_t *sizes = NULL, most = 0;
+    lk_exec  *exec  = NULL;
+
+    out->parameters  = lk_model_param_elements(model);
+    lk_status status = deal(c, hosts, &sizes, &most);
+    if (status == LK_OK)
+        status = lk_exec_open(&exec, c->threads, c->isa);
+    if (status == LK_OK)
+        status = lk_engine_bytes(&out->activations, model, exec, c->precision, c->micro_batch, 1);
+    if (status == LK_OK)
+        status = estimate_parallel(c, model, sizes, hosts, out);
+    out->workers = most;
+    lk_exec_free(exec);
+    lki_free(sizes);
+    return status;
+}
+
+lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_cost *out)
+{
+    lk_dataset *dataset = NULL;
+    lk_model   *model   = NULL;
+
+    *out = (lk_train_cost){ 0 };
+    LK_TRY(lki_train_complete(config, false));
+    lk_dataset_options data = lki_dataset_options(config);
+    LK_TRY(lk_dataset_open(&dataset, config->data, &data));
+    lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
+    lk_status        status  = lk_model_build(&model, config->model, &options);
+    if (status == LK_OK)
+        status = estimate_model(config, model, hosts, out);
+    lk_model_free(model);
+    lk_dataset_free(dataset);
+    return status;
+}
