@@ -216,7 +216,7 @@ static int plan_main(int argc, char **argv)
             options.train.config.steps = 1;
         result = options.paper ? plan_paper(&options) : plan_memory(&options);
     }
-    free(options.train.config_text);
+    free(options.train.file.text);
     free(rows);
     return result;
 }

@@ -118,8 +118,8 @@ static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t le
     return (lki_report *)(void *)(parallel->reports + leaf * parallel->report_bytes);
 }
 
-/* parallel.c: all that needs neither memory for values nor other ranks; parallel->world and rank are
- * there.  Then the bytes of the model's arena are known. */
+/* parallel.c: all that needs neither memory for values nor other ranks; parallel->world and rank
+ * are there.  Then the bytes of the model's arena are known. */
 LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params,
                                              uint32_t param_count,
                                              const lk_parallel_options *options);
