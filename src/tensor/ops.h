@@ -132,6 +132,18 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, void *scratch);
 
+/* The same with x, y and their gradients in bf16: weights are rounded, and products go in pairs as
+ * those of lki_gemm().  y and dx pair channels, tap by tap; dw pairs neighbours of a row of dy that
+ * begin at even places, with zeros where they meet padding, or, under kernels of 1 x 1, pixels as
+ * they follow each other.  An odd last value is paired with +0; padding takes no other part. */
+size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
+void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
+                   uint16_t *y, void *scratch);
+void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
+                                  const float *w, uint16_t *dx, bool add, void *scratch);
+void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
+                                    const uint16_t *dy, float *dw, void *scratch);
+
 /* Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax` (n, oh, ow, c) keeps the
  * input position h * w index of the first largest value; padding never wins. */
 void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y,

@@ -193,3 +193,130 @@ void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const u
         free(ds);
     }
 }
+
+/* ---- Convolution -------------------------------------------------------------------------- */
+
+static uint16_t *rounded(const float *x, size_t n)
+{
+    uint16_t *y = calloc(n, sizeof *y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = lki_bf16_narrow(x[i]);
+    return y;
+}
+
+/* Pixel (y, x) of an (n, h, w, c) image at `sample` and channel 0, or NULL in the padding. */
+static const uint16_t *pixel(const uint16_t *image, size_t sample, size_t h, size_t w, size_t c,
+                             size_t y, size_t x)
+{
+    return y < h && x < w ? image + ((sample * h + y) * w + x) * c : NULL;
+}
+
+void lki_reference_conv_bf16(const lki_conv_shape *s, const uint16_t *x, const float *w,
+                             uint16_t *y)
+{
+    size_t    taps   = s->kh * s->kw;
+    uint16_t *narrow = rounded(w, s->cout * s->cin * taps);
+    for (size_t i = 0; i < s->n * s->oh * s->ow * s->cout; i++) {
+        size_t co = i % s->cout, o = i / s->cout, ox = o % s->ow, oy = o / s->ow % s->oh;
+        float  sum = 0.0f;
+        for (size_t tap = 0; tap < taps; tap++) {
+            const uint16_t *at = pixel(x, o / s->ow / s->oh, s->h, s->w, s->cin,
+                                       oy * s->stride + tap / s->kw - s->pad,
+                                       ox * s->stride + tap % s->kw - s->pad);
+            if (at != NULL)
+                sum = chain(s->cin, (line){ at, 1 },
+                            (line){ narrow + co * s->cin * taps + tap, taps }, sum);
+        }
+        y[i] = lki_bf16_narrow(sum);
+    }
+    free(narrow);
+}
+
+static float conv_input_one(const lki_conv_shape *s, const uint16_t *dy, const uint16_t *w,
+                            size_t sample, size_t iy, size_t ix, size_t ci)
+{
+    size_t taps = s->kh * s->kw;
+    float  sum  = 0.0f;
+    for (size_t tap = taps; tap-- > 0;) {
+        size_t y = iy + s->pad - tap / s->kw, x = ix + s->pad - tap % s->kw;
+        if (iy + s->pad < tap / s->kw || ix + s->pad < tap % s->kw || y % s->stride != 0 ||
+            x % s->stride != 0)
+            continue;
+        const uint16_t *at = pixel(dy, sample, s->oh, s->ow, s->cout, y / s->stride,
+                                   x / s->stride);
+        if (at != NULL)
+            sum = chain(s->cout, (line){ at, 1 }, (line){ w + ci * taps + tap, s->cin * taps },
+                        sum);
+    }
+    return sum;
+}
+
+void lki_reference_conv_bf16_backward_input(const lki_conv_shape *s, const uint16_t *dy,
+                                            const float *w, uint16_t *dx, bool add)
+{
+    uint16_t *narrow = rounded(w, s->cout * s->cin * s->kh * s->kw);
+    for (size_t i = 0; i < s->n * s->h * s->w * s->cin; i++) {
+        size_t p = i / s->cin;
+        float  d = conv_input_one(s, dy, narrow, p / s->w / s->h, p / s->w % s->h, p % s->w,
+                                  i % s->cin);
+        dx[i] = lki_bf16_narrow(add ? lki_bf16_widen(dx[i]) + d : d);
+    }
+    free(narrow);
+}
+
+/* The pairs of a row of dy of which one meets the image through tap kx. */
+static float conv_weights_row(const lki_conv_shape *s, const uint16_t *x_row,
+                              const uint16_t *dy_row, size_t kx, float sum)
+{
+    for (size_t ox = 0; ox < s->ow; ox += 2) {
+        float  a[2] = { 0 }, b[2] = { 0 };
+        bool   meets = false;
+        for (size_t i = 0; i < 2; i++) {
+            size_t ix    = (ox + i) * s->stride + kx - s->pad;
+            bool   image = ix < s->w, real = ox + i < s->ow;
+            a[i]  = image ? lki_bf16_widen(x_row[ix * s->cin]) : 0.0f;
+            b[i]  = real ? lki_bf16_widen(dy_row[(ox + i) * s->cout]) : 0.0f;
+            meets = meets || (image && real);
+        }
+        if (meets)
+            sum = lki_reference_fma_flushed(a[0], b[0],
+                                            lki_reference_fma_flushed(a[1], b[1], sum));
+    }
+    return sum;
+}
+
+/* Under a kernel of 1 x 1: the pixels as they follow each other. */
+static float conv_weights_plain(const lki_conv_shape *s, const uint16_t *x, const uint16_t *dy,
+                                float sum)
+{
+    size_t pixels = s->n * s->oh * s->ow;
+    for (size_t o = 0; o < pixels; o += 2) {
+        float a[2] = { 0 }, b[2] = { 0 };
+        for (size_t i = 0; i < 2 && o + i < pixels; i++) {
+            size_t p  = o + i, iy = p / s->ow % s->oh * s->stride, ix = p % s->ow * s->stride;
+            a[i] = lki_bf16_widen(dy[p * s->cout]);
+            b[i] = lki_bf16_widen(*pixel(x, p / s->ow / s->oh, s->h, s->w, s->cin, iy, ix));
+        }
+        sum = lki_reference_fma_flushed(a[0], b[0],
+                                        lki_reference_fma_flushed(a[1], b[1], sum));
+    }
+    return sum;
+}
+
+void lki_reference_conv_bf16_backward_weights(const lki_conv_shape *s, const uint16_t *x,
+                                              const uint16_t *dy, float *dw)
+{
+    bool plain = s->kh == 1 && s->kw == 1 && s->pad == 0;
+    for (size_t i = 0; i < s->cout * s->cin * s->kh * s->kw; i++) {
+        size_t kx = i % s->kw, ky = i / s->kw % s->kh;
+        size_t ci = i / s->kw / s->kh % s->cin, co = i / s->kw / s->kh / s->cin;
+        if (plain)
+            dw[i] = conv_weights_plain(s, x + ci, dy + co, dw[i]);
+        for (size_t row = 0; !plain && row < s->n * s->oh; row++) {
+            size_t iy = row % s->oh * s->stride + ky - s->pad;
+            if (iy < s->h)
+                dw[i] = conv_weights_row(s, x + (row / s->oh * s->h + iy) * s->w * s->cin + ci,
+                                         dy + row * s->ow * s->cout + co, kx, dw[i]);
+        }
+    }
+}

@@ -11,6 +11,7 @@
 #include "tensor/isa/math.inc"
 #include "tensor/isa/philox.inc"
 
+#include "tensor/isa/conv_tile.inc"
 #include "tensor/isa/gemm_tile.inc"
 #include "tensor/isa/bf16.inc"
 

@@ -1,21 +1,23 @@
 /* tensor/isa/conv.h -- what convolution needs from an instruction set.
  *
  * Both products read images where they lie: a row of a window is contiguous in NHWC.  Every sum is
- * one chain of fma in ascending order of its index, so the tiles' sizes change no bits and each
- * instruction set picks its own.
+ * one chain in ascending order of its index, so the tiles' sizes change no bits and each
+ * instruction set picks its own.  In FP32 a step of a chain is an fma of values; in bf16 it is
+ * v16_dot2() of words of two values (isa/gemm.h), and `values` of a, b below are words.
  */
 #ifndef LKI_TENSOR_ISA_CONV_H
 #define LKI_TENSOR_ISA_CONV_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns); where
  * `add` is given, the chain is added to what stands there, and c is only read.  A row of `a` is
  * `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.  b lies
  * in panels of 16 columns, padded: b(segment, l, j) is
  * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c and `add` start at their
- * pointers. */
+ * pointers.  In bf16 there is no `add`; where `rounded` is given, the result goes there as bf16. */
 typedef struct {
     size_t              rows, columns;
     const float *const *a;
@@ -23,6 +25,7 @@ typedef struct {
     const float        *b;
     size_t              panel, b_pitch;
     float *const       *c, *const *add;
+    uint16_t *const    *rounded;
     bool                from_zero;
 } lki_conv_windows;
 
@@ -62,5 +65,29 @@ typedef struct {
     void (*pack_weights)(const lki_weight_panel *panel); /* zeros beyond columns */
     void (*unpack_weights)(const lki_weight_panel *panel);
 } lki_conv_kernels;
+
+/* Words of pixels of a row: word i has, of each of up to 16 channels, pixel i * step - pad in its low
+ * half and the pixel `apart` after it in the other; zeros where there is no pixel.  Words of a place
+ * are `pitch` behind those of the last, and `lanes` >= channels are written. */
+typedef struct {
+    size_t          entries, step, pad, apart;
+    size_t          pixels, channels, stride; /* of the row; values from pixel to pixel */
+    const uint16_t *from;
+    size_t          pitch, lanes;
+    float          *to;
+} lki_pixel_zip;
+
+typedef struct {
+    size_t outer_rows;
+    void (*windows)(const lki_conv_windows *windows);
+    void (*outer)(const lki_conv_outer *outer);
+
+    /* (taps, rows, 16) FP32 become (taps, rows / 2 rounded up, 16) words, rounded, in place. */
+    void (*round_rows)(size_t taps, size_t rows, float *matrix);
+    void (*zip_pixels)(const lki_pixel_zip *zip);
+
+    /* Odd channels become whole words, with a zero. */
+    void (*pad_pixels)(size_t pixels, size_t channels, const uint16_t *from, float *to);
+} lki_conv_bf16_kernels;
 
 #endif

@@ -17,8 +17,9 @@
 
 /* What multiplies bf16 values. */
 typedef struct {
-    const lki_gemm_kernels  *gemm;
-    const lki_score_kernels *scores;
+    const lki_gemm_kernels      *gemm;
+    const lki_conv_bf16_kernels *conv;
+    const lki_score_kernels     *scores;
 } lki_bf16_kernels;
 
 typedef struct {

@@ -18,6 +18,10 @@
  *          the first cache while a task's points pass; the sums wait in the result meanwhile.
  * Memory:  weights reordered, a wave of columns at a time: lki_conv_scratch_bytes().
  *
+ * In bf16 the same runs on words of two channels (isa/conv.h): weights are rounded when they are
+ * reordered, an odd number of channels gets one of zeros first, and sums wait in the thread's buffer
+ * until they are rounded.
+ *
  * Following windows by pointer ("implicit GEMM"): Chetlur et al., "cuDNN: efficient primitives for
  * deep learning", 2014, section 3.
  */
@@ -39,10 +43,11 @@ enum {
 /* Row (ky, kx, ci) and column co of the reordered matrix stand at
  * co / 16 * panel + row * 16 + co % 16. */
 typedef struct {
-    const lki_conv_kernels *kernels;
-    const lki_conv_shape   *shape;
-    const float            *w;
-    float                  *matrix;
+    const lki_conv_kernels      *kernels;
+    const lki_conv_bf16_kernels *bf16; /* NULL: FP32 */
+    const lki_conv_shape        *shape;
+    const float                 *w;
+    float                       *matrix;
     size_t                  panel, first;   /* floats of a panel; the first of this wave */
     size_t                  ry, rx, ty, tx; /* dx: first tap and number of taps of a residue */
 } weights;
@@ -62,6 +67,8 @@ static void weights_forward_task(void *context, size_t index, uint32_t thread)
         .w       = m->w + first * s->cin * taps,
         .matrix  = m->matrix + index * m->panel,
     });
+    if (m->bf16 != NULL)
+        m->bf16->round_rows(taps, s->cin, m->matrix + index * m->panel);
 }
 
 /* Sixteen input channels of the taps of one residue, last tap first. */
@@ -85,6 +92,8 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
                 row[ci] = 0.0f;
         }
     }
+    if (m->bf16 != NULL)
+        m->bf16->round_rows(m->ty * m->tx, s->cout, m->matrix + index * m->panel);
 }
 
 /* ---- Points that meet the same taps ------------------------------------------------------ */
@@ -119,14 +128,16 @@ static stretch stretch_at(const axis *a, size_t first)
 
 /* Point (sample, gy, gx) of a grid is pixel (to_y0 + gy * to_step, ...) of the result. */
 typedef struct {
-    const lki_conv_kernels *kernels;
+    const lki_bf16_kernels *bf16;    /* NULL: FP32 */
     lk_exec                *exec;
-    const float            *image;
+    const float            *image;   /* in bf16, of words */
     size_t                  n, c;
     axis                    y, x;    /* of the image */
     const float            *matrix;
+    size_t                  panel;
     size_t                  columns, first, last; /* of a task; of this wave */
     float                  *to;
+    uint16_t               *rounded; /* in bf16 */
     size_t                  to_h, to_w, to_c, to_y0, to_x0, to_step;
     bool                    add;
 } grid;
@@ -136,7 +147,7 @@ typedef struct {
     stretch      y, x;
     size_t       count;
     const float *from[POINTS];
-    float       *to[POINTS];
+    size_t       to[POINTS];
 } points;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -198,7 +209,7 @@ static void points_row(const grid *g, points *p, size_t i, size_t count, size_t 
 
     for (size_t end = i + count; i < end; i++, at += step, to += g->to_step * g->to_c) {
         p->from[i] = g->image + at;
-        p->to[i]   = g->to + to;
+        p->to[i]   = to;
     }
 }
 
@@ -221,7 +232,7 @@ static void points_find(const grid *g, points *p, size_t index)
 }
 
 /* t's chains, DEPTH of their products at a time. */
-static void windows_in_blocks(const lki_conv_kernels *kernels, const lki_conv_windows *t)
+static void windows_in_blocks(void (*windows)(const lki_conv_windows *), const lki_conv_windows *t)
 {
     size_t pieces = blocks_of(t->length, DEPTH), length = blocks_of(t->length, lki_max(1, pieces));
     size_t rows   = lki_max(1, DEPTH / lki_max(1, t->length));
@@ -229,10 +240,11 @@ static void windows_in_blocks(const lki_conv_kernels *kernels, const lki_conv_wi
 
     if (t->segments == 0 || t->length == 0) {
         block.segments = 0;
-        kernels->windows(&block);
+        windows(&block);
         return;
     }
-    block.add = NULL;
+    block.add     = NULL;
+    block.rounded = NULL;
     for (size_t s = 0; s < t->segments; s += rows) {
         for (size_t l = 0; l < t->length; l += length) {
             block.segments = lki_min(rows, t->segments - s);
@@ -240,52 +252,84 @@ static void windows_in_blocks(const lki_conv_kernels *kernels, const lki_conv_wi
             block.a_offset = s * t->a_pitch + l;
             block.b        = t->b + s * t->b_pitch + l * LANES;
             block.from_zero = s == 0 && l == 0;
-            if (s + rows >= t->segments && l + length >= t->length)
-                block.add = t->add;
-            kernels->windows(&block);
+            if (s + rows >= t->segments && l + length >= t->length) {
+                block.add     = t->add;
+                block.rounded = t->rounded;
+            }
+            windows(&block);
         }
     }
+}
+
+/* Sums are made where the result is, unless they are to be added to what is there. */
+static void windows_f32(const grid *g, const points *p, lki_conv_windows *t, float *sums)
+{
+    float *to[POINTS], *kept[POINTS];
+    for (size_t i = 0; i < p->count; i++) {
+        to[i]   = g->to + p->to[i];
+        kept[i] = sums + i * t->columns;
+    }
+    t->c   = g->add ? kept : to;
+    t->add = g->add ? to : NULL;
+    windows_in_blocks(lki_exec_kernels(g->exec)->conv->windows, t);
+}
+
+static void windows_bf16(const grid *g, const points *p, lki_conv_windows *t, float *sums)
+{
+    uint16_t *to[POINTS];
+    float    *kept[POINTS];
+    for (size_t i = 0; i < p->count; i++) {
+        to[i]   = g->rounded + p->to[i];
+        kept[i] = sums + i * t->columns;
+    }
+    t->c       = kept;
+    t->rounded = g->add ? NULL : to;
+    windows_in_blocks(g->bf16->conv->windows, t);
+    for (size_t i = 0; g->add && i < p->count; i++)
+        g->bf16->scores->finish(t->columns, 1.0f, kept[i], to[i], true);
 }
 
 static void grid_task(void *context, size_t index, uint32_t thread)
 {
     const grid *g      = context;
-    size_t      groups  = blocks_of(g->last - g->first, g->columns);
-    size_t      column  = index % groups * g->columns; /* of the wave */
-    size_t      columns = lki_min(g->columns, g->last - g->first - column);
-    size_t      row     = g->x.taps * g->c, panel = g->y.taps * row * LANES;
-    float      *sums    = lki_exec_private(g->exec, thread), *kept[POINTS];
+    size_t      groups = blocks_of(g->last - g->first, g->columns);
+    size_t      column = index % groups * g->columns; /* of the wave */
+    size_t      row    = g->x.taps * g->c;
     points      p;
 
     points_find(g, &p, index / groups);
-    for (size_t i = 0; i < p.count; i++) {
+    for (size_t i = 0; i < p.count; i++)
         p.to[i] += g->first + column;
-        kept[i] = sums + i * columns;
-    }
-    windows_in_blocks(g->kernels, &(lki_conv_windows){
+    lki_conv_windows t = {
         .rows      = p.count,
-        .columns   = columns,
+        .columns   = lki_min(g->columns, g->last - g->first - column),
         .a         = p.from,
         .segments  = p.y.high - p.y.low,
         .length    = (p.x.high - p.x.low) * g->c,
         .a_pitch   = g->x.size * g->c,
-        .b         = g->matrix + column / LANES * panel + (p.y.low * row + p.x.low * g->c) * LANES,
-        .panel     = panel,
+        .b         = g->matrix + column / LANES * g->panel +
+                     (p.y.low * row + p.x.low * g->c) * LANES,
+        .panel     = g->panel,
         .b_pitch   = row * LANES,
-        .c         = g->add ? kept : p.to,
-        .add       = g->add ? p.to : NULL,
         .from_zero = true,
-    });
+    };
+    if (g->bf16 != NULL)
+        windows_bf16(g, &p, &t, lki_exec_private(g->exec, thread));
+    else
+        windows_f32(g, &p, &t, lki_exec_private(g->exec, thread));
 }
 
 /* `pack` makes a panel of m's matrix. */
 static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
-    size_t depth = g->y.taps * g->x.taps * g->c, tasks = tasks_of_all(g);
+    size_t tasks = tasks_of_all(g);
     g->exec      = exec;
-    g->kernels   = lki_exec_kernels(exec)->conv;
-    g->columns   = columns_of(depth);
-    size_t wave  = lki_conv_wave(depth, g->to_c, g->columns);
+    g->matrix    = m->matrix;
+    g->panel     = m->panel;
+    g->columns   = columns_of(g->y.taps * g->x.taps * g->c);
+    m->kernels   = lki_exec_kernels(exec)->conv;
+    m->bf16      = g->bf16 == NULL ? NULL : g->bf16->conv;
+    size_t wave  = lki_conv_wave(m->panel / LANES, g->to_c, g->columns);
     for (; g->first < g->to_c; g->first = g->last) {
         g->last  = lki_min(g->to_c, g->first + wave);
         m->first = g->first / LANES;
@@ -294,22 +338,31 @@ static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
     }
 }
 
+/* ---- Forward ----------------------------------------------------------------------------- */
+
+/* `g` has the images. */
+static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float *w, float *matrix)
+{
+    weights m = { .shape = s, .w = w, .matrix = matrix,
+                  .panel = s->kh * s->kw * s->cin * LANES };
+    g->n       = s->n;
+    g->y       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h };
+    g->x       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->ow, s->kw, s->w };
+    g->to_h    = s->oh;
+    g->to_w    = s->ow;
+    g->to_c    = s->cout;
+    g->to_step = 1;
+    grid_run(exec, g, weights_forward_task, &m);
+}
+
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
               void *scratch)
 {
-    const lki_conv_shape *s = shape;
-    weights m = { .kernels = lki_exec_kernels(exec)->conv, .shape = s, .w = w, .matrix = scratch,
-                  .panel = s->kh * s->kw * s->cin * LANES };
-    grid g = {
-        .image  = x,
-        .n      = s->n, .c = s->cin,
-        .y      = { -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h },
-        .x      = { -(ptrdiff_t)s->pad, s->stride, s->ow, s->kw, s->w },
-        .matrix = scratch,
-        .to     = y, .to_h = s->oh, .to_w = s->ow, .to_c = s->cout, .to_step = 1,
-    };
-    grid_run(exec, &g, weights_forward_task, &m);
+    grid g = { .image = x, .c = shape->cin, .to = y };
+    forward(exec, shape, &g, w, scratch);
 }
+
+/* ---- The input's gradient ---------------------------------------------------------------- */
 
 /* Along one axis: the input positions of residue r, and the outputs that they meet. */
 static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t kernel,
@@ -323,22 +376,21 @@ static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t ke
     return a;
 }
 
-void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
-                             const float *w, float *dx, bool add, void *scratch)
+/* `images` has the images, and what happens to the result. */
+static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *images,
+                           const float *w, float *matrix)
 {
-    const lki_conv_shape *s = shape;
     for (size_t r = 0; r < s->stride * s->stride; r++) {
-        grid g = {
-            .image  = dy,
-            .n      = s->n, .c = s->cout,
-            .matrix = scratch,
-            .to     = dx, .to_h = s->h, .to_w = s->w, .to_c = s->cin, .to_step = s->stride,
-            .add    = add,
-        };
+        grid   g  = *images;
         size_t ry = r / s->stride, rx = r % s->stride;
+        g.n       = s->n;
+        g.to_h    = s->h;
+        g.to_w    = s->w;
+        g.to_c    = s->cin;
+        g.to_step = s->stride;
         g.y = residue_of(&g.to_y0, ry, s->h, s->oh, s->kh, s->stride, s->pad);
         g.x = residue_of(&g.to_x0, rx, s->w, s->ow, s->kw, s->stride, s->pad);
-        weights m = { .shape = s, .w = w, .matrix = scratch,
+        weights m = { .shape = s, .w = w, .matrix = matrix,
                       .panel = g.y.taps * g.x.taps * s->cout * LANES,
                       .ry = ry, .rx = rx, .ty = g.y.taps, .tx = g.x.taps };
         if (g.y.count > 0 && g.x.count > 0)
@@ -346,12 +398,84 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
     }
 }
 
+void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
+                             const float *w, float *dx, bool add, void *scratch)
+{
+    grid g = { .image = dy, .c = shape->cout, .to = dx, .add = add };
+    backward_input(exec, shape, &g, w, scratch);
+}
+
+static size_t matrix_bytes(const lki_conv_shape *s)
+{
+    size_t taps = s->kh * s->kw;
+    return lki_max(lki_conv_wave_bytes(taps * s->cin, s->cout),
+                   lki_conv_wave_bytes(taps * s->cout, s->cin));
+}
+
 size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
 {
-    const lki_conv_shape *s = shape;
-    size_t taps = s->kh * s->kw;
     (void)exec;
-    return lki_max(lki_conv_weights_bytes(s),
-                   lki_max(lki_conv_wave_bytes(taps * s->cin, s->cout),
-                           lki_conv_wave_bytes(taps * s->cout, s->cin)));
+    return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
+}
+
+/* ---- In bf16 ----------------------------------------------------------------------------- */
+
+typedef struct {
+    const lki_conv_bf16_kernels *kernels;
+    size_t                       pixels, channels; /* pixels: of a row */
+    const uint16_t              *from;
+    float                       *to;
+} padding;
+
+static void padding_task(void *context, size_t index, uint32_t thread)
+{
+    const padding *p = context;
+    (void)thread;
+    p->kernels->pad_pixels(p->pixels, p->channels, p->from + index * p->pixels * p->channels,
+                           p->to + index * p->pixels * ((p->channels + 1) / 2));
+}
+
+static size_t padded_bytes(size_t pixels, size_t channels)
+{
+    return channels % 2 == 0 ? 0 : pixels * (channels + 1) * sizeof(uint16_t);
+}
+
+/* Images of `rows` rows as words: themselves, or a copy behind the matrix. */
+static const float *words_of(lk_exec *exec, const lki_conv_shape *s, size_t rows, size_t pixels,
+                             size_t channels, const uint16_t *images, char *scratch)
+{
+    padding p = { lki_exec_kernels(exec)->bf16->conv, pixels, channels, images,
+                  (float *)(void *)(scratch + matrix_bytes(s)) };
+    if (channels % 2 == 0)
+        return (const float *)(const void *)images;
+    lki_exec_run(exec, rows, padding_task, &p);
+    return p.to;
+}
+
+void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
+                   uint16_t *y, void *scratch)
+{
+    const lki_conv_shape *s = shape;
+    grid g = { .bf16 = lki_exec_kernels(exec)->bf16, .c = (s->cin + 1) / 2, .rounded = y };
+    g.image = words_of(exec, s, s->n * s->h, s->w, s->cin, x, scratch);
+    forward(exec, s, &g, w, scratch);
+}
+
+void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
+                                  const float *w, uint16_t *dx, bool add, void *scratch)
+{
+    const lki_conv_shape *s = shape;
+    grid g = { .bf16 = lki_exec_kernels(exec)->bf16, .c = (s->cout + 1) / 2, .rounded = dx,
+               .add = add };
+    g.image = words_of(exec, s, s->n * s->oh, s->ow, s->cout, dy, scratch);
+    backward_input(exec, s, &g, w, scratch);
+}
+
+size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
+{
+    const lki_conv_shape *s = shape;
+    (void)exec;
+    return lki_max(lki_conv_weights_bf16_bytes(s),
+                   matrix_bytes(s) + lki_max(padded_bytes(s->n * s->h * s->w, s->cin),
+                                             padded_bytes(s->n * s->oh * s->ow, s->cout)));
 }

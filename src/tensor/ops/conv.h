@@ -1,9 +1,9 @@
-/* tensor/ops/conv.h -- what the two files of convolution share. */
+/* tensor/ops/conv.h -- what the files of convolution share. */
 #ifndef LKI_TENSOR_OPS_CONV_H
 #define LKI_TENSOR_OPS_CONV_H
 
 #include "base/memory.h"
-#include "tensor/ops.h"
+#include "tensor/exec.h"
 
 enum { LKI_CONV_LANES = 16 };
 
@@ -25,6 +25,18 @@ static inline size_t lki_conv_wave_bytes(size_t depth, size_t columns)
     return lki_round_up(lki_min(whole, wave) * sizeof(float), 64);
 }
 
-size_t lki_conv_weights_bytes(const lki_conv_shape *shape); /* scratch of the weights' gradient */
+/* Scratch of the weights' gradient. */
+size_t lki_conv_weights_bytes(const lki_conv_shape *shape);
+size_t lki_conv_weights_bf16_bytes(const lki_conv_shape *shape);
+
+/* A wave of dw (cout, cin, kh, kw), and the same in the order of the tiles: a matrix
+ * (kh kw cin, columns). */
+typedef struct {
+    const lki_conv_shape *shape;
+    float                *dw, *matrix;
+    size_t                first, columns; /* of output channels, in whole lanes */
+} lki_conv_dw;
+void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw);
+void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw);
 
 #endif

@@ -35,14 +35,12 @@ typedef struct {
     lk_exec                *exec;
     const lki_conv_shape   *shape;
     const float            *x, *dy;
-    float                  *dw;
-    size_t                  width;           /* of a pixel of dy and a row of the matrix */
+    lki_conv_dw             to;
+    size_t                  width;           /* of a pixel of dy */
     size_t                  panels, columns; /* panels of input channels; columns of a task */
     size_t                  groups, taps;    /* groups of columns; rows of taps of a task */
-    size_t                  first_column, wave;
     size_t                  first, last;     /* samples of this round of tasks */
     bool                    pack;
-    float                  *matrix;
 } gradient;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -52,14 +50,16 @@ static size_t blocks_of(size_t count, size_t size)
 
 /* ---- dw in the order of the tiles, and back ---------------------------------------------- */
 
-static lki_weight_panel panel_of(const gradient *g, size_t index)
+typedef struct { const lki_conv_kernels *kernels; const lki_conv_dw *dw; } ordering;
+
+static lki_weight_panel panel_of(const lki_conv_dw *g, size_t index)
 {
     const lki_conv_shape *s = g->shape;
-    size_t taps = s->kh * s->kw, column = index * LANES, first = g->first_column + column;
+    size_t taps = s->kh * s->kw, column = index * LANES, first = g->first + column;
     return (lki_weight_panel){ .columns = lki_min(LANES, s->cout - first),
                                .cin     = s->cin,
                                .taps    = taps,
-                               .step    = g->wave,
+                               .step    = g->columns,
                                .w       = g->dw + first * s->cin * taps,
                                .dw      = g->dw + first * s->cin * taps,
                                .matrix  = g->matrix + column };
@@ -67,18 +67,35 @@ static lki_weight_panel panel_of(const gradient *g, size_t index)
 
 static void reorder_task(void *context, size_t index, uint32_t thread)
 {
-    const gradient  *g     = context;
-    lki_weight_panel panel = panel_of(g, index);
+    const ordering  *o     = context;
+    lki_weight_panel panel = panel_of(o->dw, index);
     (void)thread;
-    g->kernels->pack_weights(&panel);
+    o->kernels->pack_weights(&panel);
 }
 
 static void restore_task(void *context, size_t index, uint32_t thread)
 {
-    const gradient  *g     = context;
-    lki_weight_panel panel = panel_of(g, index);
+    const ordering  *o     = context;
+    lki_weight_panel panel = panel_of(o->dw, index);
     (void)thread;
-    g->kernels->unpack_weights(&panel);
+    o->kernels->unpack_weights(&panel);
+}
+
+static void order(lk_exec *exec, const lki_conv_dw *dw, lki_task task)
+{
+    ordering o = { lki_exec_kernels(exec)->conv, dw };
+    lki_exec_run(exec, blocks_of(lki_min(dw->columns, dw->shape->cout - dw->first), LANES), task,
+                 &o);
+}
+
+void lki_conv_reorder(lk_exec *exec, const lki_conv_dw *dw)
+{
+    order(exec, dw, reorder_task);
+}
+
+void lki_conv_restore(lk_exec *exec, const lki_conv_dw *dw)
+{
+    order(exec, dw, restore_task);
 }
 
 /* ---- dy in whole lanes ------------------------------------------------------------------- */
@@ -155,11 +172,11 @@ static void tap_run(const gradient *g, const slab *b, size_t ky, size_t kx, lki_
     t->a_run  = s->stride * s->w * b->pixel;
     t->a_step = s->stride * b->pixel;
     t->b      = g->dy + ((b->sample * s->oh + first) * s->ow + x.low) * g->width +
-           g->first_column + column;
+           g->to.first + column;
     t->b_set  = s->oh * s->ow * g->width;
     t->b_run  = s->ow * g->width;
     t->b_step = g->width;
-    t->c      = g->matrix + ((ky * s->kw + kx) * s->cin + channel) * g->wave + column;
+    t->c      = g->to.matrix + ((ky * s->kw + kx) * s->cin + channel) * g->to.columns + column;
     g->kernels->outer(t);
 }
 
@@ -196,8 +213,8 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
     size_t rows = lki_max(1, lki_min(s->oh, PIXELS / s->ow));
     size_t samples = rows < s->oh ? 1 : lki_max(1, PIXELS / (s->oh * s->ow));
     lki_conv_outer t = { .rows    = panel < longer ? each + 1 : each,
-                         .columns = lki_min(g->columns, g->wave - column),
-                         .ldc     = g->wave };
+                         .columns = lki_min(g->columns, g->to.columns - column),
+                         .ldc     = g->to.columns };
     for (size_t sample = g->first; sample < g->last; sample += samples) {
         for (size_t oy = 0; oy < s->oh; oy += rows) {
             slab b = { .sample = sample, .samples = lki_min(samples, g->last - sample), .oy = oy,
@@ -210,22 +227,21 @@ static void gradient_task(void *context, size_t index, uint32_t thread)
     }
 }
 
-/* Columns first_column .. + wave - 1 of dw, by rounds of samples. */
+/* A wave of dw, by rounds of samples. */
 static void wave_run(lk_exec *exec, gradient *g)
 {
     const lki_conv_shape *s = g->shape;
     size_t values = s->h * s->w * s->cin + s->oh * s->ow * g->width;
     size_t batch  = lki_max(1, BATCH_BYTES / sizeof(float) / values);
-    size_t panels = blocks_of(lki_min(g->wave, s->cout - g->first_column), LANES);
 
-    g->groups = blocks_of(g->wave, g->columns);
+    g->groups = blocks_of(g->to.columns, g->columns);
     g->taps   = g->panels * g->groups < TASKS_MIN ? 1 : s->kh;
-    lki_exec_run(exec, panels, reorder_task, g);
+    lki_conv_reorder(exec, &g->to);
     for (g->first = 0; g->first < s->n; g->first = g->last) {
         g->last = lki_min(s->n, g->first + batch);
         lki_exec_run(exec, g->panels * g->groups * (s->kh / g->taps), gradient_task, g);
     }
-    lki_exec_run(exec, panels, restore_task, g);
+    lki_conv_restore(exec, &g->to);
 }
 
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
@@ -240,16 +256,15 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
         .shape   = s,
         .x       = x,
         .dy      = padded(exec, s, dy, next),
-        .dw      = dw,
+        .to      = { .shape = s, .dw = dw, .matrix = scratch },
         .width   = width,
         .pack    = s->kh * s->kw > 1 && s->cin > NEAR_CHANNELS,
-        .matrix  = scratch,
     };
     g.panels    = blocks_of(s->cin, g.kernels->outer_rows);
     g.columns   = blocks_of(s->cin, g.panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
     size_t wave = lki_conv_wave(depth, width, g.columns);
-    for (; g.first_column < width; g.first_column += g.wave) {
-        g.wave = lki_min(wave, width - g.first_column);
+    for (; g.to.first < width; g.to.first += g.to.columns) {
+        g.to.columns = lki_min(wave, width - g.to.first);
         wave_run(exec, &g);
     }
 }

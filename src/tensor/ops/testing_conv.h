@@ -1,0 +1,65 @@
+/* ops/testing_conv.h -- what the tests of convolution share: shapes, and the definition. */
+#ifndef LKI_TENSOR_TESTING_CONV_H
+#define LKI_TENSOR_TESTING_CONV_H
+
+#include "tensor/ops/testing_nn.h"
+
+/* n, h, w, cin, cout, kh, kw, stride, pad; odd on purpose, and the kinds that networks use; then
+ * kernels larger than the image, strides larger than the kernel, and what does not fit into the
+ * buffers that a task has. */
+static const lki_conv_shape shapes[] = {
+    { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0 },    { 2, 5, 6, 3, 16, 3, 3, 1, 1, 0, 0 },
+    { 1, 9, 7, 16, 33, 3, 3, 1, 1, 0, 0 },  { 3, 8, 8, 20, 17, 3, 3, 2, 1, 0, 0 },
+    { 2, 7, 9, 5, 40, 1, 1, 2, 0, 0, 0 },   { 2, 4, 4, 32, 16, 1, 1, 1, 0, 0, 0 },
+    { 1, 13, 14, 3, 18, 7, 7, 2, 3, 0, 0 }, { 2, 6, 5, 2, 70, 2, 3, 3, 1, 0, 0 },
+    { 1, 11, 12, 4, 5, 5, 5, 1, 0, 0, 0 },  { 3, 2, 2, 48, 64, 3, 3, 1, 1, 0, 0 },
+    { 2, 2, 3, 5, 6, 5, 5, 1, 2, 0, 0 },    { 1, 10, 9, 3, 4, 2, 2, 4, 1, 0, 0 },
+    { 9, 4, 4, 29, 80, 3, 3, 1, 1, 0, 0 },  { 2, 1, 700, 4, 18, 1, 3, 2, 0, 0, 0 },
+    { 3, 64, 64, 30, 34, 1, 1, 1, 0, 0, 0 }, { 1, 2, 2500, 14, 16, 3, 3, 1, 1, 0, 0 },
+};
+
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+typedef struct { size_t x, w, y; } counts;
+
+static inline lki_conv_shape shape_at(size_t i)
+{
+    lki_conv_shape s = shapes[i];
+    s.oh = (s.h + 2 * s.pad - s.kh) / s.stride + 1;
+    s.ow = (s.w + 2 * s.pad - s.kw) / s.stride + 1;
+    return s;
+}
+
+static inline counts counts_of(const lki_conv_shape *s)
+{
+    return (counts){ s->n * s->h * s->w * s->cin, s->cout * s->cin * s->kh * s->kw,
+                     s->n * s->oh * s->ow * s->cout };
+}
+
+typedef struct { const lki_conv_shape *s; double *x, *w, *dy; } exact;
+
+/* Scatters instead of gathering: every input value, through every tap, to where it lands. */
+static inline double exact_loss(const void *context)
+{
+    const exact          *e = context;
+    const lki_conv_shape *s = e->s;
+    double loss = 0;
+    for (size_t i = 0; i < s->n * s->h * s->w * s->cin; i++) {
+        size_t ci = i % s->cin, ix = i / s->cin % s->w, iy = i / s->cin / s->w % s->h;
+        for (size_t k = 0; k < s->cout * s->kh * s->kw; k++) {
+            size_t kx = k % s->kw, ky = k / s->kw % s->kh, co = k / s->kw / s->kh;
+            size_t y = iy + s->pad - ky, x = ix + s->pad - kx;
+            if (iy + s->pad < ky || ix + s->pad < kx || y % s->stride != 0 || x % s->stride != 0)
+                continue;
+            if (y / s->stride >= s->oh || x / s->stride >= s->ow)
+                continue;
+            size_t sample = i / s->cin / s->w / s->h;
+            size_t out = (sample * s->oh + y / s->stride) * s->ow + x / s->stride;
+            loss += e->x[i] * e->w[((co * s->cin + ci) * s->kh + ky) * s->kw + kx] *
+                    e->dy[out * s->cout + co];
+        }
+    }
+    return loss;
+}
+
+#endif
