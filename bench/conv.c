@@ -5,7 +5,7 @@
  *
  *      forward|input|weights N H W CIN COUT KERNEL STRIDE PAD SECONDS
  *
- *      conv [THREADS] [ISA]
+ *      conv [THREADS] [ISA] [fp32|bf16]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,15 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "tensor/exec.h"
 
 enum { CALLS_MAX = 1000 };
 
 typedef struct {
     lki_conv_shape shape;
-    float         *x, *w, *y;
+    bool           bf16;
+    float         *x, *w, *y; /* room for FP32; x and y in bf16 take the first half of it */
     void          *scratch;
 } conv;
 
@@ -30,21 +32,28 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static lk_status values_new(float **out, size_t count)
+static lk_status values_new(float **out, size_t count, bool bf16)
 {
     LK_TRY(LKI_NEW(out, count, "values"));
-    for (size_t i = 0; i < count; i++)
-        (*out)[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
+    for (size_t i = 0; i < count; i++) {
+        float value = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
+        if (bf16)
+            ((uint16_t *)(void *)*out)[i] = lki_bf16_narrow(value);
+        else
+            (*out)[i] = value;
+    }
     return LK_OK;
 }
 
 static lk_status conv_init(conv *c, const lk_exec *exec)
 {
     const lki_conv_shape *s = &c->shape;
-    LK_TRY(values_new(&c->x, s->n * s->h * s->w * s->cin));
-    LK_TRY(values_new(&c->w, s->cout * s->cin * s->kh * s->kw));
-    LK_TRY(values_new(&c->y, s->n * s->oh * s->ow * s->cout));
-    return lki_alloc(&c->scratch, lki_conv_scratch_bytes(exec, s), "scratch memory");
+    LK_TRY(values_new(&c->x, s->n * s->h * s->w * s->cin, c->bf16));
+    LK_TRY(values_new(&c->w, s->cout * s->cin * s->kh * s->kw, false));
+    LK_TRY(values_new(&c->y, s->n * s->oh * s->ow * s->cout, c->bf16));
+    return lki_alloc(&c->scratch,
+                     c->bf16 ? lki_conv_bf16_scratch_bytes(exec, s)
+                             : lki_conv_scratch_bytes(exec, s), "scratch memory");
 }
 
 static void conv_deinit(conv *c)
@@ -55,7 +64,7 @@ static void conv_deinit(conv *c)
     lki_free(c->scratch);
 }
 
-static void call(const conv *c, lk_exec *exec, const char *what)
+static void call_f32(const conv *c, lk_exec *exec, const char *what)
 {
     if (strcmp(what, "forward") == 0)
         lki_conv(exec, &c->shape, c->x, c->w, c->y, c->scratch);
@@ -63,6 +72,17 @@ static void call(const conv *c, lk_exec *exec, const char *what)
         lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch);
     else
         lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, c->scratch);
+}
+
+static void call_bf16(const conv *c, lk_exec *exec, const char *what)
+{
+    void *x = c->x, *y = c->y;
+    if (strcmp(what, "forward") == 0)
+        lki_conv_bf16(exec, &c->shape, x, c->w, y, c->scratch);
+    else if (strcmp(what, "input") == 0)
+        lki_conv_bf16_backward_input(exec, &c->shape, y, c->w, x, false, c->scratch);
+    else
+        lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, c->scratch);
 }
 
 static int compare(const void *a, const void *b)
@@ -73,6 +93,7 @@ static int compare(const void *a, const void *b)
 
 static double median_ms(const conv *c, lk_exec *exec, const char *what, double seconds)
 {
+    void (*call)(const conv *, lk_exec *, const char *) = c->bf16 ? call_bf16 : call_f32;
     static double took[CALLS_MAX];
     size_t        calls = 0;
     call(c, exec, what);
@@ -92,6 +113,7 @@ int main(int count, char **words)
     size_t   kernel;
     double   seconds;
     conv     c       = { 0 };
+    bool     bf16    = count > 3 && strcmp(words[3], "bf16") == 0;
     uint32_t threads = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : 1;
     bool     good    = lk_exec_open(&exec, threads, count > 2 ? words[2] : NULL) == LK_OK;
 
@@ -102,6 +124,7 @@ int main(int count, char **words)
                          &c.shape.w, &c.shape.cin, &c.shape.cout, &kernel, &c.shape.stride,
                          &c.shape.pad, &seconds) == 10) {
         lki_conv_shape *s = &c.shape;
+        c.bf16 = bf16;
         s->kh = s->kw = kernel;
         s->oh         = (s->h + 2 * s->pad - kernel) / s->stride + 1;
         s->ow         = (s->w + 2 * s->pad - kernel) / s->stride + 1;

@@ -1,14 +1,15 @@
-"""conv.py THREADS -- PyTorch's side of bench/conv; the protocol is that of bench/conv.c."""
+"""conv.py THREADS fp32|bf16 -- PyTorch's side of bench/conv; the protocol is that of bench/conv.c."""
 import statistics, sys, time
 import torch, torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
+dtype = torch.bfloat16 if sys.argv[2] == "bf16" else torch.float32
 print("ready", torch.__version__, flush=True)
 
 
 def call_of(operation, n, h, w, cin, cout, kernel, stride, pad):
     def last(*shape):
-        return torch.rand(*shape).sub_(0.5).to(memory_format=torch.channels_last)
+        return torch.rand(*shape).sub_(0.5).to(dtype, memory_format=torch.channels_last)
 
     x, weight = last(n, cin, h, w), last(cout, cin, kernel, kernel)
     if operation == "forward":

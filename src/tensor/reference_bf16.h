@@ -1,4 +1,5 @@
-/* tensor/reference_bf16.h -- attention and convolution in bf16, written plainly: see tensor/reference_nn.h. */
+/* tensor/reference_bf16.h -- attention and convolution in bf16, written plainly: see
+ * tensor/reference_nn.h. */
 #ifndef LKI_TENSOR_REFERENCE_BF16_H
 #define LKI_TENSOR_REFERENCE_BF16_H
 

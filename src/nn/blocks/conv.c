@@ -82,20 +82,37 @@ static void conv_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dt
                          uint32_t samples, size_t *saved, size_t *scratch)
 {
     lki_conv_shape shape = conv_of(block, samples);
-    (void)dtype;
     *saved               = 0;
-    *scratch             = lki_conv_scratch_bytes(exec, &shape);
+    *scratch             = dtype == LK_BF16 ? lki_conv_bf16_scratch_bytes(exec, &shape)
+                                            : lki_conv_scratch_bytes(exec, &shape);
 }
 
 static void conv_forward(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
-    lki_conv(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch);
+    if (call->dtype == LK_BF16)
+        lki_conv_bf16(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch);
+    else
+        lki_conv(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch);
+}
+
+static void conv_backward_bf16(const lk_block_call *call)
+{
+    lki_conv_shape shape = conv_of(call->block, call->samples);
+    lki_conv_bf16_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
+                                   call->scratch);
+    if (call->dx[0] != NULL)
+        lki_conv_bf16_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
+                                     call->add[0], call->scratch);
 }
 
 static void conv_backward(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
+    if (call->dtype == LK_BF16) {
+        conv_backward_bf16(call);
+        return;
+    }
     lki_conv_backward_weights(call->exec, &shape, call->x[0], call->dy, call->grads[0],
                               call->scratch);
     if (call->dx[0] != NULL)
@@ -127,6 +144,7 @@ const lk_block_type lk_block_conv = {
     .buffers  = conv_buffers,
     .forward  = conv_forward,
     .backward = conv_backward,
+    .bf16     = true,
     .flops    = conv_flops,
 };
 

@@ -66,9 +66,9 @@ typedef struct {
     void (*unpack_weights)(const lki_weight_panel *panel);
 } lki_conv_kernels;
 
-/* Words of pixels of a row: word i has, of each of up to 16 channels, pixel i * step - pad in its low
- * half and the pixel `apart` after it in the other; zeros where there is no pixel.  Words of a place
- * are `pitch` behind those of the last, and `lanes` >= channels are written. */
+/* Words of pixels of a row: word i has, of each of up to 16 channels, pixel i * step - pad in its
+ * low half and the pixel `apart` after it in the other; zeros where there is no pixel.  Words of a
+ * place are `pitch` behind those of the last, and `lanes` >= channels are written. */
 typedef struct {
     size_t          entries, step, pad, apart;
     size_t          pixels, channels, stride; /* of the row; values from pixel to pixel */

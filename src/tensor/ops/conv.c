@@ -19,8 +19,8 @@
  * Memory:  weights reordered, a wave of columns at a time: lki_conv_scratch_bytes().
  *
  * In bf16 the same runs on words of two channels (isa/conv.h): weights are rounded when they are
- * reordered, an odd number of channels gets one of zeros first, and sums wait in the thread's buffer
- * until they are rounded.
+ * reordered, an odd number of channels gets one of zeros first, and sums wait in the thread's
+ * buffer until they are rounded.
  *
  * Following windows by pointer ("implicit GEMM"): Chetlur et al., "cuDNN: efficient primitives for
  * deep learning", 2014, section 3.

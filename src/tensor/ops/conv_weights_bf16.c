@@ -7,8 +7,8 @@
  *
  * Kernels of 1 x 1 are a plain product of transposed dy and x.
  *
- * Order:   every element of dw is one chain from what dw holds over (sample, oy, pair), of the pairs
- *          of which the tap meets a pixel.
+ * Order:   every element of dw is one chain from what dw holds over (sample, oy, pair), of the
+ *          pairs of which the tap meets a pixel.
  * Cost:    2 cin cout operations a pixel and tap, and words of x and dy made once: 4 bytes a value.
  */
 #include <string.h>
