@@ -130,8 +130,8 @@ static int run(scaling *s, uint32_t workers, double *rate)
 {
     static const char key[] = "\"samples_per_s\": ";
     char              line[LINE_BYTES];
-    pid_t             pid;
-    int               from = -1, status;
+    pid_t             pid  = -1;
+    int               from = -1, status = 0;
 
     (void)snprintf(s->workers, sizeof s->workers, "%u", workers);
     int error = start_run(s, &pid, &from);

@@ -210,7 +210,8 @@ static lki_work work(const lki_problem *p)
     double rounds = height(p->size), n = (double)p->bytes, more = rounds - 1;
     double wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
 
-    double N = p->size, leaves = (p->size + 1) / 2; /* of a tree: those that are not at home */
+    const uint32_t half = (p->size + 1) / 2;
+    double         N = p->size, leaves = half; /* of a tree: those that are not at home */
 
     return (lki_work){ 2 * rounds, 4 * rounds - 2, n / 2 + more * wide * n + more * n + n / 2,
                        rounds * n, 2 * (leaves + N - 2 + N - 1),

@@ -124,8 +124,9 @@ static lki_work work(const lki_problem *p)
 
     if (p->kind == LKI_OP_BROADCAST)
         return (lki_work){ rounds, rounds, rounds * n, 0, others, others * n };
+    const uint32_t half = (p->size + 1) / 2;
     double   wide = (double)lki_problem_partial(p, p->width) / (double)p->width;
-    double   leaves = (p->size + 1) / 2, /* that travel as they are */
+    double   leaves = half, /* that travel as they are */
              more = p->kind == LKI_OP_REDUCE && p->root != 0;
     lki_work up     = { rounds + more, rounds + more, n + (rounds - 1) * n * wide + more * n,
                         2 * rounds * n, others + more,
