@@ -14,14 +14,16 @@
 #include "comm/hosted.h"
 #include "comm/tcp.h"
 
+/* Addresses outlive the links, which are freed by those that have them. */
 typedef struct {
     lki_link *links[HOSTED_MAX];
+    char      addresses[HOSTED_MAX][LKI_ADDRESS_BYTES];
 } network;
 
 static const char *address_of(void *context, uint32_t rank)
 {
     const network *net = context;
-    return lki_tcp_address(net->links[rank]);
+    return net->addresses[rank];
 }
 
 static void unexpected(void *context, lki_refusal why, const char *text)
@@ -44,6 +46,8 @@ static void open_network(network *net, uint32_t ranks, const unsigned char *key)
                                     .refused    = unexpected,
                                     .context    = net };
         assert_int_equal(lki_tcp_open(&net->links[rank], &options), LK_OK);
+        (void)snprintf(net->addresses[rank], sizeof net->addresses[rank], "%s",
+                       lki_tcp_address(net->links[rank]));
     }
 }
 
@@ -57,7 +61,7 @@ static void collectives_over_tcp(void **state)
                                   { .hosts = 4, .each = 1 },
                                   { .hosts = 3, .each = 2, .fewer = 1 } };
         for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
-            network net = { { NULL } };
+            network net = { .links = { NULL } };
             hosted  h   = SHAPES[i];
             h.links      = net.links;
             h.timeout_ms = 60000;
@@ -94,7 +98,7 @@ static void the_end_of_a_rank_is_heard_of(void **state)
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
     (void)state;
     for (int secure = 0; secure < 2; secure++) {
-        network net = { { NULL } };
+        network net = { .links = { NULL } };
         hosted  h   = { .hosts = 3, .each = 1, .timeout_ms = 60000, .links = net.links };
         open_network(&net, 3, secure ? KEY : NULL);
         assert_true(hosted_all(h, gives_up_in_the_middle, NULL));
@@ -119,7 +123,7 @@ static void both_sides_of_a_disagreement_are_heard_of(void **state)
     static const unsigned char KEY[LKI_KEY_BYTES] = { 3, 1, 4 };
     (void)state;
     for (uint32_t each = 1; each <= 2; each++) {
-        network net = { { NULL } };
+        network net = { .links = { NULL } };
         hosted  h   = { .hosts = 6 / each, .each = each, .timeout_ms = 60000, .links = net.links,
                         .quarrels = true };
         h.algorithms = each == 2 ? "all_reduce:levels" : NULL;
