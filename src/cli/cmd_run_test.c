@@ -68,8 +68,8 @@ static void teaches_and_refuses(void **state)
     assert_run("$L run --help", 0, "lockstep run -n 4 ./my_training");
     assert_run("$L run -n 2", 2, "PROGRAM");
     assert_run("$L run ls", 2, "-n N is missing");
-    assert_run("$L run -n 0 ls", 2, "workers");
-    assert_run("$L run -n x ls", 2, "workers");
+    assert_run("$L run -n 0 ls", 2, "-n 0: must be");
+    assert_run("$L run -n x ls", 2, "-n x: must be");
     assert_run("$L run -n 2 --frobnicate ls", 2, "frobnicate");
     assert_run("$L run -n 2 --timeout 0 ls", 2, "timeout");
 }
