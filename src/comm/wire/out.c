@@ -290,7 +290,8 @@ static void detach(lki_stream *stream)
         out->active = false;
         out->broken = true;
     } else {
-        memcpy(copy, out->payload, bytes);
+        if (bytes > 0)
+            memcpy(copy, out->payload, bytes);
         out->rest    = copy;
         out->payload = copy;
     }
