@@ -67,26 +67,15 @@ static void nothing_is_left_behind(void **state)
     assert_int_equal(maps_of("/proc/self/maps"), maps);
 }
 
-enum { TRIES = 3 }; /* where a launcher may hear of an end before it hears of the new group */
-
-static lk_launch_result launch_patiently(lk_launch_options options, const char *job,
-                                         const char *how)
-{
-    lk_launch_result result = launch(options, job, how, 0);
-    for (int i = 1; i < TRIES && (result.failed || result.exit_code != 0); i++)
-        result = launch(options, job, how, 0);
-    return result;
-}
-
 static void who_does_not_come_is_out(void **state)
 {
     lk_launch_options options = over(3, 3);
 
     (void)state;
     options.timeout_ms = 3000;
-    assert_good(launch_patiently(options, "absent", "stopped"), "absent", "stopped", 0);
+    assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
     assert_noted("is stopped (by SIGSTOP or a debugger)");
-    assert_good(launch_patiently(options, "absent", "asleep"), "absent", "asleep", 0);
+    assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
     assert_noted("has not come within 0.3 s to go on with the others, and is killed");
 }
 
@@ -121,8 +110,6 @@ static void the_last_group_is_judged(void **state)
 {
     (void)state;
     lk_launch_result result = launch(over(2, 4), "end", "", 0);
-    for (int i = 1; i < TRIES && result.rank != 2; i++)
-        result = launch(over(2, 4), "end", "", 0);
     assert_true(result.failed);
     assert_int_equal(result.rank, 2);
     assert_int_equal(result.exit_code, 3);
