@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -429,8 +430,19 @@ static int work_stop(void)
     return 75;
 }
 
+/* Its connections end, and all hear of that and end, while the process itself is still there. */
+static void vanish_slowly(const lk_comm *comm)
+{
+    for (int fd = 3; fd < 256; fd++)
+        if (fd != comm->self->socket)
+            (void)shutdown(fd, SHUT_RDWR);
+    while (!lki_failed(comm))
+        sleep_us(200);
+    sleep_us(100000);
+}
+
 /* After a loss that the others survive, one fails by itself and they end. */
-static int work_end(void)
+static int work_end(bool slowly)
 {
     lk_comm *comm = join();
 
@@ -441,6 +453,8 @@ static int work_end(void)
     comm = go_on(comm, 20000);
     lk_comm_note(comm, 20, "saving");
     meet(comm);
+    if (lk_comm_rank(comm) == 1 && slowly)
+        vanish_slowly(comm);
     if (lk_comm_rank(comm) == 1)
         _exit(3);
     MUST(lk_barrier(comm) == LK_EPEER);
@@ -527,9 +541,8 @@ static int work(int argc, char **argv)
         int (*run)(void);
     } table[] = {
         { "many", work_many },         { "leave", work_leave },     { "misuse", work_misuse },
-        { "requests", work_requests }, { "stop", work_stop },       { "end", work_end },
-        { "refused", work_refused },   { "unjoined", work_unjoined },
-        { "foreign", work_foreign },
+        { "requests", work_requests }, { "stop", work_stop },       { "refused", work_refused },
+        { "foreign", work_foreign },   { "unjoined", work_unjoined },
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)
@@ -540,6 +553,8 @@ static int work(int argc, char **argv)
         return work_storm(number);
     if (strcmp(mode, "launcher") == 0)
         return work_launcher(number);
+    if (strcmp(mode, "end") == 0)
+        return work_end(strcmp(word, "slowly") == 0);
     return strcmp(mode, "absent") == 0 ? work_absent(strcmp(word, "stopped") == 0) : 97;
 }
 

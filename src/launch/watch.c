@@ -192,7 +192,8 @@ static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
     return true;
 }
 
-/* Tells the control memory about a worker's end, and says whether it fails the job. */
+/* Tells the control memory about a worker's end, and says whether it fails the job.  Others may have
+ * found it gone before we do: a verdict about itself has not told it of anything. */
 static bool tell_the_others(lki_job *job, uint32_t i)
 {
     lki_worker *worker = &job->workers[i];
@@ -210,7 +211,7 @@ static bool tell_the_others(lki_job *job, uint32_t i)
         return gone;
     }
     worker->told = joined && worker->signal == 0 &&
-                   lki_control_failed(job->control, &first, &error);
+                   lki_control_failed(job->control, &first, &error) && first != rank;
     if (!lki_control_ended(job->control, rank, worker->status, worker->signal))
         return false;
     /* One that obeyed a signal passed on to it: its like may still be saving. */
