@@ -95,7 +95,8 @@ static const lki_choice dtypes[] = {
 
 static const lki_option table[] = {
     LKI_POSITIONAL("OP", AT(op_name), true, "what to time; the list is above"),
-    LKI_U32("workers", "N", AT(workers), 1, 1024, "2", "worker processes"),
+    { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
+      .low = 1, .high = 1024, .preset = "2", .help = "worker processes" },
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,
       .preset = "4:16M",
       .help = "sizes of a rank's data, or of all parts together; K, M and G may follow; "

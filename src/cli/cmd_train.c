@@ -162,7 +162,7 @@ const lki_option lki_train_table[] = {
     LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
 
     { .group = "workers (they never change the result)", .name = "workers",
-      .type = LKI_OPTION_CUSTOM, .value = "N", .read = read_workers,
+      .type = LKI_OPTION_CUSTOM, .value = "N", .letter = 'n', .read = read_workers,
       .preset = "one per core, at most V", .help = "worker processes on this machine" },
     LKI_U32("threads", "N", AT(config.threads), 1, 1024, "1", "threads of each worker"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",

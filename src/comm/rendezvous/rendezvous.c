@@ -299,9 +299,10 @@ static lk_status check_deadline(const lki_rendezvous *r, int64_t now)
 {
     if (r->stage != LKI_CONNECTING || now < r->deadline)
         return LK_OK;
-    return lk_fail(LK_ETIMEOUT, "node 0 has not answered at %s port %s within %.3g s (%.160s): is "
-                   "it running there, with --node-rank 0?", r->endpoint.host, r->endpoint.port,
-                   r->join_ms / 1e3, r->why);
+    const char *question = r->hello.nodes == 0 ? "do rank 0 and its host's ranks run there?"
+                                               : "is it running there, with --node-rank 0?";
+    return lk_fail(LK_ETIMEOUT, "node 0 has not answered at %s port %s within %.3g s (%.160s): %s",
+                   r->endpoint.host, r->endpoint.port, r->join_ms / 1e3, r->why, question);
 }
 
 static void tick_line(lki_rendezvous *r, int64_t now, int64_t late)
