@@ -1,7 +1,12 @@
-/* lockstep/optim.h -- optimizers and schedules, elementwise and without libm.
+/* lockstep/optim.h -- optimizers and schedules, without libm.
  *
  * An optimizer updates any run of elements of a parameter given the same run of its gradient
- * and state, so it works on whole tensors and on shards alike, with the same bits.
+ * and state, so it works on whole tensors and on shards alike, with the same bits.  LARS and LAMB
+ * also want norms of whole tensors, which whoever holds the tensor's parts brings together:
+ *
+ *     lars    norms of the values and of the gradient             lk_optimizer_update()
+ *     lamb    lk_optimizer_direct(), norms of the values and of   lk_optimizer_update()
+ *             what it leaves
  */
 #ifndef LK_OPTIM_H
 #define LK_OPTIM_H
@@ -12,17 +17,41 @@
 extern "C" {
 #endif
 
-typedef enum { LK_SGD = 0, LK_ADAMW } lk_optimizer_kind;
+/* X(NAME, "name"): in the order of lk_optimizer_kind. */
+#define LK_OPTIMIZERS(X)                                                                         \
+    X(SGD, "sgd")     /* as PyTorch's */                                                         \
+    X(ADAMW, "adamw") /* as PyTorch's */                                                         \
+    X(LARS, "lars")   /* You et al. 2017: sgd, each tensor's step in proportion to its norm */   \
+    X(LAMB, "lamb")   /* You et al. 2020: adamw, likewise */                                     \
+    X(LION, "lion")   /* Chen et al. 2023: the sign of a moving mean */
+
+typedef enum {
+#define LK_OPTIMIZER_ENUM(name, text) LK_##name,
+    LK_OPTIMIZERS(LK_OPTIMIZER_ENUM)
+#undef LK_OPTIMIZER_ENUM
+} lk_optimizer_kind;
+
+/* What a momentum buffer holds.  Of gradients: b = momentum b + d, p -= lr b, so that a change of
+ * the learning rate reaches all that is in the buffer: the momentum correction of Goyal et al.
+ * (2017).  Of steps: b = momentum b + lr d, p -= b, as LARS was published. */
+typedef enum { LK_MOMENTUM_DEFAULT = 0, LK_MOMENTUM_OF_GRADIENTS,
+               LK_MOMENTUM_OF_STEPS } lk_momentum;
 
 /* Zero means the default written behind each field. */
 typedef struct {
     lk_optimizer_kind kind;
-    double            momentum;     /* sgd: 0 */
-    bool              nesterov;     /* sgd */
-    double            beta1, beta2; /* adamw: 0.9, 0.999 */
-    double            eps;          /* adamw: 1e-8 */
-    double            weight_decay; /* 0 */
+    double            momentum;     /* sgd: 0; lars: 0.9 */
+    bool              nesterov;     /* sgd, lars */
+    lk_momentum       momentum_of;  /* sgd: gradients; lars: steps */
+    double            beta1, beta2; /* adamw, lamb: 0.9, 0.999; lion: 0.9, 0.99 */
+    double            eps;          /* adamw: 1e-8; lamb: 1e-6; lars: 0 */
+    double            weight_decay; /* 0; not of parameters with no_decay: norms and biases */
+    double            trust;        /* lars: 0.001, the trust coefficient */
+    bool              uncorrected;  /* adamw, lamb: moments' bias stays */
+    bool              decay_all;    /* no_decay is not looked at */
 } lk_optimizer;
+
+LK_API const char *lk_optimizer_name(lk_optimizer_kind kind);
 
 /* The same with every default written out. */
 LK_API lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer);
@@ -30,7 +59,8 @@ LK_API lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer);
 /* LK_EINVAL, with the field's name, for values that make no sense. */
 LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
-/* State tensors per parameter (sgd 0 or 1, adamw 2) and their names ("exp_avg"). */
+/* State tensors per parameter (sgd 0 or 1, lars and lion 1, adamw and lamb 2) and their names
+ * ("exp_avg"). */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
 
@@ -41,7 +71,24 @@ typedef struct {
     double   lr;
     float    scale, clip; /* clip 1 = none: multiplying by 1 changes no bit */
     bool     no_decay;
+    double   trust; /* lars, lamb: lk_optimizer_trust(); 0 = 1 */
 } lk_update;
+
+/* The trust ratio of a tensor by the norms of its values and of what it moves along: with lars the
+ * gradient, times scale and clip; with lamb what lk_optimizer_direct() leaves.
+ *
+ *     lars    trust |values| / (|moves| + weight_decay |values| + eps)
+ *     lamb    |values| / |moves|
+ *
+ * 1 with another optimizer, for a parameter with no_decay, and where a norm is 0. */
+LK_API double lk_optimizer_trust(const lk_optimizer *optimizer, const lk_update *update,
+                                 double values, double moves);
+
+/* lamb alone: moves its state on and leaves in place of the gradient what update() takes for it. */
+LK_API void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, float *g, const float *p,
+                                float *const *state);
+
 LK_API void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                                 const lk_update *update, size_t n, const float *g, float *p,
                                 float *const *state);

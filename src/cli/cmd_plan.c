@@ -135,7 +135,7 @@ static int plan_memory(plan_options *o)
 
 static double state_bytes(const lk_optimizer *optimizer)
 {
-    return optimizer->kind == LK_ADAMW ? 12 : optimizer->momentum != 0 ? 8 : 4;
+    return 4 + 4 * lk_optimizer_state_count(optimizer); /* with the FP32 weights */
 }
 
 static void print_paper(const plan_options *o, double parameters)

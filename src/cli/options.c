@@ -355,10 +355,22 @@ static bool is_met(state *s, const lki_need *need, const lki_option *other)
     const char *value = value_of(s, other);
     if (need->values[0] == NULL)
         return origin_of(s, other)->text != NULL;
-    for (size_t i = 0; value != NULL && i < 2 && need->values[i] != NULL; i++)
+    for (size_t i = 0; value != NULL && need->values[i] != NULL; i++)
         if (strcmp(need->values[i], value) == 0)
             return true;
     return false;
+}
+
+/* "linear, poly or cosine" */
+static void write_values(const char *const *values, lki_message *out)
+{
+    size_t used  = 0;
+    *out->text = '\0';
+    for (size_t i = 0; values[i] != NULL; i++) {
+        const char *before = i == 0 ? "" : values[i + 1] == NULL ? " or " : ", ";
+        int wrote = snprintf(out->text + used, sizeof out->text - used, "%s%s", before, values[i]);
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
 }
 
 /* "--min-lr needs --schedule linear or cosine; this is constant" */
@@ -366,12 +378,13 @@ static bool refuse_useless(state *s, const lki_option *option, const lki_option 
 {
     const char *const *values = option->needs->values;
     const origin      *from   = origin_of(s, option);
-    bool               any = values[0] == NULL, two = !any && values[1] != NULL;
-    lki_message        name;
-    return lki_refuse(&s->error, "%.220s needs %s%s %s%s%s%s%.60s", spell(s, option, from, &name),
+    bool               any    = values[0] == NULL;
+    lki_message        name, wanted;
+    write_values(values, &wanted);
+    return lki_refuse(&s->error, "%.220s needs %s%s %.80s%s%.60s", spell(s, option, from, &name),
                       is_named(other) && from->key == NULL ? "--" : "", other->name,
-                      any ? other->value : values[0], two ? " or " : "", two ? values[1] : "",
-                      any ? "" : "; this is ", any ? "" : value_of(s, other));
+                      any ? other->value : wanted.text, any ? "" : "; this is ",
+                      any ? "" : value_of(s, other));
 }
 
 static bool check_needs(state *s)

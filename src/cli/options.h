@@ -87,11 +87,13 @@ typedef struct {
 extern const lki_range lki_range_positive, lki_range_not_negative, lki_range_fraction,
     lki_range_unit_open;
 
+enum { LKI_NEED_MAX = 5 };
+
 /* What an option is without effect without: another option, given (no values) or with one of these
  * values.  An option that would do nothing is a misunderstanding, not something to ignore. */
 typedef struct {
-    const char *name;      /* of an option or positional of the same table */
-    const char *values[2]; /* both or one or none */
+    const char *name;                     /* of an option or positional of the same table */
+    const char *values[LKI_NEED_MAX + 1]; /* the last is NULL */
 } lki_need;
 
 typedef struct {

@@ -33,7 +33,7 @@ static void train(const lk_optimizer *o, const char *isa, size_t cut, float p[N]
     for (int i = 0; i < N; i++)
         p[i] = 0.01f * (float)i;
     for (int t = 0; t < STEPS; t++) {
-        lk_update update = { (uint64_t)t, 1e-2, 0.5f, 0.8f, false };
+        lk_update update = { .step = (uint64_t)t, .lr = 1e-2, .scale = 0.5f, .clip = 0.8f };
         float    *low[] = { s0, s1 }, *high[] = { s0 + cut, s1 + cut };
         for (int i = 0; i < N; i++)
             g[i] = gradient(t, i);
@@ -94,12 +94,85 @@ static void follows_sgd(void **state)
     }
 }
 
+static double lion_in_double(int i, double decay)
+{
+    double p = 0.01 * i, m = 0;
+    for (int t = 0; t < STEPS; t++) {
+        double g = (double)gradient(t, i) * 0.5 * 0.8, way = 0.9 * m + 0.1 * g;
+        p -= 1e-2 * decay * p + 1e-2 * (way > 0 ? 1 : -1);
+        m = 0.99 * m + 0.01 * g;
+    }
+    return p;
+}
+
+static void follows_lion(void **state)
+{
+    (void)state;
+    lk_optimizer o = { .kind = LK_LION, .weight_decay = 0.1 };
+    float        p[N];
+    train(&o, NULL, N, p);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs((double)p[i] - lion_in_double(i, 0.1)) < 1e-5);
+}
+
+/* Goyal et al. (2017), remark 2: a momentum of steps, times the ratio of the rates whenever they
+ * change, is a momentum of gradients; without that factor it is another method. */
+static void a_momentum_of_gradients_needs_no_correction(void **state)
+{
+    static const double rates[] = { 0.1, 0.1, 0.5, 1.0, 1.0, 0.1, 0.01, 0.01 };
+    enum { T = sizeof rates / sizeof rates[0] };
+    lk_optimizer o[2] = { { .momentum = 0.9 },
+                          { .momentum = 0.9, .momentum_of = LK_MOMENTUM_OF_STEPS } };
+    float        p[2] = { 1, 1 }, b[2] = { 0, 0 };
+    double       corrected = 1, plain = 1, vc = 0, v = 0;
+    lk_exec     *exec = NULL;
+    (void)state;
+    assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
+    for (int t = 0; t < T; t++) {
+        float     g      = gradient(t, 5);
+        lk_update update = { .step = (uint64_t)t, .lr = rates[t], .scale = 1, .clip = 1 };
+        vc = 0.9 * (t > 0 ? rates[t] / rates[t - 1] : 1) * vc + rates[t] * (double)g;
+        v  = 0.9 * v + rates[t] * (double)g;
+        corrected -= vc;
+        plain -= v;
+        for (int i = 0; i < 2; i++) {
+            float *buffer = &b[i];
+            lk_optimizer_update(&o[i], exec, &update, 1, &g, &p[i], &buffer);
+        }
+    }
+    assert_true(fabs((double)p[0] - corrected) < 1e-6);
+    assert_true(fabs((double)p[1] - plain) < 1e-6);
+    assert_true(fabs(corrected - plain) > 1e-2);
+    lk_exec_free(exec);
+}
+
+/* Values by hand: the ratio 0.001 x 4 / (2 + 0.5 x 4) of lars, 4 / 2 of lamb. */
+static void trusts_as_published(void **state)
+{
+    lk_optimizer lars = { .kind = LK_LARS, .weight_decay = 0.5 }, lamb = { .kind = LK_LAMB },
+                 sgd  = { .kind = LK_SGD };
+    lk_update u = { .lr = 1 }, excluded = { .no_decay = true };
+    (void)state;
+    assert_true(fabs(lk_optimizer_trust(&lars, &u, 4, 2) - 0.001) < 1e-18);
+    assert_true(lk_optimizer_trust(&lamb, &u, 4, 2) == 2.0);
+    assert_true(lk_optimizer_trust(&sgd, &u, 4, 2) == 1.0);
+    assert_true(lk_optimizer_trust(&lars, &u, 0, 2) == 1.0);
+    assert_true(lk_optimizer_trust(&lamb, &u, 4, 0) == 1.0);
+    assert_true(lk_optimizer_trust(&lamb, &excluded, 4, 2) == 1.0);
+    lamb.decay_all = true;
+    assert_true(lk_optimizer_trust(&lamb, &excluded, 4, 2) == 2.0);
+}
+
 static void has_the_same_bits_in_shards_and_on_any_isa(void **state)
 {
     (void)state;
-    static const lk_optimizer kinds[] = { { .kind = LK_ADAMW, .weight_decay = 0.1 },
-                                          { .kind = LK_SGD, .momentum = 0.9 } };
-    for (int k = 0; k < 2; k++) {
+    static const lk_optimizer kinds[] = {
+        { .kind = LK_ADAMW, .weight_decay = 0.1 },
+        { .kind = LK_SGD, .momentum = 0.9 },
+        { .kind = LK_SGD, .momentum = 0.9, .momentum_of = LK_MOMENTUM_OF_STEPS },
+        { .kind = LK_LION, .weight_decay = 0.1 },
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         float whole[N], cut[N];
         train(&kinds[k], NULL, N, whole);
         for (size_t border = 1; border < N; border += 41) {
@@ -109,20 +182,34 @@ static void has_the_same_bits_in_shards_and_on_any_isa(void **state)
     }
 }
 
+static void direct_and_update(const lk_optimizer *o, const lk_exec *exec, const lk_update *update,
+                              const float g[3], float p[3], float *const *state)
+{
+    float moves[3] = { g[0], g[1], g[2] };
+    if (o->kind == LK_LAMB)
+        lk_optimizer_direct(o, exec, update, 3, moves, p, state);
+    lk_optimizer_update(o, exec, update, 3, moves, p, state);
+}
+
 static void passes_by_what_must_not_decay(void **state)
 {
     (void)state;
     lk_exec *exec = NULL;
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
-    for (int kind = LK_SGD; kind <= LK_ADAMW; kind++) {
+    for (int kind = LK_SGD; kind <= LK_LION; kind++) {
         lk_optimizer o    = { .kind = (lk_optimizer_kind)kind, .weight_decay = 0.5 };
-        lk_update    keep = { 0, 0.1, 1.0f, 1.0f, true };
+        lk_update    keep = { .lr = 0.1, .scale = 1.0f, .clip = 1.0f, .no_decay = true };
         float        g[3] = { 0 }, p[3] = { 1.0f, -2.0f, 3.0f }, m[3] = { 0 }, v[3] = { 0 };
         float       *s[] = { m, v };
-        lk_optimizer_update(&o, exec, &keep, 3, g, p, s);
+        direct_and_update(&o, exec, &keep, g, p, s);
         assert_true(p[0] == 1.0f && p[1] == -2.0f && p[2] == 3.0f);
-        keep.no_decay = false;
-        lk_optimizer_update(&o, exec, &keep, 3, g, p, s);
+        keep.no_decay = o.decay_all = true;
+        direct_and_update(&o, exec, &keep, g, p, s);
+        assert_true(p[0] < 1.0f);
+        p[0]          = 1.0f;
+        keep.no_decay = o.decay_all = false;
+        memset(m, 0, sizeof m);
+        direct_and_update(&o, exec, &keep, g, p, s);
         assert_true(p[0] < 1.0f);
     }
     lk_exec_free(exec);
@@ -146,9 +233,18 @@ static void names_the_field_it_refuses(void **state)
     refuses(&(lk_optimizer){ .kind = LK_ADAMW, .beta1 = 1.5 }, "beta1");
     refuses(&(lk_optimizer){ .kind = LK_ADAMW, .beta2 = -1 }, "beta2");
     refuses(&(lk_optimizer){ .kind = LK_ADAMW, .eps = (double)NAN }, "eps");
+    refuses(&(lk_optimizer){ .kind = LK_LARS, .trust = -1 }, "trust");
+    refuses(&(lk_optimizer){ .kind = LK_SGD, .momentum_of = (lk_momentum)7 }, "momentum_of");
     lk_optimizer adamw = { .kind = LK_ADAMW };
     assert_string_equal(lk_optimizer_state_name(&adamw, 0), "exp_avg");
     assert_string_equal(lk_optimizer_state_name(&adamw, 1), "exp_avg_sq");
+    for (int kind = LK_SGD; kind <= LK_LION; kind++) {
+        static const char *const names[] = { "sgd", "adamw", "lars", "lamb", "lion" };
+        static const uint32_t    counts[] = { 0, 2, 1, 2, 1 };
+        lk_optimizer             o        = { .kind = (lk_optimizer_kind)kind };
+        assert_string_equal(lk_optimizer_name(o.kind), names[kind]);
+        assert_int_equal(lk_optimizer_state_count(&o), counts[kind]);
+    }
 }
 
 static void near_(double got, double want)
@@ -220,6 +316,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_adamw),
         cmocka_unit_test(follows_sgd),
+        cmocka_unit_test(follows_lion),
+        cmocka_unit_test(a_momentum_of_gradients_needs_no_correction),
+        cmocka_unit_test(trusts_as_published),
         cmocka_unit_test(has_the_same_bits_in_shards_and_on_any_isa),
         cmocka_unit_test(passes_by_what_must_not_decay),
         cmocka_unit_test(names_the_field_it_refuses),

@@ -1,4 +1,4 @@
-/* optimizer.c -- SGD and AdamW on any run of elements.
+/* optimizer.c -- update rules on any run of elements.
  *
  * Host-side factors are doubles made without libm: powers by squaring, and the square root that
  * IEEE rounds correctly.  See tensor/ops.h for the formulas.
@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "lockstep/optim.h"
 #include "tensor/ops.h"
+
+/* ---- What it is -------------------------------------------------------------------------- */
 
 static double or_default(double value, double otherwise)
 {
@@ -22,30 +24,68 @@ static lk_status check_range(const char *field, double value, double low, double
     return LK_OK;
 }
 
+const char *lk_optimizer_name(lk_optimizer_kind kind)
+{
+    static const char *const names[] = {
+#define NAME(name, text) text,
+        LK_OPTIMIZERS(NAME)
+#undef NAME
+    };
+    LK_ASSERT((size_t)kind < sizeof names / sizeof names[0]);
+    return names[kind];
+}
+
+/* Like sgd, or else with moments. */
+static bool has_momentum(const lk_optimizer *o)
+{
+    return o->kind == LK_SGD || o->kind == LK_LARS;
+}
+
 lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer)
 {
     lk_optimizer full = *optimizer;
-    if (full.kind == LK_ADAMW) {
-        full.beta1 = or_default(full.beta1, 0.9);
-        full.beta2 = or_default(full.beta2, 0.999);
-        full.eps   = or_default(full.eps, 1e-8);
+    if (has_momentum(optimizer)) {
+        if (full.momentum_of == LK_MOMENTUM_DEFAULT)
+            full.momentum_of = full.kind == LK_LARS ? LK_MOMENTUM_OF_STEPS
+                                                    : LK_MOMENTUM_OF_GRADIENTS;
+        if (full.kind == LK_LARS) {
+            full.momentum = or_default(full.momentum, 0.9);
+            full.trust    = or_default(full.trust, 0.001);
+        }
+        return full;
     }
+    full.beta1 = or_default(full.beta1, 0.9);
+    full.beta2 = or_default(full.beta2, full.kind == LK_LION ? 0.99 : 0.999);
+    if (full.kind != LK_LION)
+        full.eps = or_default(full.eps, full.kind == LK_LAMB ? 1e-6 : 1e-8);
     return full;
+}
+
+static lk_status check_momentum(const lk_optimizer *o)
+{
+    LK_TRY(check_range("momentum", o->momentum, 0.0, 1.0));
+    if (o->nesterov && o->momentum == 0.0 && o->kind == LK_SGD)
+        return lk_fail(LK_EINVAL, "optimizer: nesterov needs a momentum above 0");
+    if (o->momentum_of != LK_MOMENTUM_DEFAULT && o->momentum_of != LK_MOMENTUM_OF_GRADIENTS &&
+        o->momentum_of != LK_MOMENTUM_OF_STEPS)
+        return lk_fail(LK_EINVAL, "optimizer: momentum_of = %d is neither gradients nor steps",
+                       (int)o->momentum_of);
+    if (o->kind == LK_SGD)
+        return LK_OK;
+    LK_TRY(check_range("trust", o->trust, 0.0, HUGE_VAL));
+    return check_range("eps", o->eps, 0.0, HUGE_VAL);
 }
 
 lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 {
     const lk_optimizer *o = optimizer;
-    if (o->kind != LK_SGD && o->kind != LK_ADAMW)
-        return lk_fail(LK_EINVAL, "optimizer: kind = %d is neither sgd (%d) nor adamw (%d)",
-                       (int)o->kind, (int)LK_SGD, (int)LK_ADAMW);
+    if ((int)o->kind < LK_SGD || (int)o->kind > LK_LION)
+        return lk_fail(LK_EINVAL,
+                       "optimizer: kind = %d is none of sgd (%d), adamw, lars, lamb, lion (%d)",
+                       (int)o->kind, (int)LK_SGD, (int)LK_LION);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
-    if (o->kind == LK_SGD) {
-        LK_TRY(check_range("momentum", o->momentum, 0.0, 1.0));
-        if (o->nesterov && o->momentum == 0.0)
-            return lk_fail(LK_EINVAL, "optimizer: nesterov needs a momentum above 0");
-        return LK_OK;
-    }
+    if (has_momentum(o))
+        return check_momentum(o);
     LK_TRY(check_range("beta1", o->beta1, 0.0, 1.0));
     LK_TRY(check_range("beta2", o->beta2, 0.0, 1.0));
     return check_range("eps", o->eps, 0.0, HUGE_VAL);
@@ -53,26 +93,52 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
 
 uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer)
 {
-    if (optimizer->kind == LK_ADAMW)
-        return 2;
-    return optimizer->momentum > 0.0 ? 1 : 0;
+    if (optimizer->kind == LK_SGD)
+        return optimizer->momentum > 0.0 ? 1 : 0;
+    return optimizer->kind == LK_ADAMW || optimizer->kind == LK_LAMB ? 2 : 1;
 }
 
 const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index)
 {
     LK_ASSERT(index < lk_optimizer_state_count(optimizer));
-    if (optimizer->kind == LK_SGD)
+    if (has_momentum(optimizer))
         return "momentum_buffer";
     return index == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+/* ---- Updates ----------------------------------------------------------------------------- */
+
+static bool is_excluded(const lk_optimizer *o, const lk_update *u)
+{
+    return u->no_decay && !o->decay_all;
+}
+
+static double decay_of(const lk_optimizer *o, const lk_update *u)
+{
+    return is_excluded(o, u) ? 0.0 : o->weight_decay;
+}
+
+double lk_optimizer_trust(const lk_optimizer *optimizer, const lk_update *update, double values,
+                          double moves)
+{
+    const lk_optimizer full = lk_optimizer_resolve(optimizer);
+    if (is_excluded(&full, update) || values == 0.0 || moves == 0.0)
+        return 1.0;
+    if (full.kind == LK_LARS)
+        return full.trust * values / (moves + full.weight_decay * values + full.eps);
+    return full.kind == LK_LAMB ? values / moves : 1.0;
 }
 
 static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
                        const float *g, float *p, float *const *state)
 {
-    lki_sgd_step step = {
-        .lr           = (float)u->lr,
+    bool         steps = o->momentum_of == LK_MOMENTUM_OF_STEPS;
+    double       trust = or_default(u->trust, 1.0);
+    lki_sgd_step step  = {
+        .inner        = (float)(steps ? u->lr * trust : trust),
+        .outer        = steps ? 1.0f : (float)u->lr,
         .momentum     = (float)o->momentum,
-        .weight_decay = u->no_decay ? 0.0f : (float)o->weight_decay,
+        .weight_decay = (float)decay_of(o, u),
         .nesterov     = o->nesterov,
         .first        = u->step == 0,
         .scale        = u->scale,
@@ -81,33 +147,48 @@ static void update_sgd(const lk_optimizer *o, const lk_exec *exec, const lk_upda
     lki_sgd(exec, &step, n, g, p, o->momentum > 0.0 ? state[0] : NULL);
 }
 
-static void update_adamw(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
-                         const float *g, float *p, float *const *state)
+static lki_adamw_step moments_of(const lk_optimizer *o, const lk_update *u)
 {
-    lk_optimizer   full  = lk_optimizer_resolve(o);
-    double         beta1 = full.beta1, beta2 = full.beta2;
-    lki_adamw_step step = {
+    bool corrects = o->kind != LK_LION && !o->uncorrected;
+    return (lki_adamw_step){
         .lr               = u->lr,
-        .beta1            = beta1,
-        .beta2            = beta2,
-        .eps              = full.eps,
-        .weight_decay     = u->no_decay ? 0.0 : o->weight_decay,
-        .correction1      = 1.0 - lki_powi(beta1, u->step + 1),
-        .correction2_sqrt = sqrt(1.0 - lki_powi(beta2, u->step + 1)),
+        .beta1            = o->beta1,
+        .beta2            = o->beta2,
+        .eps              = o->eps,
+        .weight_decay     = decay_of(o, u),
+        .correction1      = corrects ? 1.0 - lki_powi(o->beta1, u->step + 1) : 1.0,
+        .correction2_sqrt = corrects ? sqrt(1.0 - lki_powi(o->beta2, u->step + 1)) : 1.0,
         .scale            = u->scale,
         .clip             = u->clip,
     };
-    lki_adamw(exec, &step, n, g, p, state[0], state[1]);
+}
+
+void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                         const lk_update *update, size_t n, float *g, const float *p,
+                         float *const *state)
+{
+    const lk_optimizer full = lk_optimizer_resolve(optimizer);
+    LK_ASSERT(full.kind == LK_LAMB);
+    lki_adamw_step step = moments_of(&full, update);
+    lki_lamb_direction(exec, &step, n, g, p, state[0], state[1]);
 }
 
 void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                          const lk_update *update, size_t n, const float *g, float *p,
                          float *const *state)
 {
-    if (optimizer->kind == LK_ADAMW)
-        update_adamw(optimizer, exec, update, n, g, p, state);
+    const lk_optimizer full = lk_optimizer_resolve(optimizer);
+    if (has_momentum(&full)) {
+        update_sgd(&full, exec, update, n, g, p, state);
+        return;
+    }
+    lki_adamw_step step = moments_of(&full, update);
+    if (full.kind == LK_LAMB)
+        lki_descend(exec, (float)(update->lr * or_default(update->trust, 1.0)), n, g, p);
+    else if (full.kind == LK_LION)
+        lki_lion(exec, &step, n, g, p, state[0]);
     else
-        update_sgd(optimizer, exec, update, n, g, p, state);
+        lki_adamw(exec, &step, n, g, p, state[0], state[1]);
 }
 
 float lk_clip_factor(double norm, double max_norm)

@@ -31,7 +31,11 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  options->optimizer.beta2,
                                  options->optimizer.eps,
                                  options->optimizer.weight_decay,
-                   options->optimizer.nesterov ? 1 : 0 };
+                                 options->optimizer.trust,
+                                 options->optimizer.nesterov,
+                                 options->optimizer.momentum_of,
+                                 options->optimizer.uncorrected,
+                                 options->optimizer.decay_all };
     hashes[0]                = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
     for (uint32_t p = 0; p < layout->param_count; p++) {
         const lk_param *param              = &layout->params[p];

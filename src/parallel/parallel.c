@@ -89,7 +89,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
-    parallel->block_sums = carve(base, &at, layout->span_count * sizeof(double));
+    size_t sums          = layout->span_count * parallel->measures;
+    parallel->block_sums = carve(base, &at, sums * sizeof(double));
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
     return at;
 }
@@ -102,6 +103,7 @@ static lk_status own_spans(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&parallel->ready, layout->term_count, "gradient terms"));
     LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
     LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->span_count, parallel->leaves), "sums"));
+    LK_TRY(LKI_NEW(&parallel->norms, (size_t)parallel->measures * layout->param_count, "norms"));
     for (size_t i = 0; i < layout->span_count; i++)
         if (lki_owns(parallel, &layout->spans[i]))
             parallel->mine[parallel->mine_count++] = i;
@@ -150,6 +152,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->local       = parallel->world.local_of[parallel->rank];
     parallel->locals      = parallel->world.sizes[parallel->world.host_of[parallel->rank]];
     parallel->optimizer   = options->optimizer;
+    parallel->measures    = options->optimizer.kind == LK_LAMB ? 3
+                            : options->optimizer.kind == LK_LARS ? 2 : 1;
     parallel->clip_norm   = options->clip_norm;
     parallel->leaves      = options->virtual_workers;
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
@@ -220,6 +224,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->ready);
     lki_free(parallel->reported);
     lki_free(parallel->scratch);
+    lki_free(parallel->norms);
     lki_free(parallel);
 }
 

@@ -377,6 +377,37 @@ static void sgd_and_no_clipping_too(void **state)
     assert_string_equal(got, want);
 }
 
+/* Trust ratios are of whole tensors, wherever their parts are. */
+static void every_optimizer_gives_the_bits_of_single(void **state)
+{
+    static const lk_optimizer optimizers[] = {
+        { .kind = LK_LARS, .weight_decay = 0.01, .trust = 0.1 },
+        { .kind = LK_LARS, .momentum_of = LK_MOMENTUM_OF_GRADIENTS, .nesterov = true },
+        { .kind = LK_LAMB, .weight_decay = 0.1 },
+        { .kind = LK_LAMB, .uncorrected = true, .decay_all = true },
+        { .kind = LK_LION, .weight_decay = 0.1 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++) {
+        char want[65], got[65];
+        crew single              = make_crew("single", 8, 1);
+        single.options.optimizer = optimizers[i];
+        hash_of(&single, want);
+        crew ddp             = single;
+        ddp.options.strategy = "ddp";
+        ddp.ranks            = 3 + (uint32_t)i;
+        hash_of(&ddp, got);
+        assert_string_equal(got, want);
+        for (size_t h = i % 2; h < SHAPES; h += 2) {
+            crew w              = make_hosted(8, shapes[h]);
+            w.options.optimizer = optimizers[i];
+            w.options.strategy  = h % 4 < 2 ? "zero1" : "ddp";
+            hash_of(&w, got);
+            assert_string_equal(got, want);
+        }
+    }
+}
+
 /* Negative controls: what a wrong order would give is told apart from the right one. */
 static void other_orders_give_other_bits(void **state)
 {
@@ -508,6 +539,7 @@ int main(void)
         cmocka_unit_test(several_hosts_give_the_bits_of_single),
         cmocka_unit_test(buckets_do_not_change_bits),
         cmocka_unit_test(sgd_and_no_clipping_too),
+        cmocka_unit_test(every_optimizer_gives_the_bits_of_single),
         cmocka_unit_test(other_orders_give_other_bits),
         cmocka_unit_test(names_memory_that_changed),
         cmocka_unit_test(names_hosts_that_drift_apart),

@@ -49,7 +49,8 @@ static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
     LK_TRY(LKI_NEW(&list->bytes, parallel->ranks, "pieces of sums"));
     list->offset = offset_of(parallel, parallel->block_sums);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
-        list->bytes[parallel->layout->spans[i].owner] += sizeof *parallel->block_sums;
+        list->bytes[parallel->layout->spans[i].owner] +=
+            parallel->measures * sizeof *parallel->block_sums;
     return LK_OK;
 }
 

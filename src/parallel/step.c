@@ -1,13 +1,15 @@
 /* step.c -- from the summed gradients to the next parameters.
  *
  * 1. Each rank, on the spans that it owns: adds the further uses of shared parameters to use 0,
- *    in order; sums the squares of each span (norms are trees over spans, then over tensors).
+ *    in order; sums the squares of each span (norms are trees over spans, then over tensors):
+ *    of the gradient, and, for an optimizer that wants to know, of the values.
  * 2. A meeting: all sums, losses and counts are there.  Every rank computes the same loss and
  *    norm, and finds the same failure if either is not finite; nothing has been updated then.
  *    So it does if two hosts' copies of the parameters have come apart.
- * 3. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
+ * 3. With lamb each rank makes the moves of its spans and sums their squares; they meet again.
+ * 4. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
- * 4. A barrier: the parameters of the next step are visible to all.  Where hosts keep shards, their
+ * 5. A barrier: the parameters of the next step are visible to all.  Where hosts keep shards, their
  *    owners send them to the other hosts before.
  */
 #include <math.h>
@@ -62,20 +64,27 @@ static void sum_span(step_context *step, size_t index)
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
         lki_merge_f32(span->count, sum, step->sums + lki_layout_grad_at(layout, span, use));
-    parallel->block_sums[span->turn] = lki_block_sum_squares(parallel->exec, span->count, sum);
+    *lki_block_sum(parallel, span, LKI_OF_GRADIENT) =
+        lki_block_sum_squares(parallel->exec, span->count, sum);
+    if (parallel->measures > LKI_OF_VALUES)
+        *lki_block_sum(parallel, span, LKI_OF_VALUES) =
+            lki_block_sum_squares(parallel->exec, span->count, parallel->params + span->at);
 }
 
-/* The norm of the summed gradient: a tree over each tensor's spans, then over the tensors. */
-static double gradient_norm(const lk_parallel *parallel)
+/* The norms of tensors, each a tree over its spans; what comes out is the sum of their squares, a
+ * tree over the tensors. */
+static double tensor_norms(const lk_parallel *parallel, lki_measure measure)
 {
     const lki_layout *layout = parallel->layout;
-    double           *sums   = parallel->scratch;
+    double           *sums = parallel->scratch, *norms = parallel->norms;
     for (size_t i = 0; i < layout->span_count; i++)
-        sums[i] = parallel->block_sums[layout->spans[i].turn];
-    for (uint32_t p = 0; p < layout->param_count; p++) /* a tensor has at least one span */
+        sums[i] = *lki_block_sum(parallel, &layout->spans[i], measure);
+    for (uint32_t p = 0; p < layout->param_count; p++) { /* a tensor has at least one span */
         sums[p] = lki_tree_sum_f64(sums + layout->first_span[p],
                                    layout->first_span[p + 1] - layout->first_span[p]);
-    return sqrt(lki_tree_sum_f64(sums, layout->param_count));
+        norms[measure * layout->param_count + p] = sqrt(sums[p]);
+    }
+    return lki_tree_sum_f64(sums, layout->param_count);
 }
 
 static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
@@ -95,7 +104,7 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
                        "lk_parallel_report() once a turn",
                        (unsigned long long)parallel->step);
     result->loss      = sum / (double)result->count;
-    result->grad_norm = gradient_norm(parallel) / (double)result->count;
+    result->grad_norm = sqrt(tensor_norms(parallel, LKI_OF_GRADIENT)) / (double)result->count;
     return LK_OK;
 }
 
@@ -114,7 +123,7 @@ static lk_status check_finite(const lk_parallel *parallel, const lk_step_result 
     const lki_layout *layout = parallel->layout;
     size_t            span   = 0;
     while (span + 1 < layout->span_count &&
-           isfinite(parallel->block_sums[layout->spans[span].turn]))
+           isfinite(*lki_block_sum(parallel, &layout->spans[span], LKI_OF_GRADIENT)))
         span++;
     return lk_fail(LK_ENONFINITE,
                    "step %llu: the gradient of '%s' is not finite; lower the learning "
@@ -132,6 +141,57 @@ static void note_corrupt(step_context *step, size_t index)
         continue;
 }
 
+static void states_of(const lk_parallel *parallel, const lki_param_span *span, float *state[2])
+{
+    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+        state[i] = parallel->optimizer_state[i] + span->kept;
+}
+
+/* With lamb: leaves in place of the gradient what the values are to move along. */
+static void direct_span(step_context *step, size_t index)
+{
+    lk_parallel          *parallel = step->parallel;
+    const lki_param_span *span     = &parallel->layout->spans[index];
+    float                *sum      = step->sums + lki_layout_grad_at(parallel->layout, span, 0);
+    float                *state[2] = { NULL, NULL };
+    lk_update             update   = step->update;
+
+    states_of(parallel, span, state);
+    update.no_decay = parallel->layout->params[span->param].no_decay;
+    lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
+                        parallel->params + span->at, state);
+    *lki_block_sum(parallel, span, LKI_OF_MOVES) =
+        lki_block_sum_squares(parallel->exec, span->count, sum);
+}
+
+/* Norms of tensors for optimizers that want them; with lamb after a second meeting. */
+static lk_status measure_tensors(step_context *step)
+{
+    lk_parallel *parallel = step->parallel;
+    if (parallel->measures > LKI_OF_VALUES)
+        (void)tensor_norms(parallel, LKI_OF_VALUES);
+    if (parallel->measures <= LKI_OF_MOVES)
+        return LK_OK;
+    visit_mine(step, LKI_SPAN_UPDATE, direct_span);
+    LK_TRY(parallel->shards > 1 ? lki_shards_gather_sums(parallel) : lk_barrier(parallel->comm));
+    (void)tensor_norms(parallel, LKI_OF_MOVES);
+    return LK_OK;
+}
+
+/* Of a span's tensor; the gradient's norm is that of what the optimizer sees. */
+static double trust_of(const lk_parallel *parallel, const lk_update *update, uint32_t param)
+{
+    const double *norms = parallel->norms + param;
+    size_t        count = parallel->layout->param_count;
+    double        scale = (double)update->scale * (double)update->clip;
+    if (parallel->measures == 1)
+        return 1.0;
+    return lk_optimizer_trust(&parallel->optimizer, update, norms[LKI_OF_VALUES * count],
+                              parallel->measures > LKI_OF_MOVES
+                                  ? norms[LKI_OF_MOVES * count]
+                                  : norms[LKI_OF_GRADIENT * count] * scale);
+}
+
 static void update_span(step_context *step, size_t index)
 {
     lk_parallel          *parallel = step->parallel;
@@ -146,9 +206,9 @@ static void update_span(step_context *step, size_t index)
         note_corrupt(step, index);
         return;
     }
-    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        state[i] = parallel->optimizer_state[i] + span->kept;
+    states_of(parallel, span, state);
     update.no_decay = layout->params[span->param].no_decay;
+    update.trust    = trust_of(parallel, &update, span->param);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count,
                         step->sums + lki_layout_grad_at(layout, span, 0), values, state);
     parallel->hashes[index] = lki_xxh3(values, bytes);
@@ -262,6 +322,7 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
                                .lr    = lr,
                                .scale = (float)inverse,
                                .clip  = lk_clip_factor(result->grad_norm, parallel->clip_norm) };
+    LK_TRY(measure_tensors(&step));
     visit_mine(&step, LKI_SPAN_UPDATE, update_span);
     if (step.corrupt != SIZE_MAX)
         return corrupt_error(parallel, step.corrupt);

@@ -63,6 +63,7 @@ struct lk_parallel {
     lki_piece_list  *pieces;
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
+    uint32_t         measures; /* sums of squares that each span has */
     double           clip_norm;
     uint32_t         leaves, micro_count;
     lki_layout      *layout;
@@ -78,7 +79,7 @@ struct lk_parallel {
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
     float    *params, *optimizer_state[2], *running; /* optimizer_state: of my host's shard */
-    double   *block_sums; /* [span_count], in order of turn */
+    double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each */
     size_t    report_bytes;
 
@@ -89,6 +90,7 @@ struct lk_parallel {
     size_t   *reported; /* bytes of every rank's reports */
     uint8_t  *ready;   /* terms announced by the current virtual worker */
     double   *scratch; /* as many as parameters, virtual workers or spans */
+    double   *norms;   /* [measures][param_count] */
 
     /* The step under way, if there is one. */
     bool     under_way;
@@ -111,6 +113,15 @@ static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *s
 {
     return parallel->layout->owners[span->owner].shard == parallel->shard &&
            lki_tends(parallel, span);
+}
+
+/* What the sums of squares of a span are of: lars has the first two, lamb all three. */
+typedef enum { LKI_OF_GRADIENT = 0, LKI_OF_VALUES, LKI_OF_MOVES } lki_measure;
+
+static inline double *lki_block_sum(const lk_parallel *parallel, const lki_param_span *span,
+                                    lki_measure measure)
+{
+    return &parallel->block_sums[span->turn * parallel->measures + measure];
 }
 
 static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)

@@ -222,16 +222,28 @@ typedef struct {
 void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
                float *m, float *v);
 
-/* As PyTorch's SGD: d = g + wd p; with momentum: b = momentum b + d (first step: b = d), and
- * d = nesterov ? d + momentum b : b; p -= lr d.  `first` is true at the first step.  b may be
- * NULL without momentum. */
+/* As PyTorch's SGD: d = (g + wd p) inner; with momentum: b = momentum b + d (first step: b = d),
+ * and d = nesterov ? d + momentum b : b; p -= outer d.  The learning rate is in `outer`, or, where
+ * the momentum is to hold steps, in `inner`; a trust ratio is in `inner`.  `first` is true at the
+ * first step.  b may be NULL without momentum. */
 typedef struct {
-    float lr, momentum, weight_decay;
+    float inner, outer, momentum, weight_decay;
     bool  nesterov, first;
     float scale, clip;
 } lki_sgd_step;
 void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const float *g, float *p,
              float *b);
+
+/* LAMB in two passes.  The first moves m and v as AdamW does and leaves in place of g the direction
+ * u = (m / c1) / (sqrt(v) / sqrt(c2) + eps) + wd p; the second: p -= rate u. */
+void lki_lamb_direction(const lk_exec *exec, const lki_adamw_step *step, size_t n, float *g,
+                        const float *p, float *m, float *v);
+void lki_descend(const lk_exec *exec, float rate, size_t n, const float *u, float *p);
+
+/* Lion: p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.  The step's eps and
+ * corrections are not looked at. */
+void lki_lion(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+              float *m);
 
 /* ---- Scalar functions, the same bits everywhere (no libm) --------------------------------- */
 

@@ -197,11 +197,36 @@ void lki_reference_adamw(const lki_adamw_step *step, size_t n, const float *g, f
 void lki_reference_sgd(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b)
 {
     for (size_t i = 0; i < n; i++) {
-        float d = fmaf(step->weight_decay, p[i], g[i] * step->scale * step->clip);
+        float d = fmaf(step->weight_decay, p[i], g[i] * step->scale * step->clip) * step->inner;
         if (b != NULL) {
             b[i] = step->first ? d : fmaf(step->momentum, b[i], d);
             d    = step->nesterov ? fmaf(step->momentum, b[i], d) : b[i];
         }
-        p[i] = fmaf(-step->lr, d, p[i]);
+        p[i] = fmaf(-step->outer, d, p[i]);
+    }
+}
+
+void lki_reference_lamb_direction(const lki_adamw_step *step, size_t n, float *g, const float *p,
+                                  float *m, float *v)
+{
+    float mix1 = (float)(1.0 - step->beta1), beta2 = (float)step->beta2;
+    float mix2 = (float)(1.0 - step->beta2), root2 = (float)step->correction2_sqrt;
+    float lift1 = (float)(1.0 / step->correction1), decay = (float)step->weight_decay;
+    for (size_t i = 0; i < n; i++) {
+        float grad = g[i] * step->scale * step->clip;
+        m[i]       = fmaf(grad - m[i], mix1, m[i]);
+        v[i]       = fmaf(grad * grad, mix2, v[i] * beta2);
+        g[i]       = fmaf(decay, p[i], m[i] * lift1 / (sqrtf(v[i]) / root2 + (float)step->eps));
+    }
+}
+
+void lki_reference_lion(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m)
+{
+    float keep = (float)(1.0 - step->lr * step->weight_decay), rate = (float)step->lr;
+    float mix1 = (float)(1.0 - step->beta1), mix2 = (float)(1.0 - step->beta2);
+    for (size_t i = 0; i < n; i++) {
+        float grad = g[i] * step->scale * step->clip, way = fmaf(grad - m[i], mix1, m[i]);
+        p[i]       = p[i] * keep - (way > 0 ? rate : way < 0 ? -rate : 0);
+        m[i]       = fmaf(grad - m[i], mix2, m[i]);
     }
 }

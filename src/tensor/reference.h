@@ -22,5 +22,8 @@ double lki_reference_sum_squares(size_t n, const float *x);
 void   lki_reference_adamw(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m,
                            float *v);
 void   lki_reference_sgd(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
+void   lki_reference_lamb_direction(const lki_adamw_step *step, size_t n, float *g, const float *p,
+                                    float *m, float *v);
+void   lki_reference_lion(const lki_adamw_step *step, size_t n, const float *g, float *p, float *m);
 
 #endif

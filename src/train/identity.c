@@ -71,25 +71,46 @@ static void put_data(json_t *object, const lk_train_config *config, const lk_dat
     (void)json_object_set_new(object, "input", input);
 }
 
-static void put_optimizer(json_t *object, const lk_train_config *config)
+static void put_flag(json_t *object, const char *key, bool value)
 {
-    static const char *const schedules[] = { "constant", "linear", "cosine", "step" };
-    const lk_optimizer      *o           = &config->optimizer;
-    const lk_schedule       *s           = &config->schedule;
+    (void)json_object_set_new(object, key, json_boolean(value));
+}
 
-    (void)json_object_set_new(object, "optimizer",
-                              json_string(o->kind == LK_SGD ? "sgd" : "adamw"));
-    if (o->kind == LK_SGD) {
+static void put_text(json_t *object, const char *key, const char *value)
+{
+    (void)json_object_set_new(object, key, json_string(value));
+}
+
+static void put_rule(json_t *object, const lk_optimizer *o)
+{
+    put_text(object, "optimizer", lk_optimizer_name(o->kind));
+    if (o->kind == LK_SGD || o->kind == LK_LARS) {
         put_real(object, "momentum", o->momentum);
-        (void)json_object_set_new(object, "nesterov", json_boolean(o->nesterov));
+        put_flag(object, "nesterov", o->nesterov);
+        put_text(object, "momentum-of",
+                 o->momentum_of == LK_MOMENTUM_OF_STEPS ? "steps" : "gradients");
     } else {
         json_t *betas = json_array();
         (void)json_array_append_new(betas, json_real(o->beta1));
         (void)json_array_append_new(betas, json_real(o->beta2));
         (void)json_object_set_new(object, "betas", betas);
-        put_real(object, "eps", o->eps);
     }
+    if (o->kind == LK_LARS)
+        put_real(object, "trust", o->trust);
+    if (o->kind == LK_ADAMW || o->kind == LK_LAMB)
+        put_flag(object, "no-bias-correction", o->uncorrected);
+    if (o->kind != LK_SGD && o->kind != LK_LION)
+        put_real(object, "eps", o->eps);
     put_real(object, "weight-decay", o->weight_decay);
+    put_flag(object, "decay-all", o->decay_all);
+}
+
+static void put_optimizer(json_t *object, const lk_train_config *config)
+{
+    static const char *const schedules[] = { "constant", "linear", "cosine", "step" };
+    const lk_schedule       *s           = &config->schedule;
+
+    put_rule(object, &config->optimizer);
     put_real(object, "clip-norm", config->clip_norm);
     (void)json_object_set_new(object, "schedule", json_string(schedules[s->kind]));
     put_real(object, "lr", s->lr);
@@ -148,11 +169,24 @@ static const char *known_as(const char *key, char text[64])
     return text;
 }
 
-/* A model's option as a checkpoint records it.  Version 0.1.0 wrote defaults as 0 and []. */
-static const json_t *recorded(const json_t *stored, const json_t *defaults, const char *key)
+/* Options that there have not always been, as runs were without them. */
+static json_t *since_then(void)
+{
+    json_t *since = json_object();
+    put_text(since, "momentum-of", "gradients");
+    put_flag(since, "no-bias-correction", false);
+    put_flag(since, "decay-all", false);
+    return since;
+}
+
+/* An option as a checkpoint records it.  Version 0.1.0 wrote models' defaults as 0 and []. */
+static const json_t *recorded(const json_t *stored, const json_t *defaults, const json_t *since,
+                              const char *key)
 {
     const json_t *value      = json_object_get(stored, key),
                  *as_default = json_object_get(defaults, key);
+    if (value == NULL)
+        return json_object_get(since, key);
     bool unsaid              = (json_is_integer(value) && json_integer_value(value) == 0) ||
                   (json_is_array(value) && json_array_size(value) == 0);
     return unsaid && as_default != NULL ? as_default : value;
@@ -177,20 +211,21 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
     const lk_model_options none     = { .layers = 0 };
     const char            *model    = json_string_value(json_object_get(stored, "model"));
-    json_t                *defaults = json_object(), *value;
+    json_t                *defaults = json_object(), *since = since_then(), *value;
     lk_status              status   = LK_OK;
     const char            *key;
 
     put_model(defaults, model != NULL ? model : "", &none);
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
-        const json_t *other = recorded(stored, defaults, key);
+        const json_t *other = recorded(stored, defaults, since, key);
         if (strcmp(key, "precision") == 0) /* free to change: the exactness id tells */
             continue;
         if (status == LK_OK && !json_equal(other, value))
             status = refuse(key, value, other);
     }
     json_decref(defaults);
+    json_decref(since);
     return status;
 }
 

@@ -148,12 +148,28 @@ static void a_default_is_its_value(void **state)
     assert_int_equal(compare("resnet", "seed", "0"), LK_OK);
 }
 
+/* What checkpoints of earlier versions do not say is as it was. */
+static void what_was_not_recorded_was_the_default(void **state)
+{
+    json_t *mine = config_of("mlp", "decay-all", "true"), *stored = config_of("mlp", NULL, NULL);
+    (void)state;
+    assert_int_equal(json_object_del(stored, "decay-all"), 0);
+    assert_int_equal(json_object_del(stored, "momentum-of"), 0);
+    assert_int_equal(lki_config_compare(stored, mine), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "--decay-all is true, but the checkpoint"));
+    assert_int_equal(json_object_set_new(mine, "decay-all", json_false()), 0);
+    assert_int_equal(lki_config_compare(stored, mine), LK_OK);
+    json_decref(mine);
+    json_decref(stored);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_value_counts_and_every_nan_is_one),
         cmocka_unit_test(a_model_records_its_own_options),
         cmocka_unit_test(a_default_is_its_value),
+        cmocka_unit_test(what_was_not_recorded_was_the_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

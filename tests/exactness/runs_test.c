@@ -177,6 +177,23 @@ static void other_precisions_have_the_same_bits(void **state)
     }
 }
 
+#define OTHER_OPTIMIZER(name) \
+    "mlp --data synthetic:images=150,h=6,w=6,c=1,classes=5 --hidden 300,17 --lr 0.01 " \
+    "--validation 0.2 --clip-norm 0.5 --weight-decay 0.1 --optimizer " name
+
+static const run_model optimizers[] = { { "mlp, lars", OTHER_OPTIMIZER("lars --trust 0.1") },
+                                        { "mlp, lamb", OTHER_OPTIMIZER("lamb") },
+                                        { "mlp, lion", OTHER_OPTIMIZER("lion") } };
+
+/* Each in a few ways; lars and lamb with both strategies that go over hosts. */
+static void other_optimizers_have_the_same_bits(void **state)
+{
+    (void)state;
+    check_ways(&optimizers[0], 2, 4);
+    check_ways(&optimizers[1], 4, 3);
+    check_ways(&optimizers[2], 6, 4);
+}
+
 /* Four steps in one way and the rest in another, from the checkpoint. */
 static void goes_on_elsewhere(const run_model *model, const char *first, const char *then,
                               const char *want)
@@ -207,6 +224,8 @@ static void a_run_goes_on_anywhere(void **state)
         goes_on_elsewhere(&models[m], two_by_two, three, want.hash);
         goes_on_elsewhere(&models[m], three, two_by_two, want.hash);
     }
+    outcome want = run(&optimizers[1], 8, "7 --strategy single --workers 1");
+    goes_on_elsewhere(&optimizers[1], "--workers 4 --hosts 2 --strategy zero1", three, want.hash);
 }
 
 static void what_defines_the_result_changes_it(void **state)
@@ -233,6 +252,7 @@ int main(void)
         cmocka_unit_test(gpt_has_the_same_bits),
         cmocka_unit_test(resnet_has_the_same_bits),
         cmocka_unit_test(other_precisions_have_the_same_bits),
+        cmocka_unit_test(other_optimizers_have_the_same_bits),
         cmocka_unit_test(a_run_goes_on_anywhere),
         cmocka_unit_test(what_defines_the_result_changes_it),
     };

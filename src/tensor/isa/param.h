@@ -7,6 +7,7 @@
 /* lki_adamw_step as the floats the elements are multiplied by. */
 typedef struct {
     float scale, clip, keep, mix1, beta2, mix2, rate, root2, eps;
+    float lift1, decay; /* of lamb: 1 / c1, weight decay */
 } lki_adamw_factors;
 
 typedef struct {
@@ -18,6 +19,10 @@ typedef struct {
     void (*adamw)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m,
                   float *v);
     void (*sgd)(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);
+    void (*lamb_direction)(const lki_adamw_factors *f, size_t n, float *g, const float *p, float *m,
+                           float *v);
+    void (*descend)(float rate, size_t n, const float *u, float *p);
+    void (*lion)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m);
 } lki_param_kernels;
 
 #endif

@@ -343,11 +343,12 @@ static void updates_by_sgd(void **state)
     (void)state;
     static float p[2][1000], b[2][1000];
     for (size_t e = 0; e < exec_count; e++)
-        for (int way = 0; way < 3; way++) {
+        for (int way = 0; way < 4; way++) {
             for (int i = 0; i < 2; i++)
                 memcpy(p[i], start, sizeof p[i]);
             for (int t = 0; t < 3; t++) {
-                lki_sgd_step step = { .lr           = 0.1f,
+                lki_sgd_step step = { .inner        = way == 3 ? 0.3f : 1.0f,
+                                      .outer        = 0.1f,
                                       .momentum     = way == 0 ? 0.0f : 0.9f,
                                       .weight_decay = 1e-3f,
                                       .nesterov     = way == 2,
@@ -359,6 +360,65 @@ static void updates_by_sgd(void **state)
             }
             assert_memory_equal(p[1], p[0], sizeof p[0]);
         }
+}
+
+static void updates_by_lamb(void **state)
+{
+    (void)state;
+    static float p[2][1000], g[2][1000], m[2][1000], v[2][1000];
+    for (size_t e = 0; e < exec_count; e++) {
+        for (int i = 0; i < 2; i++) {
+            memcpy(p[i], start, sizeof p[i]);
+            memset(m[i], 0, sizeof m[i]);
+            memset(v[i], 0, sizeof v[i]);
+        }
+        for (uint64_t t = 1; t <= 3; t++) {
+            lki_adamw_step step = { 1e-2,
+                                    0.9,
+                                    0.999,
+                                    1e-6,
+                                    0.1,
+                                    1.0 - lki_powi(0.9, t),
+                                    sqrt(1.0 - lki_powi(0.999, t)),
+                                    0.125f,
+                                    0.7f };
+            for (int i = 0; i < 2; i++)
+                memcpy(g[i], dy + t, sizeof g[i]);
+            lki_reference_lamb_direction(&step, 1000, g[0], p[0], m[0], v[0]);
+            lki_lamb_direction(execs[e], &step, 333, g[1], p[1], m[1], v[1]);
+            lki_lamb_direction(execs[e], &step, 667, g[1] + 333, p[1] + 333, m[1] + 333,
+                               v[1] + 333);
+            for (int i = 0; i < 1000; i++)
+                p[0][i] = fmaf(-0.03f, g[0][i], p[0][i]);
+            lki_descend(execs[e], 0.03f, 1000, g[1], p[1]);
+        }
+        assert_memory_equal(p[1], p[0], sizeof p[0]);
+        assert_memory_equal(m[1], m[0], sizeof m[0]);
+        assert_memory_equal(v[1], v[0], sizeof v[0]);
+    }
+}
+
+static void updates_by_lion(void **state)
+{
+    (void)state;
+    static float p[2][1000], m[2][1000], g[1000];
+    lki_adamw_step step = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1,
+                            .scale = 0.5f, .clip = 0.9f };
+    for (size_t e = 0; e < exec_count; e++) {
+        for (int i = 0; i < 2; i++) {
+            memcpy(p[i], start, sizeof p[i]);
+            memset(m[i], 0, sizeof m[i]);
+        }
+        for (int t = 0; t < 3; t++) {
+            memcpy(g, dy + t, sizeof g);
+            g[7] = g[500] = 0; /* no sign in the first step */
+            lki_reference_lion(&step, 1000, g, p[0], m[0]);
+            lki_lion(execs[e], &step, 333, g, p[1], m[1]);
+            lki_lion(execs[e], &step, 667, g + 333, p[1] + 333, m[1] + 333);
+        }
+        assert_memory_equal(p[1], p[0], sizeof p[0]);
+        assert_memory_equal(m[1], m[0], sizeof m[0]);
+    }
 }
 
 /* One number for all of it, so that builds by different compilers can be held side by side. */
@@ -401,6 +461,8 @@ int main(void)
         cmocka_unit_test(sums_doubles_by_the_tree),
         cmocka_unit_test(updates_by_adamw),
         cmocka_unit_test(updates_by_sgd),
+        cmocka_unit_test(updates_by_lamb),
+        cmocka_unit_test(updates_by_lion),
         cmocka_unit_test(has_the_known_bits),
     };
     return cmocka_run_group_tests(tests, open_execs, free_execs);

@@ -63,10 +63,9 @@ double lki_tree_sum_f64(const double *x, size_t n)
     return lki_tree_sum_f64(x, left) + lki_tree_sum_f64(x + left, n - left);
 }
 
-void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
-               float *m, float *v)
+static lki_adamw_factors factors_of(const lki_adamw_step *step)
 {
-    lki_adamw_factors factors = {
+    return (lki_adamw_factors){
         .scale = step->scale,
         .clip  = step->clip,
         .keep  = (float)(1.0 - step->lr * step->weight_decay),
@@ -76,7 +75,15 @@ void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const 
         .rate  = (float)(step->lr / step->correction1),
         .root2 = (float)step->correction2_sqrt,
         .eps   = (float)step->eps,
+        .lift1 = (float)(1.0 / step->correction1),
+        .decay = (float)step->weight_decay,
     };
+}
+
+void lki_adamw(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+               float *m, float *v)
+{
+    lki_adamw_factors factors = factors_of(step);
     lki_exec_kernels(exec)->param->adamw(&factors, n, g, p, m, v);
 }
 
@@ -85,4 +92,24 @@ void lki_sgd(const lk_exec *exec, const lki_sgd_step *step, size_t n, const floa
 {
     LK_ASSERT(b != NULL || step->momentum == 0.0f);
     lki_exec_kernels(exec)->param->sgd(step, n, g, p, b);
+}
+
+void lki_lamb_direction(const lk_exec *exec, const lki_adamw_step *step, size_t n, float *g,
+                        const float *p, float *m, float *v)
+{
+    lki_adamw_factors factors = factors_of(step);
+    lki_exec_kernels(exec)->param->lamb_direction(&factors, n, g, p, m, v);
+}
+
+void lki_descend(const lk_exec *exec, float rate, size_t n, const float *u, float *p)
+{
+    lki_exec_kernels(exec)->param->descend(rate, n, u, p);
+}
+
+void lki_lion(const lk_exec *exec, const lki_adamw_step *step, size_t n, const float *g, float *p,
+              float *m)
+{
+    lki_adamw_factors factors = factors_of(step);
+    factors.rate              = (float)step->lr;
+    lki_exec_kernels(exec)->param->lion(&factors, n, g, p, m);
 }
