@@ -95,6 +95,22 @@ LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const 
 LK_API double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers,
                                   double state_bytes);
 
+/* What DeepSpeed's estimators of ZeRO-2 and ZeRO-3 say (bytes; they print GiB and write GB).  The
+ * largest layer is for stage 3; `created_whole`: every process builds the model before it is split
+ * (without zero.Init). */
+typedef enum { LK_OFFLOAD_NONE = 0, LK_OFFLOAD_OPTIMIZER, LK_OFFLOAD_ALL } lk_offload;
+typedef struct { double cpu, gpu; } lk_deepspeed_bytes; /* of a node, of a GPU */
+LK_API lk_deepspeed_bytes lk_deepspeed_estimate(uint32_t stage, lk_offload offload,
+                                                bool created_whole, double parameters,
+                                                double largest_layer, uint32_t nodes,
+                                                uint32_t gpus_of_node);
+
+/* Bytes that a worker sends in a step of FSDP for a model of so many bytes (Zhao et al. 2023,
+ * section 3.2.2): fully replicated, fully sharded, and sharded inside hosts of `local` workers, of
+ * which only what crosses hosts. */
+typedef struct { double replicated, sharded, hybrid; } lk_fsdp_traffic;
+LK_API lk_fsdp_traffic lk_fsdp_paper_traffic(double bytes, uint32_t workers, uint32_t local);
+
 /* ---- Values ------------------------------------------------------------------------------ */
 
 /* This step's values; fetch them each step, never keep them. */

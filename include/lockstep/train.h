@@ -134,6 +134,66 @@ typedef struct {
 LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
                                                 lk_train_cost *out);
 
+/* ---- Predicting a step ------------------------------------------------------------------- */
+
+/* All that the time of a step is told from.  Hosts have equal parts of the workers. */
+typedef struct {
+    uint32_t workers, hosts, virtual_workers;
+    uint32_t micro_count;       /* micro-batches of a virtual worker; 0 = 1 */
+    uint32_t stage;             /* 0: ddp; 1 .. 3: of ZeRO */
+    double   forward, backward; /* seconds of a virtual worker */
+    double   update;            /* seconds after it: sums inside a host, and the optimizer */
+    double   bytes;             /* of all gradients, and of all parameters */
+    double   bucket_bytes;      /* of gradients that travel at once; 0 = 25 MiB */
+    double   bandwidth, latency; /* of a host's link: bytes a second that it sends; seconds of a
+                                  * message on its way */
+} lk_step_model;
+
+typedef struct {
+    uint32_t rounds;        /* virtual workers of the worker that has the most */
+    double   balance;       /* V / N over that */
+    double   sent;          /* bytes of the host that sends the most */
+    double   compute;       /* seconds: forward and backward of all rounds */
+    double   communication; /* seconds that the link is in use */
+    double   exposed;       /* of these, those that no computing hides */
+    double   seconds;       /* compute + exposed + update */
+    double   efficiency;    /* what an even share takes where nothing is sent, over `seconds` */
+} lk_step_prediction;
+
+/* Communication is counted as the cheapest exact algorithms have it: a host sends (H-1)/H of what
+ * is summed, for every subtree of virtual workers that it holds, and as much of sums or parameters;
+ * a bucket takes ceil(log2 H) messages one after another each way.  Buckets become ready at an even
+ * pace during the backward pass and travel one at a time.  What stage 1 and 2 gather is exposed,
+ * after the update; stage 3 gathers in forward and in backward of every round.  LK_EINVAL for a
+ * model that makes no sense. */
+LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
+
+/* Reckoning with what a machine does: see lk_step_model.  0: not known. */
+typedef struct {
+    double flops;            /* operations a second that a worker reaches in a model's products */
+    double memory_bandwidth; /* bytes a second of a worker; 0: the update is not counted */
+    double bandwidth, latency;
+} lk_rates;
+
+/* What a machine takes for the blocks of a model's kind and for its update, measured. */
+typedef struct lk_calibration lk_calibration;
+
+/* Completes a config as lk_train_check() does, and measures that, some seconds long, with the
+ * workers of a host as threads (but no more than this one has cores), each with config->threads of
+ * its own: blocks of several small models of config->model's kind, of odd sizes of their own, and
+ * updates of three sizes. */
+LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config *config,
+                                           uint32_t hosts);
+LK_API void                   lk_calibration_free(lk_calibration *calibration);
+
+/* Completes a config as lk_train_check() does, and fills in the model of its step: with times by
+ * `measured`, or, where that is NULL, with rates->flops.  *flops (or NULL) becomes what all workers
+ * compute in a step, as lk_step_report has it. */
+LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *flops,
+                                                  lk_train_config *config, uint32_t hosts,
+                                                  const lk_rates *rates,
+                                                  const lk_calibration *measured);
+
 /* What a run leaves. */
 typedef struct {
     char     weights[65]; /* the weights hash */

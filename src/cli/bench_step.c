@@ -10,12 +10,14 @@
 
 #include "cli/commands.h"
 #include "cli/train.h"
+#include "lockstep/launch.h"
 
 typedef struct {
     train_options  train; /* first: its table is part of ours */
     lk_step_report report;
     uint32_t       warm_up;
-    bool           json;
+    bool           json, predict;
+    double         predicted_ms; /* what the launcher tells its workers; 0: nothing */
 } step_options;
 
 enum { STEPS = 20, WARM_UP = 3 };
@@ -37,6 +39,11 @@ static const lki_option own[] = {
       .offset = offsetof(step_options, warm_up), .low = 1, .high = 1 << 20, .preset = "3",
       .help = "steps before those that count" },
     LKI_FLAG("json", offsetof(step_options, json), "one JSON object"),
+    LKI_FLAG("predict", offsetof(step_options, predict), "predict a step first, as plan --measure "
+             "does, and say both"),
+    { .name = "predicted-ms", .type = LKI_OPTION_REAL, .value = "MS",
+      .offset = offsetof(step_options, predicted_ms), .range = &lki_range_positive,
+      .preset = "none", .help = "a prediction to say beside what is measured" },
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -78,6 +85,9 @@ static void print_head(const step_options *o)
         printf(", %.1f tokens/s", rate_of(r, r->tokens));
     printf("; a step takes %.3f ms (median; from %.3f to %.3f)\n", 1e3 * r->median,
            1e3 * r->fastest, 1e3 * r->slowest);
+    if (o->predicted_ms > 0)
+        printf("  predicted %.3f ms, %.2f of the median\n", o->predicted_ms,
+               o->predicted_ms / (1e3 * r->median));
     printf("  %.1f %% of the peak: %.3f GFLOP a step, %.1f GFLOP/s of %.1f measured here%s\n",
            100 * utilisation(r), 1e-9 * r->flops, 1e-9 * r->flops / mean_of(r), 1e-9 * r->peak,
            c->precision == LK_BF16 ? " in bf16" : "");
@@ -125,7 +135,11 @@ static void print_json(const step_options *o)
            (unsigned long long)r->pss_bytes, (unsigned long long)r->lost);
     for (int i = 0; i < LK_STEP_PART_COUNT; i++)
         printf("%s\"%s\": %.6f", i > 0 ? ", " : "", part_names[i], 1e3 * r->parts[i]);
-    printf("}, \"blocks\": [");
+    if (o->predicted_ms > 0)
+        printf("}, \"predicted_ms\": %.6f", o->predicted_ms);
+    else
+        printf("}");
+    printf(", \"blocks\": [");
     for (uint32_t t = 0; t < r->type_count; t++)
         printf("%s{\"type\": \"%s\", \"count\": %u, \"forward_ms\": %.6f, \"backward_ms\": %.6f, "
                "\"flops\": %.0f}", t > 0 ? ", " : "", r->types[t].name, r->types[t].blocks,
@@ -142,6 +156,52 @@ static void print_report(const train_options *train)
     }
     print_head(options);
     print_tables(&options->report);
+}
+
+/* ---- A prediction ------------------------------------------------------------------------ */
+
+static lk_status predict(const step_options *o, double *seconds)
+{
+    lk_train_config    config      = o->train.config;
+    lk_calibration    *calibration = NULL;
+    lk_step_model      model;
+    lk_step_prediction step;
+    const lk_rates     none   = { 0 };
+    lk_status          status = lk_calibrate(&calibration, &config, 1);
+    if (status == LK_OK)
+        status = lk_train_model_step(&model, NULL, &config, 1, &none, calibration);
+    if (status == LK_OK)
+        status = lk_step_predict(&step, &model);
+    if (status == LK_OK)
+        *seconds = step.seconds;
+    lk_calibration_free(calibration);
+    return status;
+}
+
+/* Predicts while no worker is there yet, and starts workers that are told. */
+static int start_predicted(step_options *o, int argc, char **argv)
+{
+    static char name[] = "--predicted-ms";
+    char        value[32];
+    double      seconds = 0;
+    if (o->train.nodes.hosts > 1 || o->train.nodes.count > 1)
+        return lki_usage_error(o->train.command, "--predict is for workers of one host");
+    if (predict(o, &seconds) != LK_OK) {
+        fprintf(stderr, "lockstep bench step: %s\n", lk_error_last()->message);
+        return LKI_EXIT_FAILURE;
+    }
+    char **words = calloc((size_t)argc + 3, sizeof *words);
+    if (words == NULL) {
+        fprintf(stderr, "lockstep bench step: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    (void)snprintf(value, sizeof value, "%.6f", 1e3 * seconds);
+    memcpy(words, argv, (size_t)argc * sizeof *words);
+    words[argc]     = name;
+    words[argc + 1] = value;
+    int result      = lki_train_start(&o->train, words);
+    free(words);
+    return result;
 }
 
 /* ---- The command ------------------------------------------------------------------------- */
@@ -183,7 +243,10 @@ int lki_bench_step(int argc, char **argv)
         config->warm_up  = options.warm_up;
         config->steps   += options.warm_up;
         config->report   = &options.report;
-        result           = lki_train_start(&options.train, argv);
+        if (options.predict && !lk_launched())
+            result = start_predicted(&options, argc, argv);
+        else
+            result = lki_train_start(&options.train, argv);
     } else {
         free(options.train.file.text);
     }

@@ -169,12 +169,8 @@ const float *lk_engine_output(const lk_engine *engine, uint32_t context)
     return (const float *)(const void *)engine->wide;
 }
 
-double lk_engine_flops(const lk_engine *engine, uint32_t block)
+double lki_block_flops(const lki_block_entry *entry, const lki_place *place)
 {
-    LK_ASSERT(block < engine->model->block_count);
-    const lki_block_entry *entry = &engine->model->blocks[block];
-    const lki_place       *place = &engine->layout.places[block];
-
     if (entry->type->flops == NULL)
         return 0;
     lk_block_flops needs = entry->type->flops(&entry->block);
@@ -184,6 +180,12 @@ double lk_engine_flops(const lk_engine *engine, uint32_t block)
     if (place->wanted && place->dx[0])
         sum += needs.input;
     return sum;
+}
+
+double lk_engine_flops(const lk_engine *engine, uint32_t block)
+{
+    LK_ASSERT(block < engine->model->block_count);
+    return lki_block_flops(&engine->model->blocks[block], &engine->layout.places[block]);
 }
 
 /* ---- One call ---------------------------------------------------------------------------- */

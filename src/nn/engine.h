@@ -18,4 +18,7 @@ struct lk_engine {
     uint32_t        last_segment; /* of activation checkpointing: what it computes stays */
 };
 
+/* What a training step needs for one sample in a block that lies at `place`. */
+double lki_block_flops(const lki_block_entry *entry, const lki_place *place);
+
 #endif

@@ -14,6 +14,22 @@ void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t 
     *count         = (uint32_t)(end - begin);
 }
 
+static uint32_t branches_in(uint32_t first, uint32_t leaves, uint32_t begin, uint32_t end)
+{
+    if (begin <= first && first + leaves <= end)
+        return 1;
+    if (end <= first || first + leaves <= begin)
+        return 0;
+    uint32_t left = lki_tree_left(leaves);
+    return branches_in(first, left, begin, end) +
+           branches_in(first + left, leaves - left, begin, end);
+}
+
+uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end)
+{
+    return branches_in(0, leaves, begin, end);
+}
+
 void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
 {
     *counter = (lki_merge_counter){ .leaves = leaves };

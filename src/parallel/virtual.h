@@ -33,6 +33,9 @@ void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t 
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
 
+/* How many largest subtrees of V leaves lie in [begin, end): each travels on its own. */
+uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
+
 /* The live sums while a range is being computed. */
 typedef struct {
     uint32_t leaves, depth, used;

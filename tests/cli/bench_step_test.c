@@ -88,6 +88,22 @@ static void more_workers_are_compared(void **state)
     assert_says(r.err, "virtual workers");
 }
 
+static void a_prediction_stands_beside_the_measurement(void **state)
+{
+    static command_result r;
+    json_t *root = report_of(*state, "bench step mlp --hidden 32 --global-batch 64 --workers 2 "
+                                     "--steps 3 --predict --json");
+    assert_true(number(root, "predicted_ms") > 0 && number(root, "median_ms") > 0);
+    json_decref(root);
+    run_command(&r, *state, "bench step mlp --hidden 16 --global-batch 2 --workers 1 --steps 1 "
+                            "--predicted-ms 1.5");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "predicted 1.500 ms, ");
+    run_command(&r, *state, "bench step mlp --workers 2 --hosts 2 --predict");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--predict is for workers of one host");
+}
+
 static void nonsense_is_a_usage_error(void **state)
 {
     static command_result r;
@@ -113,6 +129,7 @@ int main(void)
         cmocka_unit_test(a_step_is_accounted_for),
         cmocka_unit_test(operations_are_those_of_the_definition),
         cmocka_unit_test(more_workers_are_compared),
+        cmocka_unit_test(a_prediction_stands_beside_the_measurement),
         cmocka_unit_test(nonsense_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

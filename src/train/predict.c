@@ -1,0 +1,290 @@
+/* predict.c -- the time of a step, before it is made.
+ *
+ *      step = rounds x (forward + backward) + exposed communication + update
+ *
+ * Forward and backward are sums over the model's blocks: of operations over a rate that is given,
+ * or of work of five kinds (predict.h) times what blocks of that type have taken for it in other
+ * models, a moment ago (probe.c).  Nothing here knows a machine.
+ */
+#include "train/predict.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/virtual.h"
+#include "train/session.h"
+
+#define BUCKET_BYTES (25.0 * (1 << 20))
+
+/* ---- Communication ----------------------------------------------------------------------- */
+
+/* Of the host that has the most. */
+static uint32_t most_branches(const lk_step_model *m)
+{
+    uint64_t v = m->virtual_workers, n = m->workers, most = 0;
+    for (uint64_t h = 0; h < m->hosts; h++) {
+        uint64_t first = h * n / m->hosts, end = (h + 1) * n / m->hosts;
+        uint32_t has = branches_in(0, m->virtual_workers, (uint32_t)(first * v / n),
+                                   (uint32_t)(end * v / n));
+        most         = has > most ? has : most;
+    }
+    return (uint32_t)most;
+}
+
+typedef struct {
+    double buckets, hops, part; /* part: of the bytes, once each way */
+} link_use;
+
+static double seconds_of(const lk_step_model *m, const link_use *use, double parts)
+{
+    return parts > 0 ? use->buckets * use->hops * m->latency * ceil(parts) +
+                           parts * use->part / m->bandwidth
+                     : 0;
+}
+
+/* Of `busy` seconds of the link, those that are left when `window` seconds of computing are over.
+ * Buckets become ready evenly: either the last one waits for its gradients, or all for each other.
+ */
+static double exposed_of(double busy, double window, double buckets)
+{
+    return fmax(busy / buckets, busy - window * (buckets - 1) / buckets);
+}
+
+/* Parts of the gradients or parameters that travel: in a backward pass, in a forward pass, and
+ * after the update. */
+static void add_communication(lk_step_prediction *out, const lk_step_model *m)
+{
+    double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES;
+    double   h = m->hosts, window = m->backward / (m->micro_count > 0 ? m->micro_count : 1);
+    link_use use      = { fmax(1, ceil(m->bytes / bucket)), ceil(log2(h)), m->bytes * (h - 1) / h };
+    double   backward = m->stage < 2 ? most_branches(m) : out->rounds, forward = 0, after = 0;
+
+    if (m->stage == 0)
+        backward += 1;
+    else if (m->stage < 3)
+        after = 1;
+    else
+        forward = out->rounds;
+    if (m->stage >= 2)
+        window = m->backward * out->rounds;
+    if (m->stage == 3)
+        backward += out->rounds;
+    out->sent          = (backward + forward + after) * use.part;
+    double in_backward = seconds_of(m, &use, backward), in_forward = seconds_of(m, &use, forward);
+    double behind      = seconds_of(m, &use, after);
+    out->communication = in_backward + in_forward + behind;
+    out->exposed       = exposed_of(in_backward, window, use.buckets) + behind;
+    if (forward > 0)
+        out->exposed += exposed_of(in_forward, m->forward * out->rounds, use.buckets);
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+static lk_status check(const lk_step_model *m)
+{
+    if (m->workers == 0 || m->virtual_workers < m->workers)
+        return lk_fail(LK_EINVAL, "%u virtual workers for %u workers: each worker has at least one",
+                       m->virtual_workers, m->workers);
+    if (m->hosts == 0 || m->hosts > m->workers)
+        return lk_fail(LK_EINVAL, "%u hosts for %u workers: each has at least one", m->hosts,
+                       m->workers);
+    if (m->stage > 3)
+        return lk_fail(LK_EINVAL, "there is no stage %u of ZeRO", m->stage);
+    if (!(m->forward >= 0 && m->backward >= 0 && m->forward + m->backward > 0 && m->update >= 0 &&
+          m->bytes >= 0 && m->latency >= 0))
+        return lk_fail(LK_EINVAL, "a step's times and bytes are not negative, and computing takes "
+                                  "some");
+    if (m->hosts > 1 && !(m->bandwidth > 0))
+        return lk_fail(LK_EINVAL, "what %u hosts send takes a bandwidth to be told", m->hosts);
+    return LK_OK;
+}
+
+lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model)
+{
+    *out = (lk_step_prediction){ 0 };
+    LK_TRY(check(model));
+    double share = (double)model->virtual_workers / model->workers;
+
+    out->rounds  = (model->virtual_workers + model->workers - 1) / model->workers;
+    out->balance = share / out->rounds;
+    out->compute = out->rounds * (model->forward + model->backward);
+    if (model->hosts > 1)
+        add_communication(out, model);
+    out->seconds    = out->compute + out->exposed + model->update;
+    out->efficiency = (share * (model->forward + model->backward) + model->update) / out->seconds;
+    return LK_OK;
+}
+
+/* ---- The work of a model ----------------------------------------------------------------- */
+
+static double elements_of(lk_shape shape)
+{
+    return (double)lk_shape_count(shape);
+}
+
+/* Elements that a block makes for itself, a sample. */
+static double inner_of(const lki_block_entry *entry)
+{
+    const lk_block *block = &entry->block;
+    lk_shape        x = block->x[0], y = block->y;
+    double          forward = entry->type->flops != NULL ? entry->type->flops(block).forward : 0;
+
+    if (entry->type == &lk_block_attention) {
+        const lk_attention_options *options = block->options;
+        return forward * (double)options->heads / 4 / (double)y.dims[y.rank - 1];
+    }
+    if (entry->type == &lk_block_conv)
+        return forward / 2 / (double)y.dims[y.rank - 1];
+    if (entry->type == &lk_block_linear_cross_entropy)
+        return forward / 2 / (double)x.dims[x.rank - 1];
+    return 0;
+}
+
+lki_work lki_block_work(const lk_model *model, const lki_place *places, uint32_t block,
+                        uint32_t samples)
+{
+    const lki_block_entry *entry  = &model->blocks[block];
+    double                 values = entry->type->loss ? 0 : elements_of(entry->block.y);
+    lki_work               work   = { { [LKI_WORK_CALL] = 1 } };
+
+    for (uint32_t i = 0; i < entry->block.input_count; i++)
+        values += elements_of(entry->block.x[i]);
+    work.amount[LKI_WORK_FLOPS]  = samples * lki_block_flops(entry, &places[block]);
+    work.amount[LKI_WORK_VALUES] = samples * values;
+    work.amount[LKI_WORK_INNER]  = samples * inner_of(entry);
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        work.amount[LKI_WORK_PARAMETERS] += elements_of(model->params[entry->params[i]].shape);
+    return work;
+}
+
+/* ---- The model of a step ----------------------------------------------------------------- */
+
+typedef struct {
+    const lk_train_config *config;
+    const lk_model        *model;
+    const lki_place       *places;
+    const lk_rates        *rates;
+    const lk_calibration  *measured;
+} step_source;
+
+static const lki_type_rates *find_type(const lk_calibration *c, const char *name)
+{
+    for (uint32_t t = 0; c != NULL && t < c->type_count; t++)
+        if (strcmp(c->types[t].name, name) == 0)
+            return &c->types[t];
+    return NULL;
+}
+
+/* Adds a call of a block: measured, or a third of its operations forward and two thirds backward.
+ * What is computed again before backward costs forward once more. */
+static void add_block(lk_step_model *out, const step_source *from, uint32_t b, double *flops)
+{
+    const lki_block_entry *entry = &from->model->blocks[b];
+    lki_work work = lki_block_work(from->model, from->places, b, from->config->micro_batch);
+    const lki_type_rates *type    = find_type(from->measured, entry->type->name);
+    double                seconds = 0, share = 1.0 / 3;
+
+    *flops += work.amount[LKI_WORK_FLOPS];
+    if (type != NULL) {
+        share = type->forward;
+        for (int k = 0; k < LKI_WORK_KINDS; k++)
+            seconds += type->seconds[k] * work.amount[k];
+    } else if (from->rates->flops > 0)
+        seconds = work.amount[LKI_WORK_FLOPS] / from->rates->flops;
+    out->forward += seconds * share;
+    out->backward += seconds * (1 - share);
+    if (from->places[b].again)
+        out->backward += seconds * share;
+}
+
+double lki_update_seconds(const lk_calibration *c, double elements)
+{
+    int i = 0;
+    while (i + 2 < LKI_SIZES && elements > c->elements[i + 1])
+        i++;
+    double slope = (c->update[i + 1] - c->update[i]) / (c->elements[i + 1] - c->elements[i]);
+    return fmax(c->update[i] + slope * (elements - c->elements[i]),
+                c->update[0] * fmin(1, elements / c->elements[0]));
+}
+
+/* Bytes that a worker moves for each element of the model, over what it moves in a second: it
+ * clears its gradients and adds neighbours, then its share of the host's elements is summed over
+ * the workers, read for the norm and updated. */
+static double update_by_rate(const step_source *from, double elements, uint32_t workers)
+{
+    const lk_train_config *c      = from->config;
+    double                 rounds = (c->virtual_workers + c->workers - 1) / c->workers;
+    double                 own    = rounds + 3 * (rounds - 1);
+    double                 states = lk_optimizer_state_count(&c->optimizer);
+    double                 shared = (workers + 5 + 2 * states) / workers;
+    if (!(from->rates->memory_bandwidth > 0))
+        return 0;
+    return sizeof(float) * elements * (own + shared) / from->rates->memory_bandwidth;
+}
+
+static uint32_t stage_of(const char *strategy)
+{
+    return strategy != NULL && strncmp(strategy, "zero", 4) == 0 ? (uint32_t)(strategy[4] - '0')
+                                                                 : 0;
+}
+
+static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
+{
+    const lk_train_config *c        = from->config;
+    double                 elements = (double)lk_model_param_elements(from->model), sum = 0;
+    uint32_t               here = (c->workers + hosts - 1) / hosts;
+
+    *out = (lk_step_model){ .workers         = c->workers,
+                            .hosts           = hosts,
+                            .virtual_workers = c->virtual_workers,
+                            .micro_count  = c->global_batch / c->virtual_workers / c->micro_batch,
+                            .stage        = stage_of(c->strategy),
+                            .bytes        = sizeof(float) * elements,
+                            .bucket_bytes = (double)c->bucket_bytes,
+                            .bandwidth    = from->rates->bandwidth,
+                            .latency      = from->rates->latency };
+    for (uint32_t b = 0; b < from->model->block_count; b++)
+        add_block(out, from, b, &sum);
+    out->forward *= out->micro_count;
+    out->backward *= out->micro_count;
+    out->update = from->measured != NULL ? lki_update_seconds(from->measured, elements)
+                                         : update_by_rate(from, elements, here);
+    if (flops != NULL)
+        *flops = sum * out->micro_count * c->virtual_workers;
+}
+
+static lk_status model_step(lk_step_model *out, double *flops, step_source *from, uint32_t hosts)
+{
+    const lk_train_config *c      = from->config;
+    lk_exec               *exec   = NULL;
+    lki_layout             layout = { 0 };
+    LK_TRY(lk_exec_open(&exec, c->threads, c->isa));
+    lk_status status = lki_layout_init(&layout, from->model, exec, c->precision, c->micro_batch);
+    from->places     = layout.places;
+    if (status == LK_OK)
+        fill_model(out, flops, from, hosts);
+    lki_layout_deinit(&layout);
+    lk_exec_free(exec);
+    return status;
+}
+
+lk_status lk_train_model_step(lk_step_model *out, double *flops, lk_train_config *config,
+                              uint32_t hosts, const lk_rates *rates, const lk_calibration *measured)
+{
+    lk_dataset *dataset = NULL;
+    lk_model   *model   = NULL;
+
+    *out = (lk_step_model){ 0 };
+    LK_TRY(lki_train_complete(config, false));
+    lk_dataset_options data = lki_dataset_options(config);
+    LK_TRY(lk_dataset_open(&dataset, config->data, &data));
+    lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
+    lk_status        status  = lk_model_build(&model, config->model, &options);
+    step_source      from    = { config, model, NULL, rates, measured };
+    if (status == LK_OK)
+        status = model_step(out, flops, &from, hosts);
+    lk_model_free(model);
+    lk_dataset_free(dataset);
+    return status;
+}
