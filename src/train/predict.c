@@ -25,8 +25,8 @@ static uint32_t most_branches(const lk_step_model *m)
     uint64_t v = m->virtual_workers, n = m->workers, most = 0;
     for (uint64_t h = 0; h < m->hosts; h++) {
         uint64_t first = h * n / m->hosts, end = (h + 1) * n / m->hosts;
-        uint32_t has = branches_in(0, m->virtual_workers, (uint32_t)(first * v / n),
-                                   (uint32_t)(end * v / n));
+        uint32_t has = lki_virtual_branches(m->virtual_workers, (uint32_t)(first * v / n),
+                                            (uint32_t)(end * v / n));
         most         = has > most ? has : most;
     }
     return (uint32_t)most;
