@@ -15,5 +15,11 @@ endif()
 # gcc 12 for 64-bit ARM crashes on the portable vectors at -O3 (in its sink and loop passes).
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64 AND CMAKE_C_COMPILER_ID STREQUAL GNU AND
    CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
-  set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS -O2)
+  set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS "${frames};-O2")
+endif()
+
+# gcc moves loads ahead of the steps that need them before it hands out registers, and then the sums of
+# a micro-tile do not fit the 32 there are.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64 AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+  set_source_files_properties(src/tensor/isa/neon.c PROPERTIES COMPILE_OPTIONS "${frames};-fno-schedule-insns")
 endif()

@@ -65,7 +65,7 @@ set_tests_properties(house.floors house.headers house.install PROPERTIES
 # emulator one worker computes as a thread: processes are what the emulator does not do well.
 set(golden ${PROJECT_SOURCE_DIR}/tests/exactness/golden ${PROJECT_SOURCE_DIR} $<TARGET_FILE:lockstep_command>)
 if(CMAKE_CROSSCOMPILING)
-  list(APPEND golden --workers 1 --worker-mode threads --isa portable)
+  list(APPEND golden --workers 1 --worker-mode threads)
 else()
   list(APPEND golden --workers 2)
 endif()

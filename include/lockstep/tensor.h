@@ -63,9 +63,9 @@ typedef struct {
 
 typedef struct lk_exec lk_exec;
 
-/* `threads` counts the caller; 0 means 1.  `isa` is "avx512_bf16", "avx512", "avx2", "portable" or
- * NULL or "auto" for the widest that this processor has.  LK_EINVAL for an unknown name,
- * LK_EUNSUPPORTED for one that this processor or build lacks. */
+/* `threads` counts the caller; 0 means 1.  `isa` is "avx512_bf16", "avx512", "avx2", "neon",
+ * "portable" or NULL or "auto" for the widest that this processor has.  LK_EINVAL for an unknown
+ * name, LK_EUNSUPPORTED for one that this processor or build lacks. */
 LK_API LK_NODISCARD lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa);
 LK_API void                   lk_exec_free(lk_exec *exec);
 LK_API const char            *lk_exec_isa(const lk_exec *exec);

@@ -98,8 +98,8 @@ static const lki_choice kernels[] = {
     { NULL, 0, NULL },
 };
 static const lki_choice isas[] = {
-    { "auto", 0, NULL },     { "avx512_bf16", 0, NULL }, { "avx512", 0, NULL }, { "avx2", 0, NULL },
-    { "portable", 0, NULL }, { NULL, 0, NULL },
+    { "auto", 0, NULL }, { "avx512_bf16", 0, NULL }, { "avx512", 0, NULL }, { "avx2", 0, NULL },
+    { "neon", 0, NULL }, { "portable", 0, NULL },    { NULL, 0, NULL },
 };
 static const lki_choice modes[] = {
     { "processes", MODE_PROCESSES, NULL }, { "threads", MODE_THREADS, NULL }, { NULL, 0, NULL },

@@ -6,7 +6,7 @@
 #include "launch/cores.h"
 
 #if defined(__has_include)
-#if __has_include(<hwloc.h>)
+#if __has_include(<hwloc.h>) && __has_include(<hwloc/autogen/config.h>)
 #define HAVE_HWLOC
 #endif
 #endif

@@ -8,12 +8,12 @@
 static void test_bits_do_not_depend_on_threads_isa_or_contexts(void **state)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
-    const char *const    isas[]  = { "portable", "avx2", "avx512", NULL };
+    const char *const    isas[]  = { "portable", "avx2", "avx512", "neon", NULL };
     const build          nets[]  = { plain_decoder, convnet };
     (void)state;
     for (size_t k = 0; k < 2; k++) {
         size_t bytes = run(nets[k](), 1, "portable", 1, NULL, reference);
-        for (size_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
             lk_exec  *probe;
             lk_status st = lk_exec_open(&probe, 1, isas[i]);
             lk_exec_free(probe);

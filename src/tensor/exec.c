@@ -33,6 +33,8 @@ static const table tables[] = {
     { "avx512_bf16", &lki_kernels_avx512, &lki_bf16_avx512 },
     { "avx512", &lki_kernels_avx512, NULL },
     { "avx2", &lki_kernels_avx2, NULL },
+#elif defined(__aarch64__)
+    { "neon", &lki_kernels_neon, NULL },
 #endif
     { "portable", &lki_kernels_portable, NULL },
 };
@@ -79,26 +81,35 @@ static bool processor_has(const char *isa)
         return avx512;
     if (strcmp(isa, "avx2") == 0)
         return avx2;
+#elif defined(__aarch64__)
+    if (strcmp(isa, "neon") == 0) /* every one has it */
+        return true;
 #endif
     return strcmp(isa, "portable") == 0;
 }
 
+static bool is_isa(const char *name)
+{
+    static const char *const known[] = { "avx512_bf16", "avx512", "avx2", "neon", "portable" };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i]) == 0)
+            return true;
+    return false;
+}
+
 static lk_status choose(const table **out, const char *isa)
 {
-    bool any = isa == NULL || strcmp(isa, "auto") == 0, known = any;
-    for (size_t i = 0; i < TABLES; i++) {
-        bool named = !any && strcmp(isa, tables[i].name) == 0;
-        known      = known || named;
-        if ((any || named) && processor_has(tables[i].name)) {
+    bool any = isa == NULL || strcmp(isa, "auto") == 0;
+    for (size_t i = 0; i < TABLES; i++)
+        if ((any || strcmp(isa, tables[i].name) == 0) && processor_has(tables[i].name)) {
             *out = &tables[i];
             return LK_OK;
         }
-    }
-    if (known || strcmp(isa, "avx512_bf16") == 0 || strcmp(isa, "avx512") == 0 ||
-        strcmp(isa, "avx2") == 0)
+    if (is_isa(isa))
         return lk_fail(LK_EUNSUPPORTED, "isa %s: this processor lacks it; leave it out to take the "
                                         "widest there is (no bit of a result depends on it)", isa);
-    return lk_fail(LK_EINVAL, "isa %s: not one of avx512_bf16, avx512, avx2, portable, auto", isa);
+    return lk_fail(LK_EINVAL, "isa %s: not one of avx512_bf16, avx512, avx2, neon, portable, auto",
+                   isa);
 }
 
 lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)

@@ -11,14 +11,14 @@
 #include "base/rng.h"
 #include "tensor/ops.h"
 
-enum { LKI_EXECS_MAX = 20, LKI_TEST_ISAS = 4 };
+enum { LKI_EXECS_MAX = 20, LKI_TEST_ISAS = 5 };
 
 /* One exec for each instruction set that this processor has, on 1, 2 and 3 threads. */
 static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
 {
-    static const char *const isas[] = { "avx512", "avx2", "portable" };
+    static const char *const isas[] = { "avx512", "avx2", "neon", "portable" };
     size_t                   count  = 0;
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
         for (uint32_t threads = 1; threads <= 3; threads++) {
             lk_status status = lk_exec_open(&execs[count], threads, isas[i]);
             if (status == LK_OK)
@@ -33,7 +33,8 @@ static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
 /* One exec for each way of multiplying matrices that this processor has, on `threads` threads. */
 static inline size_t lki_test_products(lk_exec *execs[LKI_EXECS_MAX], uint32_t threads)
 {
-    static const char *const isas[LKI_TEST_ISAS] = { "avx512_bf16", "avx512", "avx2", "portable" };
+    static const char *const isas[LKI_TEST_ISAS] = { "avx512_bf16", "avx512", "avx2", "neon",
+                                                         "portable" };
     size_t                   count               = 0;
     for (size_t i = 0; i < LKI_TEST_ISAS; i++)
         if (lk_exec_open(&execs[count], threads, isas[i]) == LK_OK)

@@ -39,6 +39,9 @@ extern const lki_kernels lki_kernels_avx512, lki_kernels_avx2;
 /* With the instruction for it; the other tables have emulations, which give the same bits. */
 extern const lki_bf16_kernels lki_bf16_avx512;
 #endif
+#if defined(__aarch64__)
+extern const lki_kernels lki_kernels_neon;
+#endif
 extern const lki_kernels lki_kernels_portable;
 
 #endif

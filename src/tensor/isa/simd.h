@@ -1,9 +1,9 @@
 /* tensor/isa/simd.h -- sixteen virtual lanes, the same on every processor.
  *
  * Kernels are written once on the types below and compiled once per instruction set by the
- * files avx512.c, avx2.c and portable.c, each with its own flags.  All operations are elementwise
- * IEEE operations (fma included), and the only ones across lanes have a fixed order, so every
- * instruction set computes the same bits.
+ * files avx512.c, avx2.c, neon.c and portable.c, each with its own flags.  All operations are
+ * elementwise IEEE operations (fma included), and the only ones across lanes have a fixed order,
+ * so every instruction set computes the same bits.
  *
  *      v16     16 floats        v16_load, _load_n (n < 16 lanes, the rest 0), _store, _store_n
  *      v16i    16 int32 words   v16i_add, _and, _shl, ... ; _mul_wide for unsigned words
@@ -30,6 +30,8 @@
 #include "tensor/isa/simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__)
 #include "tensor/isa/simd_avx2.h"
+#elif defined(__aarch64__) && !defined(LKI_SIMD_PORTABLE)
+#include "tensor/isa/simd_neon.h"
 #else
 #include "tensor/isa/simd_portable.h"
 #endif

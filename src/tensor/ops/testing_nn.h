@@ -32,10 +32,11 @@ typedef struct { size_t count; lk_exec *exec[NN_MACHINES_MAX]; } nn_machines;
  * and 8 threads. */
 static inline nn_machines nn_machines_for(bool bf16)
 {
-    static const char *const isas[]    = { "portable", "avx2", "avx512", "avx512_bf16" };
+    static const char *const isas[]    = { "portable", "avx2", "avx512", "neon",
+                                             "avx512_bf16" };
     static const uint32_t    threads[] = { 1, 2, 3, 5, 8 };
     nn_machines m = { 0 };
-    for (size_t i = 0; i < (bf16 ? 4 : 3); i++)
+    for (size_t i = 0; i < (bf16 ? 5 : 4); i++)
         for (size_t k = 0; k < 5; k++)
             if (lk_exec_open(&m.exec[m.count], threads[k], isas[i]) == LK_OK)
                 m.count++;
