@@ -73,6 +73,7 @@ typedef struct {
     const int32_t *targets;
     float         *loss;
     uint8_t       *hit;
+    float          loss_scale; /* what the gradient is to be multiplied by */
 } lk_block_call;
 
 /* Floating-point operations of a sample that the definition of a block cannot do without, counted
@@ -113,9 +114,9 @@ typedef struct {
 } lk_block_type;
 
 /* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns
- * it into the gradient of the sum of the rows (dx[0] is the same memory); otherwise it leaves it
- * alone.  Its planned output is the shape of its rows of loss; a row whose target is negative
- * counts for nothing and has loss 0. */
+ * it into the gradient of the sum of the rows times loss_scale (dx[0] is the same memory);
+ * otherwise it leaves it alone.  Its planned output is the shape of its rows of loss; a row whose
+ * target is negative counts for nothing and has loss 0. */
 
 /* For plan functions. */
 LK_API const lk_block *lk_plan_block(const lk_plan *plan);
@@ -212,6 +213,7 @@ typedef struct {
     const float *const *params; /* one a parameter: fetched from the strategy for this step */
     const float *const *state;  /* one a state */
     const lk_hooks     *hooks;  /* NULL: none */
+    float               loss_scale; /* a power of two; 0 = 1, as it must be where values are BF16 */
 } lk_walk;
 
 /* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing

@@ -114,6 +114,50 @@ LK_API double                 lk_schedule_at(const lk_schedule *schedule, uint64
  * PyTorch does: min(1, max_norm / (norm + 1e-6)), in FP64, rounded to float once. */
 LK_API float lk_clip_factor(double norm, double max_norm);
 
+/* ---- Loss scaling ------------------------------------------------------------------------ */
+
+/* In fp16 small gradients become 0.  A loss times a scale has gradients as much larger, which are
+ * divided by it again before the update.  A dynamic scale is halved by gradients that are not
+ * finite, whose update is skipped, and doubled when there were none for a while.
+ *
+ *     pytorch      as torch.amp.GradScaler: every overflow halves the scale, `window` (2000) good
+ *                  steps in a row double it
+ *     deepspeed    as DynamicLossScaler: the last of `hysteresis` (2) overflows and every one after
+ *                  it halves the scale, not below 1; each `window` (1000) good steps since the last
+ *                  overflow, after one more, double it and restore the hysteresis
+ *     fixed        `initial` always; what is not finite ends the run */
+typedef enum {
+    LK_SCALE_AUTO = 0, /* none; of a training run in fp16: pytorch */
+    LK_SCALE_NONE,
+    LK_SCALE_PYTORCH,
+    LK_SCALE_DEEPSPEED,
+    LK_SCALE_FIXED
+} lk_scale_rule;
+
+typedef struct {
+    lk_scale_rule rule;
+    double        initial; /* a power of two; 0 = 65536 */
+    uint32_t      window, hysteresis;
+} lk_loss_scaling;
+
+/* How far a run has come: what a checkpoint keeps. */
+typedef struct {
+    double   scale;
+    uint64_t good;       /* steps since the last overflow, or, with pytorch, doubling */
+    uint64_t skipped;    /* steps without an update */
+    uint32_t hysteresis; /* overflows that are left, and one */
+} lk_loss_scaler;
+
+LK_API lk_loss_scaling                lk_loss_scaling_resolve(const lk_loss_scaling *scaling);
+LK_API LK_NODISCARD lk_status         lk_loss_scaling_check(const lk_loss_scaling *scaling);
+LK_API bool lk_loss_scaling_skips(const lk_loss_scaling *scaling); /* pytorch, deepspeed */
+LK_API lk_loss_scaler lk_loss_scaler_begin(const lk_loss_scaling *scaling);
+
+/* After every step.  LK_ENONFINITE: an overflow, and the scale cannot be less (with pytorch
+ * 2^-24). */
+LK_API LK_NODISCARD lk_status lk_loss_scaler_update(const lk_loss_scaling *scaling,
+                                                    lk_loss_scaler *scaler, bool overflow);
+
 #ifdef __cplusplus
 }
 #endif

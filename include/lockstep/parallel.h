@@ -54,6 +54,7 @@ typedef struct {
     size_t       bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
     lk_optimizer optimizer;
     double       clip_norm;        /* 0 = none */
+    lk_loss_scaling scaling;       /* see lk_parallel_loss_scale() */
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
     const lk_parallel_term *terms; /* in the order in which backward finishes them; NULL =
@@ -158,6 +159,16 @@ LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
  * on.  Optional: lk_parallel_next() implies it for all. */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 
+/* With loss scaling, and a step under way: what the step's gradients are to be multiplied by if the
+ * loss is a mean over `count`, the same on all ranks: the scale over the power of two from `count`
+ * upwards, for they are of a sum.  lk_parallel_finish() takes it off again.  1 without scaling. */
+LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
+
+/* Where the scale stands, and going on with a checkpoint's: the same on every rank.  How many steps
+ * were skipped is to be loaded without scaling, too: optimizers count updates. */
+LK_API lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel);
+LK_API void           lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler);
+
 /* Moves communication forward: call between blocks.  Optional. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
 
@@ -170,6 +181,7 @@ typedef struct {
     double   loss;      /* sum / count, by the canonical tree */
     double   grad_norm; /* of the mean gradient, before clipping */
     uint64_t count, hits;
+    bool     skipped; /* by a dynamic loss scale: loss or norm is not finite, nothing was updated */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was

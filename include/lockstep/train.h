@@ -87,6 +87,7 @@ typedef struct {
     lk_optimizer optimizer;
     lk_schedule  schedule; /* .steps is filled in */
     double       clip_norm;
+    lk_loss_scaling scaling; /* with LK_F16 alone, of which the default is LK_SCALE_PYTORCH */
 
     /* Files that rank 0 reads and writes, on its host.  (Data every host reads for itself.) */
     bool        files_elsewhere; /* they are another host's: not to be looked for on this one */

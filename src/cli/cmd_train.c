@@ -56,6 +56,39 @@ static bool read_resume(const char *text, void *target, lki_message *error)
     return true;
 }
 
+/* A scale to be taken off again exactly. */
+static bool read_scale(const char *text, double *out, lki_message *error)
+{
+    lk_loss_scaling scaling = { .rule = LK_SCALE_FIXED };
+    if (!lki_parse_real(text, strlen(text), &scaling.initial) || scaling.initial == 0 ||
+        lk_loss_scaling_check(&scaling) != LK_OK)
+        return lki_refuse(error, "must be a power of two from 2^-24 to 2^32, such as 65536");
+    *out = scaling.initial;
+    return true;
+}
+
+static bool read_loss_scale(const char *text, void *target, lki_message *error)
+{
+    lk_loss_scaling *scaling = &((train_options *)target)->config.scaling;
+    if (strcmp(text, "none") == 0)
+        scaling->rule = LK_SCALE_NONE;
+    else if (strcmp(text, "pytorch") == 0)
+        scaling->rule = LK_SCALE_PYTORCH;
+    else if (strcmp(text, "deepspeed") == 0)
+        scaling->rule = LK_SCALE_DEEPSPEED;
+    else if (strspn(text, "0123456789.+-eE") == strlen(text))
+        scaling->rule = LK_SCALE_FIXED;
+    else
+        return lki_refuse(error, "must be pytorch, deepspeed, none, or a power of two, such as "
+                                 "1024");
+    return scaling->rule != LK_SCALE_FIXED || read_scale(text, &scaling->initial, error);
+}
+
+static bool read_initial_scale(const char *text, void *target, lki_message *error)
+{
+    return read_scale(text, &((train_options *)target)->config.scaling.initial, error);
+}
+
 /* ---- The table --------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -113,6 +146,9 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       ratios = { "optimizer", { "adamw", "lamb", "lars" } },
                       lars = { "optimizer", { "lars" } },
                       correcting = { "optimizer", { "adamw", "lamb" } },
+                      half = { "precision", { "fp16" } },
+                      dynamic = { "loss-scale", { "pytorch", "deepspeed" } },
+                      deepspeed = { "loss-scale", { "deepspeed" } },
                       steps = { "schedule", { "step" } },
                       falling = { "schedule", { "linear", "cosine" } },
                       validation = { "validation", { NULL } },
@@ -248,6 +284,18 @@ const lki_option lki_train_table[] = {
       .help = "keep what layers put out, compute the rest again in backward: less memory" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(config.precision), precisions, "fp32",
                "of activations and their gradients; weights and sums are fp32 always"),
+    { .needs = &half, .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
+      .read = read_loss_scale, .preset = "pytorch",
+      .help = "pytorch or deepspeed: by their rules, skipping steps that overflow; none; or a "
+              "power of two to scale by always" },
+    { .needs = &dynamic, .name = "initial-scale", .type = LKI_OPTION_CUSTOM, .value = "X",
+      .read = read_initial_scale, .preset = "65536", .help = "what a dynamic scale begins with" },
+    { .needs = &dynamic, .name = "scale-window", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.scaling.window), .low = 1, .high = 1 << 30,
+      .preset = "2000; deepspeed: 1000", .help = "good steps in a row that double it" },
+    { .needs = &deepspeed, .name = "hysteresis", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.scaling.hysteresis), .low = 1, .high = 1 << 20, .preset = "2",
+      .help = "deepspeed: the overflow that first halves it" },
 
     { .group = "files", .name = "checkpoint", .type = LKI_OPTION_STRING, .value = "DIR",
       .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end" },

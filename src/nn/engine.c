@@ -226,6 +226,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     f->call.x[0]    = f->call.y;
     f->call.targets = pass->targets;
     f->call.loss    = engine->loss;
+    f->call.loss_scale = walk->loss_scale != 0 ? walk->loss_scale : 1;
     f->call.hit     = engine->hits;
 }
 

@@ -116,6 +116,61 @@ static void test_gradients_are_near_those_of_fp32(void **state)
     lki_free(x);
 }
 
+/* A head in the loss block, which makes its weight's gradient in forward. */
+static lk_model *headed(void)
+{
+    lk_linear_cross_entropy_options options = { .classes = OUT, .scale = 0.3f };
+    lk_model                       *model;
+    MUST(lk_model_new(&model, "narrow", (lk_shape){ 1, { IN } }, false));
+    lk_value x = linear(model, "a", IN, "gelu_tanh", 0);
+    add1(model, &lk_block_linear_cross_entropy, "head", &options, sizeof options, x);
+    return model;
+}
+
+static net scaled(lk_dtype dtype, lk_model *model, const float *x, float scale)
+{
+    net     n       = net_open_as(dtype, model, 1, NULL, SAMPLES, 1);
+    lk_walk walk    = net_walk(&n, true);
+    lk_pass pass    = net_pass(&n, 0, SAMPLES, x, targets);
+    walk.loss_scale = scale;
+    lk_engine_forward(n.engine, &walk, &pass, 1);
+    lk_engine_backward(n.engine, &walk, &pass, 1);
+    return n;
+}
+
+static size_t zeros(const net *n, uint32_t term)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < net_term_count(n, term); i++)
+        count += n->grads[0][term][i] == 0;
+    return count;
+}
+
+/* In FP32 every gradient is as many times larger, to the bit.  In fp16 a loss of 2^-24 has no
+ * gradient before the last product, which scaling brings back. */
+static void test_a_loss_scale_scales_every_gradient(void **state)
+{
+    float *x = noise_floats(5, (size_t)SAMPLES * IN);
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        net plain = scaled(LK_F32, m == 0 ? residual() : headed(), x, 0);
+        net large = scaled(LK_F32, m == 0 ? residual() : headed(), x, 256);
+        for (uint32_t t = 0; t < plain.term_count; t++)
+            for (size_t i = 0; i < net_term_count(&plain, t); i++)
+                assert_true(large.grads[0][t][i] == 256 * plain.grads[0][t][i]);
+        net tiny = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-26f);
+        net kept = scaled(LK_F16, m == 0 ? residual() : headed(), x, 0x1p-8f);
+        uint32_t first = plain.term_count - 1; /* backward comes to it last */
+        assert_int_equal(zeros(&tiny, first), net_term_count(&tiny, first));
+        assert_true(zeros(&kept, first) < net_term_count(&kept, first) / 4);
+        net_close(&plain);
+        net_close(&large);
+        net_close(&tiny);
+        net_close(&kept);
+    }
+    lki_free(x);
+}
+
 static void test_other_types_are_refused(void **state)
 {
     lk_exec   *exec;
@@ -135,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_are_rounded_once),
         cmocka_unit_test(test_gradients_are_near_those_of_fp32),
+        cmocka_unit_test(test_a_loss_scale_scales_every_gradient),
         cmocka_unit_test(test_other_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

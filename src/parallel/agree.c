@@ -35,7 +35,11 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  options->optimizer.nesterov,
                                  options->optimizer.momentum_of,
                                  options->optimizer.uncorrected,
-                                 options->optimizer.decay_all };
+                                 options->optimizer.decay_all,
+                                 parallel->scaling.rule,
+                                 parallel->scaling.initial,
+                                 parallel->scaling.window,
+                                 parallel->scaling.hysteresis };
     hashes[0]                = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
     for (uint32_t p = 0; p < layout->param_count; p++) {
         const lk_param *param              = &layout->params[p];

@@ -44,6 +44,7 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (!(options->clip_norm >= 0))
         return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
                        options->clip_norm);
+    LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
 
@@ -155,6 +156,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->measures    = options->optimizer.kind == LK_LAMB ? 3
                             : options->optimizer.kind == LK_LARS ? 2 : 1;
     parallel->clip_norm   = options->clip_norm;
+    parallel->scaling     = lk_loss_scaling_resolve(&options->scaling);
+    parallel->scaler      = lk_loss_scaler_begin(&options->scaling);
     parallel->leaves      = options->virtual_workers;
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
     parallel->report_bytes =
@@ -319,7 +322,31 @@ lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
     parallel->leaf      = 0;
     parallel->micro     = 0;
     parallel->turning   = false;
+    parallel->seed      = 1;
     return LK_OK;
+}
+
+float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
+{
+    LK_ASSERT(parallel->under_way);
+    if (parallel->scaling.rule == LK_SCALE_NONE)
+        return 1;
+    parallel->seed = parallel->scaler.scale;
+    for (uint64_t n = 1; n < count; n *= 2)
+        parallel->seed *= 0.5;
+    return (float)parallel->seed;
+}
+
+lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel)
+{
+    return parallel->scaler;
+}
+
+void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler)
+{
+    if (parallel->scaling.rule != LK_SCALE_NONE && parallel->scaling.rule != LK_SCALE_FIXED)
+        parallel->scaler = *scaler;
+    parallel->scaler.skipped = scaler->skipped;
 }
 
 /* The current virtual worker, counted over all. */

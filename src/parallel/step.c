@@ -5,7 +5,8 @@
  *    of the gradient, and, for an optimizer that wants to know, of the values.
  * 2. A meeting: all sums, losses and counts are there.  Every rank computes the same loss and
  *    norm, and finds the same failure if either is not finite; nothing has been updated then.
- *    So it does if two hosts' copies of the parameters have come apart.
+ *    So it does if two hosts' copies of the parameters have come apart.  With a dynamic loss scale
+ *    what is not finite is no failure: the step is skipped.
  * 3. With lamb each rank makes the moves of its spans and sums their squares; they meet again.
  * 4. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
@@ -104,8 +105,35 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
                        "lk_parallel_report() once a turn",
                        (unsigned long long)parallel->step);
     result->loss      = sum / (double)result->count;
-    result->grad_norm = sqrt(tensor_norms(parallel, LKI_OF_GRADIENT)) / (double)result->count;
+    result->grad_norm = sqrt(tensor_norms(parallel, LKI_OF_GRADIENT)) / (double)result->count /
+                        parallel->seed;
     return LK_OK;
+}
+
+/* One flag for all: every rank has the same sums.  What is no number gets one pattern, as not every
+ * processor has the same. */
+static bool overflows(const lk_parallel *parallel, lk_step_result *result)
+{
+    if (!lk_loss_scaling_skips(&parallel->scaling) ||
+        (isfinite(result->loss) && isfinite(result->grad_norm)))
+        return false;
+    if (isnan(result->loss))
+        result->loss = (double)NAN;
+    if (isnan(result->grad_norm))
+        result->grad_norm = (double)NAN;
+    return true;
+}
+
+/* Leaves whether the step is skipped, and moves the scale. */
+static lk_status scale_loss(lk_parallel *parallel, lk_step_result *result)
+{
+    result->skipped  = overflows(parallel, result);
+    lk_status status = lk_loss_scaler_update(&parallel->scaling, &parallel->scaler,
+                                             result->skipped);
+    lk_error  error  = *lk_error_last();
+    if (status == LK_OK)
+        return LK_OK;
+    return lk_fail(status, "step %llu: %s", (unsigned long long)parallel->step + 1, error.message);
 }
 
 /* Messages count steps as people do, from 1. */
@@ -307,6 +335,26 @@ static lk_status meet(lk_parallel *parallel)
     return lki_shards_gather_sums(parallel);
 }
 
+static lk_status update(step_context *step, double lr, const lk_step_result *result)
+{
+    lk_parallel *parallel = step->parallel;
+    double       inverse  = 1.0 / (double)result->count / parallel->seed;
+    float        clip     = lk_clip_factor(result->grad_norm, parallel->clip_norm);
+
+    step->update = (lk_update){ .step  = parallel->step - parallel->scaler.skipped,
+                                .lr    = lr,
+                                .scale = (float)inverse,
+                                .clip  = clip };
+    LK_TRY(measure_tensors(step));
+    visit_mine(step, LKI_SPAN_UPDATE, update_span);
+    if (step->corrupt != SIZE_MAX)
+        return corrupt_error(parallel, step->corrupt);
+    for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
+         o += parallel->locals)
+        update_running(parallel, step->sums, o);
+    return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);
+}
+
 lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result)
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
@@ -315,19 +363,9 @@ lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
-    double inverse = 1.0 / (double)result->count;
+    LK_TRY(scale_loss(parallel, result));
+    if (result->skipped)
+        return lk_barrier(parallel->comm);
     LK_TRY(check_finite(parallel, result));
-
-    step.update = (lk_update){ .step  = parallel->step,
-                               .lr    = lr,
-                               .scale = (float)inverse,
-                               .clip  = lk_clip_factor(result->grad_norm, parallel->clip_norm) };
-    LK_TRY(measure_tensors(&step));
-    visit_mine(&step, LKI_SPAN_UPDATE, update_span);
-    if (step.corrupt != SIZE_MAX)
-        return corrupt_error(parallel, step.corrupt);
-    for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
-         o += parallel->locals)
-        update_running(parallel, sums, o);
-    return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);
+    return update(&step, lr, result);
 }

@@ -63,6 +63,9 @@ struct lk_parallel {
     lki_piece_list  *pieces;
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
+    lk_loss_scaling  scaling;
+    lk_loss_scaler   scaler;
+    double           seed; /* of this step's gradients: the factor by which they are too large */
     uint32_t         measures; /* sums of squares that each span has */
     double           clip_norm;
     uint32_t         leaves, micro_count;

@@ -194,9 +194,10 @@ void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, si
 
 /* Softmax cross-entropy of logits (rows, classes) against targets (rows); a negative target
  * counts for nothing: loss 0, gradient 0, hit 0.  loss (rows) in nats; hit (rows) 1 where the
- * first largest logit is the target.  With `gradient`, logits become softmax - onehot, unscaled. */
+ * first largest logit is the target.  Unless `gradient` is 0, logits become (softmax - onehot)
+ * times it; other factors than 1 are for F32. */
 void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
-                      const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
+                      const int32_t *targets, float *loss, uint8_t *hit, float gradient);
 
 /* ---- Parameters: initial values, norms, updates ------------------------------------------ */
 

@@ -179,6 +179,27 @@ static lk_status check_model_name(const char *name)
     return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, resnet and mlp", name);
 }
 
+static lk_status check_precision(lk_train_config *c)
+{
+    if (c->precision == 0)
+        c->precision = LK_F32;
+    if (c->precision != LK_F32 && c->precision != LK_BF16 && c->precision != LK_F16)
+        return lk_fail(LK_EINVAL, "values cannot be stored as %s; precision is F32, BF16 or F16",
+                       lk_dtype_name(c->precision));
+    if (c->precision != LK_F16 && (c->scaling.rule > LK_SCALE_NONE || c->scaling.initial != 0 ||
+                                   c->scaling.window != 0 || c->scaling.hysteresis != 0))
+        return lk_fail(LK_EINVAL,
+                       "--loss-scale, --initial-scale, --scale-window and --hysteresis are for "
+                       "--precision fp16: the others have room for small gradients as they are");
+    if (c->precision != LK_F16)
+        return LK_OK;
+    if (c->scaling.rule == LK_SCALE_AUTO)
+        c->scaling.rule = LK_SCALE_PYTORCH;
+    LK_TRY(lk_loss_scaling_check(&c->scaling));
+    c->scaling = lk_loss_scaling_resolve(&c->scaling);
+    return LK_OK;
+}
+
 lk_status lki_train_complete(lk_train_config *c, bool runs)
 {
     lk_dataset *dataset = NULL;
@@ -198,11 +219,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
                        c->clip_norm);
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;
-    if (c->precision == 0)
-        c->precision = LK_F32;
-    if (c->precision != LK_F32 && c->precision != LK_BF16 && c->precision != LK_F16)
-        return lk_fail(LK_EINVAL, "values cannot be stored as %s; precision is F32, BF16 or F16",
-                       lk_dtype_name(c->precision));
+    LK_TRY(check_precision(c));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));

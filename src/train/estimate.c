@@ -21,6 +21,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .first_bucket_bytes = c->first_bucket_bytes,
                                   .optimizer          = c->optimizer,
                                   .clip_norm          = c->clip_norm,
+                                  .scaling            = c->scaling,
                                   .seed               = c->seed,
                                   .exec               = exec,
                                   .term_count         = term_count,

@@ -128,6 +128,41 @@ static void put_optimizer(json_t *object, const lk_train_config *config)
     }
 }
 
+static void put_scaling(json_t *object, const lk_loss_scaling *scaling)
+{
+    static const char *const names[] = { "", "none", "pytorch", "deepspeed", "fixed" };
+    if (scaling->rule <= LK_SCALE_NONE)
+        return;
+    put_text(object, "loss-scale", names[scaling->rule]);
+    if (scaling->rule == LK_SCALE_FIXED)
+        put_real(object, "initial-scale", scaling->initial);
+    else
+        put_integer(object, "scale-window", scaling->window);
+    if (scaling->rule == LK_SCALE_DEEPSPEED)
+        put_integer(object, "hysteresis", scaling->hysteresis);
+}
+
+json_t *lki_scaler_json(const lk_loss_scaler *scaler)
+{
+    json_t *object = json_object();
+    put_real(object, "scale", scaler->scale);
+    put_integer(object, "good", scaler->good);
+    put_integer(object, "skipped", scaler->skipped);
+    put_integer(object, "hysteresis", scaler->hysteresis);
+    return object;
+}
+
+void lki_scaler_read(const json_t *object, lk_loss_scaler *scaler)
+{
+    double scale = json_real_value(json_object_get(object, "scale"));
+    if (!(scale > 0)) /* it has none */
+        return;
+    scaler->scale      = scale;
+    scaler->good       = (uint64_t)json_integer_value(json_object_get(object, "good"));
+    scaler->skipped    = (uint64_t)json_integer_value(json_object_get(object, "skipped"));
+    scaler->hysteresis = (uint32_t)json_integer_value(json_object_get(object, "hysteresis"));
+}
+
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data)
 {
     json_t *object = json_object();
@@ -145,6 +180,7 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     (void)json_object_set_new(object, "precision",
                               json_string(lk_precision_name(config->precision)));
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
+    put_scaling(object, &config->scaling);
     put_optimizer(object, config);
     return object;
 }
@@ -207,6 +243,17 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
     return status;
 }
 
+/* The precision may change, as the exactness id tells, and then there is a loss scale or none. */
+static bool is_free(const char *key, const json_t *other)
+{
+    static const char *const scaling[] = { "loss-scale", "initial-scale", "scale-window",
+                                           "hysteresis" };
+    bool is_scaling = false;
+    for (size_t i = 0; i < sizeof scaling / sizeof scaling[0]; i++)
+        is_scaling = is_scaling || strcmp(key, scaling[i]) == 0;
+    return strcmp(key, "precision") == 0 || (is_scaling && other == NULL);
+}
+
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
     const lk_model_options none     = { .layers = 0 };
@@ -219,7 +266,7 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
         const json_t *other = recorded(stored, defaults, since, key);
-        if (strcmp(key, "precision") == 0) /* free to change: the exactness id tells */
+        if (is_free(key, other))
             continue;
         if (status == LK_OK && !json_equal(other, value))
             status = refuse(key, value, other);
@@ -235,11 +282,11 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256 hash;
     int        length = snprintf(
                text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype %s virtual-workers %u micro-batch %u "
+               "lockstep kernels %d rng %d tree %d dtype %s%s virtual-workers %u micro-batch %u "
                "global-batch %u data %s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
-               config->virtual_workers, config->micro_batch, config->global_batch,
-               data->content_hash);
+               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", config->virtual_workers,
+               config->micro_batch, config->global_batch, data->content_hash);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -207,35 +207,50 @@ static void show(lki_journal *journal, const lki_step_record *r)
                 r->tokens ? "tokens" : "samples", left);
 }
 
-lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
-{
-    char bits[17], tokens[64] = "";
-    if (journal == NULL)
-        return LK_OK;
-    show(journal, r);
-    if (journal->log == NULL)
-        return LK_OK;
-    lki_loss_bits(r->loss, bits);
-    if (r->tokens > 0)
-        (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
-                       (double)r->tokens / r->seconds);
-    int written = fprintf(
-        journal->log,
-        "{\"step\": %llu, \"epoch\": %llu, \"loss\": %.17g, \"loss_bits\": \"%s\", "
-        "\"lr\": %.17g, \"grad_norm\": %.17g, \"samples_per_s\": %.1f%s, "
-        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f}\n",
-        (unsigned long long)r->step, (unsigned long long)r->epoch, r->loss, bits, r->lr,
-        r->grad_norm, (double)r->samples / r->seconds, tokens, 1e3 * r->seconds,
-        1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds);
-    return log_checked(journal, written);
-}
-
 /* JSON has no word for what is not finite. */
 static const char *number_text(char out[32], double value)
 {
     (void)snprintf(out, 32, "%.17g", value);
     return isfinite(value) ? out : "null";
+}
+
+/* With loss scaling: what the step's was, and how many were skipped so far. */
+static void write_scale(const lki_step_record *r, char text[96])
+{
+    text[0] = '\0';
+    if (r->loss_scale > 0)
+        (void)snprintf(text, 96, ", \"loss_scale\": %.17g, \"skipped_steps\": %llu", r->loss_scale,
+                       (unsigned long long)r->skipped);
+}
+
+lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
+{
+    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96];
+    if (journal == NULL)
+        return LK_OK;
+    show(journal, r);
+    if (r->skips)
+        lki_journal_say(journal,
+                        "step %llu was skipped: its gradient overflows at a loss scale of %.10g",
+                        (unsigned long long)r->step, r->loss_scale);
+    if (journal->log == NULL)
+        return LK_OK;
+    lki_loss_bits(r->loss, bits);
+    write_scale(r, scale);
+    if (r->tokens > 0)
+        (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
+                       (double)r->tokens / r->seconds);
+    int written = fprintf(
+        journal->log,
+        "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
+        "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
+        "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
+        "\"finish_ms\": %.3f%s}\n",
+        (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
+        r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
+        1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
+        scale);
+    return log_checked(journal, written);
 }
 
 lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss, double accuracy)

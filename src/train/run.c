@@ -211,7 +211,8 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
                        .step     = (uint32_t)batch->step,
                        .params   = s->param_data,
                        .state    = s->state_data,
-                       .hooks    = &hooks };
+                       .hooks    = &hooks,
+                       .loss_scale = s->loss_scale };
 
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
@@ -285,11 +286,21 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
     return status;
 }
 
+/* What the step's loss is a mean over, if no target is left out. */
+static uint64_t rows_of_step(const lki_session *s, uint64_t step)
+{
+    lk_step_span span = lk_step_at(lk_dataset_describe(s->dataset)->train_count,
+                                   s->config->global_batch, s->config->drop_last, step);
+    return span.samples * lk_model_loss_rows(s->model);
+}
+
 static lk_status begin_step(lki_session *s, uint64_t step)
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
     lk_status  status = lk_parallel_begin(s->parallel, step);
+    if (status == LK_OK)
+        s->loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
     fetch_values(s);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return status;
@@ -303,6 +314,8 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
 
     *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
+    if (s->config->scaling.rule > LK_SCALE_NONE)
+        record->loss_scale = lk_parallel_scaler(s->parallel).scale;
     LK_TRY(begin_step(s, step));
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
@@ -317,6 +330,8 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     record->tokens         = data->tokens ? result.count : 0;
     record->loss           = result.loss;
     record->grad_norm      = result.grad_norm;
+    record->skips          = result.skipped;
+    record->skipped        = lk_parallel_scaler(s->parallel).skipped;
     lki_loss_chain_add(s->loss_chain, result.loss);
     return LK_OK;
 }

@@ -41,8 +41,10 @@ typedef struct {
 
     const float **param_data, **state_data; /* fetched each step */
     float       **grads, **state_sums;      /* fetched each turn */
+    float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
+    lk_loss_scaler scaler;        /* the checkpoint's, if it says */
     uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
 } lki_session;
@@ -66,6 +68,10 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
+
+/* A loss scaler as a checkpoint keeps it; what it does not say stays as it was. */
+json_t *lki_scaler_json(const lk_loss_scaler *scaler);
+void    lki_scaler_read(const json_t *object, lk_loss_scaler *scaler);
 
 /* Model options as config and data set say. */
 lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
@@ -149,6 +155,9 @@ LK_NODISCARD lk_status lki_observe_close(lki_session *session);
 struct lki_step_record {
     uint64_t step, epoch, samples, tokens;
     double   loss, lr, grad_norm;
+    double   loss_scale; /* 0: there is none */
+    uint64_t skipped;    /* steps so far, with this one */
+    bool     skips;      /* this one */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
 };
 

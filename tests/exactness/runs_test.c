@@ -166,8 +166,9 @@ static void resnet_has_the_same_bits(void **state)
 /* Each model in a third of the ways. */
 static void other_precisions_have_the_same_bits(void **state)
 {
-    static const char *const precisions[] = { "bf16", "bf16", "fp16" };
-    char                     name[32], options[512];
+    static const char *const precisions[] = { "bf16", "bf16",
+                                              "fp16 --initial-scale 4294967296" };
+    char                     name[64], options[512];
     (void)state;
     for (size_t m = 0; m < 3; m++) {
         (void)snprintf(name, sizeof name, "%s, %s", models[m].name, precisions[m]);
@@ -184,6 +185,12 @@ static void other_precisions_have_the_same_bits(void **state)
 static const run_model optimizers[] = { { "mlp, lars", OTHER_OPTIMIZER("lars --trust 0.1") },
                                         { "mlp, lamb", OTHER_OPTIMIZER("lamb") },
                                         { "mlp, lion", OTHER_OPTIMIZER("lion") } };
+
+/* Steps are skipped before the fourth and after it. */
+static const run_model overflowing = {
+    "mlp, fp16",
+    OTHER_OPTIMIZER("adamw --precision fp16 --initial-scale 8388608 --scale-window 2")
+};
 
 /* Each in a few ways; lars and lamb with both strategies that go over hosts. */
 static void other_optimizers_have_the_same_bits(void **state)
@@ -226,6 +233,8 @@ static void a_run_goes_on_anywhere(void **state)
     }
     outcome want = run(&optimizers[1], 8, "7 --strategy single --workers 1");
     goes_on_elsewhere(&optimizers[1], "--workers 4 --hosts 2 --strategy zero1", three, want.hash);
+    want = run(&overflowing, 8, "7 --strategy single --workers 1");
+    goes_on_elsewhere(&overflowing, three, two_by_two, want.hash);
 }
 
 static void what_defines_the_result_changes_it(void **state)

@@ -27,11 +27,17 @@ static lk_status cross_entropy_plan(lk_plan *plan)
     return LK_OK;
 }
 
+/* Of the gradient that forward leaves. */
+static float loss_factor(const lk_block_call *call)
+{
+    return call->training ? call->loss_scale : 0;
+}
+
 static void cross_entropy_forward(const lk_block_call *call)
 {
     lk_shape x = call->block->x[0];
     lki_softmax_xent(call->exec, call->dtype, call->samples * lki_rows(x), lki_width(x), call->y,
-                     call->targets, call->loss, call->hit, call->training);
+                     call->targets, call->loss, call->hit, loss_factor(call));
 }
 
 static void cross_entropy_backward(const lk_block_call *call)
@@ -115,7 +121,7 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
                              .b = h->weight, .c = h->logits };
     lki_gemm(call->exec, &logits);
     lki_softmax_xent(call->exec, call->dtype, m, h->classes, h->logits, call->targets + first,
-                     call->loss + first, call->hit + first, call->training);
+                     call->loss + first, call->hit + first, loss_factor(call));
     if (!call->training)
         return;
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true, .accumulate = true,

@@ -13,7 +13,7 @@ typedef struct {
     float                *loss;
     const int32_t        *targets;
     uint8_t              *hit;
-    bool                  gradient;
+    float                 gradient;
 } softmax_xent;
 
 static void softmax_xent_task(void *context, size_t index, uint32_t thread)
@@ -22,14 +22,19 @@ static void softmax_xent_task(void *context, size_t index, uint32_t thread)
     size_t first = index * s->rows_per_task, last = lki_min(first + s->rows_per_task, s->rows);
     size_t row_bytes = s->classes * lk_dtype_bytes(s->type);
     (void)thread;
-    for (size_t r = first; r < last; r++)
-        s->kernels->softmax_xent(s->type, s->classes, s->logits + r * row_bytes, s->targets[r],
-                                 s->loss + r, s->hit + r, s->gradient);
+    for (size_t r = first; r < last; r++) {
+        void *row = s->logits + r * row_bytes;
+        s->kernels->softmax_xent(s->type, s->classes, row, s->targets[r], s->loss + r, s->hit + r,
+                                 s->gradient != 0);
+        if (s->gradient != 0 && s->gradient != 1)
+            s->kernels->scale(s->classes, s->gradient, row);
+    }
 }
 
 void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
-                      const int32_t *targets, float *loss, uint8_t *hit, bool gradient)
+                      const int32_t *targets, float *loss, uint8_t *hit, float gradient)
 {
+    LK_ASSERT(type == LK_F32 || gradient == 0 || gradient == 1);
     softmax_xent s = {
         .kernels       = lki_exec_kernels(exec)->nn,
         .type          = type,
