@@ -144,7 +144,8 @@ typedef struct {
     uint32_t stage;             /* 0: ddp; 1 .. 3: of ZeRO */
     double   forward, backward; /* seconds of a virtual worker */
     double   update;            /* seconds after it: sums inside a host, and the optimizer */
-    double   bytes;             /* of all gradients, and of all parameters */
+    double   gradient_bytes;    /* of all gradients; a parameter used twice has two */
+    double   parameter_bytes;   /* of all parameters; 0 = as many */
     double   bucket_bytes;      /* of gradients that travel at once; 0 = 25 MiB */
     double   bandwidth, latency; /* of a host's link: bytes a second that it sends; seconds of a
                                   * message on its way */

@@ -1,23 +1,19 @@
 /* cmd_plan.c -- `lockstep plan`: what a training run takes, before it runs.
  *
  * The options are those of train, so that a command line can be tried with `plan` in place of
- * `train`.  Every number comes from the arithmetic that places things in a run.
+ * `train`.  Memory and traffic come from the arithmetic that places things in a run; times from
+ * lk_step_predict(), with rates that are given or measured.
  */
-#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/train.h"
-
-typedef struct {
-    train_options train; /* first: its table is part of ours */
-    bool          json, paper;
-    double        parameters, memory;
-} plan_options;
+#include "cli/plan.h"
 
 static const char *const strategies[] = { "ddp", "zero1" };
-enum { STRATEGIES = sizeof strategies / sizeof strategies[0], STAGES = 4 };
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
+_Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a plan has a row for each strategy");
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
@@ -26,71 +22,51 @@ enum { STRATEGIES = sizeof strategies / sizeof strategies[0], STAGES = 4 };
 static const char *const left_out[] = { "restart", NULL };
 static const lki_need    need_paper = { "paper", { NULL, NULL } };
 
+#define PAPER_REAL(name_, value_, field_, preset_, help_)                                        \
+    { .needs = &need_paper, .name = name_, .type = LKI_OPTION_REAL, .value = value_,             \
+      .offset = AT(field_), .range = &lki_range_positive, .preset = preset_, .help = help_ }
+
 /* clang-format off */
 static const lki_option own[] = {
     { .group = "planning", .name = "json", .type = LKI_OPTION_FLAG, .offset = AT(json),
       .help = "one JSON object" },
-    LKI_FLAG("paper", AT(paper), "the ZeRO paper's formulas instead: parameters and gradients of 2 "
-             "bytes, every worker with memory of its own"),
-    { .needs = &need_paper, .name = "parameters", .type = LKI_OPTION_REAL, .value = "P",
-      .offset = AT(parameters), .range = &lki_range_positive, .preset = "the model's",
-      .help = "how many parameters, such as 7.5e9" },
-    { .needs = &need_paper, .name = "memory", .type = LKI_OPTION_REAL, .value = "BYTES",
-      .offset = AT(memory), .range = &lki_range_positive, .preset = "none",
-      .help = "says the largest model whose states fit into so much, such as 32e9" },
+    LKI_REAL("memory", "BYTES", AT(memory), &lki_range_positive, "none",
+             "of a host, such as 32e9: which strategies fit, and what would (of a worker, with "
+             "--paper)"),
+    LKI_STRING("plot", "FILE.svg", AT(plot), "none", "draw memory, and efficiency if it is known"),
+    { .group = "time (either of the first two is needed for it)", .name = "measure",
+      .type = LKI_OPTION_FLAG, .offset = AT(measure),
+      .help = "measure for some seconds what this machine takes for such models" },
+    LKI_REAL("flops", "RATE", AT(rates.flops), &lki_range_positive, "none",
+             "operations a second that a worker reaches"),
+    LKI_REAL("memory-bandwidth", "RATE", AT(rates.memory_bandwidth), &lki_range_positive, "none",
+             "with --flops: bytes a second of a worker; without it the update takes no time"),
+    LKI_REAL("bandwidth", "RATE", AT(rates.bandwidth), &lki_range_positive, "none",
+             "bytes a second that a host sends; needed for several hosts"),
+    LKI_REAL("latency", "SECONDS", AT(rates.latency), &lki_range_not_negative, "0",
+             "of a message between hosts"),
+    LKI_U32("most-workers", "N", AT(most_workers), 1, 1 << 20, "4096",
+            "up to how many the efficiency is told"),
+    { .group = "formulas of others", .name = "paper", .type = LKI_OPTION_FLAG, .offset = AT(paper),
+      .help = "the ZeRO paper's formulas instead: parameters and gradients of 2 bytes, every worker "
+              "with memory of its own" },
+    PAPER_REAL("parameters", "P", parameters, "the model's", "how many parameters, such as 7.5e9"),
+    PAPER_REAL("largest-layer", "P", largest_layer, "none",
+               "of them in one layer: says what DeepSpeed's estimators do"),
+    PAPER_REAL("forward-ms", "MS", forward_ms, "none", "of a virtual worker, for a step's time"),
+    PAPER_REAL("backward-ms", "MS", backward_ms, "none", "the same"),
+    PAPER_REAL("gradient-bytes", "BYTES", gradient_bytes, "2 P", "that travel in a step"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
 
-static uint32_t hosts_of(const plan_options *o)
+uint32_t lki_plan_hosts(const plan_options *o)
 {
     const lki_nodes *nodes = &o->train.nodes;
     return nodes->hosts > 1 ? nodes->hosts : nodes->count > 1 ? nodes->count : 1;
 }
 
-/* ---- Our own memory ---------------------------------------------------------------------- */
-
-static size_t whole(const lk_train_cost *c)
-{
-    return c->shared.params + c->shared.optimizer + c->shared.gradients + c->shared.tables +
-           c->workers * c->activations;
-}
-
-static double mebi(size_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
-static void print_head(const plan_options *o, const lk_train_cost *cost)
-{
-    const lk_train_config *c = &o->train.config;
-    printf("%s, %zu parameters, %s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
-           c->model, cost->parameters, lk_precision_name(c->precision), c->global_batch,
-           c->virtual_workers, c->global_batch / c->virtual_workers, c->workers, c->threads,
-           hosts_of(o), hosts_of(o) == 1 ? "" : "s");
-    printf("%-9s %12s %12s %12s %12s %12s %12s   %s\n", "a host", "parameters", "optimizer",
-           "gradients", "activations", "tables", "all, MiB", "sends in a step, MiB");
-}
-
-static void print_row(const char *strategy, const lk_train_cost *c)
-{
-    printf("%-9s %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f   %.2f\n", strategy,
-           mebi(c->shared.params), mebi(c->shared.optimizer), mebi(c->shared.gradients),
-           mebi(c->workers * c->activations), mebi(c->shared.tables), mebi(whole(c)),
-           mebi(c->shared.sent_gradients + c->shared.sent_params));
-}
-
-static void print_json(const char *strategy, const lk_train_cost *c, bool first)
-{
-    printf("%s{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, "
-           "\"gradients\": %zu, \"activations\": %zu, \"tables\": %zu, \"all\": %zu, "
-           "\"sent_gradients\": %" PRIu64 ", \"sent_parameters\": %" PRIu64 "}",
-           first ? "" : ", ", strategy, c->shared.params, c->shared.optimizer, c->shared.gradients,
-           c->workers * c->activations, c->shared.tables, whole(c), c->shared.sent_gradients,
-           c->shared.sent_params);
-}
-
-static int fail(const plan_options *o, lk_status status)
+int lki_plan_fail(const plan_options *o, lk_status status)
 {
     if (status == LK_EINVAL)
         return lki_usage_error(o->train.command, "%s", lk_error_last()->message);
@@ -98,102 +74,155 @@ static int fail(const plan_options *o, lk_status status)
     return LKI_EXIT_FAILURE;
 }
 
-/* All strategies, or the one that was asked for. */
-static int plan_memory(plan_options *o)
+/* ---- Strategies -------------------------------------------------------------------------- */
+
+static void fill_memory(plan_row *row, double memory)
 {
-    const char *asked = o->train.config.strategy;
-    bool        first = true;
-    for (size_t i = 0; i < STRATEGIES; i++) {
-        lk_train_cost cost;
+    const lk_train_cost *c           = &row->cost;
+    double               activations = (double)(c->workers * c->activations);
+    double               shared      = (double)(c->shared.params + c->shared.optimizer +
+                                                c->shared.gradients + c->shared.tables);
+    row->whole   = shared + activations;
+    row->fits    = memory == 0 || row->whole <= memory;
+    row->largest = floor(fmax(0, memory - activations) / shared * (double)c->parameters);
+}
+
+/* All strategies, or the one that was asked for. */
+static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan_table *plan)
+{
+    lk_train_config *c     = &o->train.config;
+    const char      *asked = c->strategy;
+    lk_status        status = LK_OK;
+    for (size_t i = 0; status == LK_OK && i < STRATEGIES; i++) {
+        plan_row *row = &plan->rows[plan->row_count];
         if (asked != NULL && strcmp(asked, "single") != 0 && strcmp(asked, strategies[i]) != 0)
             continue;
-        o->train.config.strategy =
+        c->strategy = row->strategy =
             asked != NULL && strcmp(asked, "single") == 0 ? asked : strategies[i];
-        lk_status status = lk_train_estimate(&o->train.config, hosts_of(o), &cost);
-        if (status != LK_OK)
-            return fail(o, status);
-        if (first && !o->json)
-            print_head(o, &cost);
-        if (first && o->json)
-            printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, "
-                   "\"strategies\": [", o->train.config.model, cost.parameters,
-                   o->train.config.workers, hosts_of(o));
-        if (o->json)
-            print_json(o->train.config.strategy, &cost, first);
-        else
-            print_row(o->train.config.strategy, &cost);
-        first = false;
-        if (o->train.config.strategy == asked)
+        status = lk_train_estimate(c, lki_plan_hosts(o), &row->cost);
+        fill_memory(row, o->memory);
+        if (status == LK_OK && plan->timed)
+            status = lk_train_model_step(&row->model, &plan->flops, c, lki_plan_hosts(o),
+                                         &o->rates, measured);
+        if (status == LK_OK && plan->timed)
+            status = lk_step_predict(&row->step, &row->model);
+        plan->row_count++;
+        if (c->strategy == asked)
             break;
     }
-    if (o->json)
-        printf("]}\n");
-    return 0;
+    return status;
 }
 
-/* ---- The paper's ------------------------------------------------------------------------- */
+/* ---- The choice -------------------------------------------------------------------------- */
 
-static double state_bytes(const lk_optimizer *optimizer)
+static double price_of(const plan_table *plan, const plan_row *row)
 {
-    return 4 + 4 * lk_optimizer_state_count(optimizer); /* with the FP32 weights */
+    return plan->timed ? row->step.seconds
+                       : (double)(row->cost.shared.sent_gradients + row->cost.shared.sent_params);
 }
 
-static void print_paper(const plan_options *o, double parameters)
+/* Of what fits the fastest, or what sends the least; of equals the first, which is the simplest. */
+static void choose(const plan_options *o, plan_table *plan)
 {
-    static const char *const names[STAGES] = { "baseline", "zero1 (os)", "zero2 (os+g)",
-                                               "zero3 (os+g+p)" };
-    const lk_train_config *c = &o->train.config;
-    double                 k = state_bytes(&c->optimizer);
-    printf("%.6g parameters, %u workers, K %g: model states of a worker (ZeRO, section 5)\n\n",
-           parameters, c->workers, k);
-    printf("%-16s %14s %14s%s\n", "", "GB", "elements sent",
-           o->memory > 0 ? "   largest model" : "");
-    for (uint32_t stage = 0; stage < STAGES; stage++) {
-        double bytes = lk_zero_paper_bytes(stage, parameters, c->workers, k);
-        printf("%-16s %14.4f %14.6g", names[stage], bytes / 1e9, (stage < 3 ? 2 : 3) * parameters);
-        if (o->memory > 0)
-            printf("   %.6g", o->memory / (bytes / parameters));
-        printf("\n");
+    uint32_t least = 0, fitting = 0;
+    plan->chosen = plan->row_count;
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        const plan_row *row = &plan->rows[i];
+        least               = row->whole < plan->rows[least].whole ? i : least;
+        fitting += row->fits;
+        if (row->fits && (plan->chosen == plan->row_count ||
+                          price_of(plan, row) < price_of(plan, &plan->rows[plan->chosen])))
+            plan->chosen = i;
     }
-}
-
-static void print_paper_json(const plan_options *o, double parameters)
-{
-    const lk_train_config *c = &o->train.config;
-    double                 k = state_bytes(&c->optimizer);
-    printf("{\"parameters\": %.17g, \"workers\": %u, \"state_bytes\": %g, \"stages\": [",
-           parameters, c->workers, k);
-    for (uint32_t stage = 0; stage < STAGES; stage++) {
-        double bytes = lk_zero_paper_bytes(stage, parameters, c->workers, k);
-        printf("%s{\"stage\": %u, \"bytes\": %.17g, \"elements_sent\": %.17g",
-               stage > 0 ? ", " : "", stage, bytes, (stage < 3 ? 2 : 3) * parameters);
-        if (o->memory > 0)
-            printf(", \"largest\": %.17g", o->memory / (bytes / parameters));
-        printf("}");
-    }
-    printf("]}\n");
-}
-
-/* The model is asked only if the number of its parameters was not given. */
-static int plan_paper(plan_options *o)
-{
-    double parameters = o->parameters;
-    if (o->train.config.workers == 0)
-        return lki_usage_error(o->train.command, "--paper needs --workers N");
-    if (parameters == 0) {
-        lk_train_config config = o->train.config;
-        lk_train_cost   cost;
-        config.workers   = 1;
-        lk_status status = lk_train_estimate(&config, 1, &cost);
-        if (status != LK_OK)
-            return fail(o, status);
-        parameters = (double)cost.parameters;
-    }
-    if (o->json)
-        print_paper_json(o, parameters);
+    const char *what = plan->timed ? "no step is shorter" : "none sends less";
+    if (fitting == 0)
+        (void)snprintf(plan->why, sizeof plan->why,
+                       "no strategy fits into %.4g bytes of a host: %s takes the least, %.4g; take "
+                       "more hosts, or fewer workers on each, or a smaller model",
+                       o->memory, plan->rows[least].strategy, plan->rows[least].whole);
+    else if (fitting < plan->row_count)
+        (void)snprintf(plan->why, sizeof plan->why, "of the %u that fit into %.4g bytes of a host, "
+                       "%s", fitting, o->memory, what);
     else
-        print_paper(o, parameters);
-    return 0;
+        (void)snprintf(plan->why, sizeof plan->why, "%s", what);
+}
+
+/* ---- More workers ------------------------------------------------------------------------ */
+
+static lk_status add_point(plan_table *plan, const plan_row *row, uint32_t workers, uint32_t hosts)
+{
+    plan_point   *point = &plan->points[plan->point_count++];
+    lk_step_model same  = row->model, each;
+    point->workers = same.workers = workers;
+    point->hosts = same.hosts = hosts;
+    point->dealt              = workers <= row->model.virtual_workers;
+    each                      = same;
+    each.virtual_workers      = row->step.rounds * workers;
+    lk_status status          = lk_step_predict(&point->each, &each);
+    if (status == LK_OK && point->dealt)
+        status = lk_step_predict(&point->same, &same);
+    return status;
+}
+
+/* As many workers on each host as were asked for, up to where the network is not known. */
+static lk_status fill_points(const plan_options *o, plan_table *plan)
+{
+    uint32_t        first = plan->chosen < plan->row_count ? plan->chosen : 0;
+    const plan_row *row   = &plan->rows[first];
+    uint32_t        here  = (row->model.workers + row->model.hosts - 1) / row->model.hosts;
+    uint32_t        most  = o->most_workers > 0 ? o->most_workers : MOST_WORKERS;
+    lk_status       status = LK_OK;
+    for (uint32_t n = 1; status == LK_OK && n <= most; n *= 2) {
+        uint32_t hosts = (n + here - 1) / here;
+        if (plan->point_count == PLAN_POINTS_MAX || (hosts > 1 && o->rates.bandwidth == 0))
+            break;
+        status = add_point(plan, row, n, hosts);
+    }
+    plan->alone = plan->points[0].same.seconds;
+    return status;
+}
+
+/* ---- The plan ---------------------------------------------------------------------------- */
+
+static lk_status make_plan(plan_options *o, plan_table *plan)
+{
+    lk_calibration *measured = NULL;
+    lk_status       status   = LK_OK;
+    if (o->measure)
+        status = lk_calibrate(&measured, &o->train.config, lki_plan_hosts(o));
+    if (status == LK_OK)
+        status = fill_rows(o, measured, plan);
+    if (status == LK_OK)
+        choose(o, plan);
+    if (status == LK_OK && plan->timed)
+        status = fill_points(o, plan);
+    lk_calibration_free(measured);
+    return status;
+}
+
+static int plan_run(plan_options *o)
+{
+    plan_table *p = calloc(1, sizeof *p);
+    lk_status status;
+    int       result = 0;
+    if (p == NULL) {
+        fprintf(stderr, "lockstep plan: out of memory\n");
+        return LKI_EXIT_FAILURE;
+    }
+    p->timed = o->measure || o->rates.flops > 0;
+    if (p->timed && lki_plan_hosts(o) > 1 && o->rates.bandwidth == 0)
+        result = lki_usage_error(o->train.command, "what %u hosts send takes --bandwidth to be told",
+                                 lki_plan_hosts(o));
+    else if ((status = make_plan(o, p)) != LK_OK)
+        result = lki_plan_fail(o, status);
+    else if (o->plot != NULL)
+        result = lki_plan_plot(o, p);
+    if (result == 0 && o->json)
+        lki_plan_print_json(o, p);
+    else if (result == 0)
+        lki_plan_print(o, p);
+    free(p);
+    return result;
 }
 
 /* ---- The command ------------------------------------------------------------------------- */
@@ -214,7 +243,7 @@ static int plan_main(int argc, char **argv)
         lki_train_defaults(&options.train.config);
         if (options.train.config.steps == 0 && options.train.config.epochs == 0)
             options.train.config.steps = 1;
-        result = options.paper ? plan_paper(&options) : plan_memory(&options);
+        result = options.paper ? lki_plan_paper(&options) : plan_run(&options);
     }
     free(options.train.file.text);
     free(rows);
@@ -231,9 +260,11 @@ const lki_command lki_command_plan = {
         "activations are each worker's own.  The numbers come from the arithmetic that places\n"
         "things in a run.  Of hosts that differ, the one with the most is told; the command, its\n"
         "data and what ranks send to agree are not counted.  Nothing is allocated: the model may\n"
-        "be larger than this machine.",
+        "be larger than this machine.  With --measure or --flops also how long a step takes, and\n"
+        "how efficient more workers are.  docs/plan.md says what is behind the numbers.",
     .examples = "  lockstep plan gpt --layers 12 --heads 12 --width 768 --optimizer adamw \\\n"
                 "      --global-batch 64 --workers 8 --hosts 4\n"
+                "  lockstep plan resnet --global-batch 128 --workers 2 --measure --plot plan.svg\n"
                 "  lockstep plan gpt --paper --parameters 7.5e9 --workers 64 --optimizer adamw \\\n"
                 "      --memory 32e9",
     .options  = own,

@@ -33,14 +33,12 @@ static uint32_t most_branches(const lk_step_model *m)
 }
 
 typedef struct {
-    double buckets, hops, part; /* part: of the bytes, once each way */
+    double buckets, hops; /* hops: messages one after another, for each bucket */
 } link_use;
 
-static double seconds_of(const lk_step_model *m, const link_use *use, double parts)
+static double seconds_of(const lk_step_model *m, const link_use *use, double times, double bytes)
 {
-    return parts > 0 ? use->buckets * use->hops * m->latency * ceil(parts) +
-                           parts * use->part / m->bandwidth
-                     : 0;
+    return use->buckets * use->hops * m->latency * times + bytes / m->bandwidth;
 }
 
 /* Of `busy` seconds of the link, those that are left when `window` seconds of computing are over.
@@ -51,32 +49,36 @@ static double exposed_of(double busy, double window, double buckets)
     return fmax(busy / buckets, busy - window * (buckets - 1) / buckets);
 }
 
-/* Parts of the gradients or parameters that travel: in a backward pass, in a forward pass, and
- * after the update. */
+/* Gradients travel in the backward pass; what is gathered of them or of the parameters as well,
+ * after the update, or in both passes. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
-    double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES;
-    double   h = m->hosts, window = m->backward / (m->micro_count > 0 ? m->micro_count : 1);
-    link_use use      = { fmax(1, ceil(m->bytes / bucket)), ceil(log2(h)), m->bytes * (h - 1) / h };
-    double   backward = m->stage < 2 ? most_branches(m) : out->rounds, forward = 0, after = 0;
+    double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, h = m->hosts;
+    double   part = (h - 1) / h, g = part * m->gradient_bytes;
+    double   p = m->parameter_bytes > 0 ? part * m->parameter_bytes : g, rounds = out->rounds;
+    link_use use      = { fmax(1, ceil(m->gradient_bytes / bucket)), ceil(log2(h)) };
+    double   window   = m->backward / (m->micro_count > 0 ? m->micro_count : 1);
+    double   backward = m->stage < 2 ? most_branches(m) : rounds; /* how often gradients travel */
 
-    if (m->stage == 0)
-        backward += 1;
-    else if (m->stage < 3)
-        after = 1;
-    else
-        forward = out->rounds;
     if (m->stage >= 2)
-        window = m->backward * out->rounds;
-    if (m->stage == 3)
-        backward += out->rounds;
-    out->sent          = (backward + forward + after) * use.part;
-    double in_backward = seconds_of(m, &use, backward), in_forward = seconds_of(m, &use, forward);
-    double behind      = seconds_of(m, &use, after);
-    out->communication = in_backward + in_forward + behind;
-    out->exposed       = exposed_of(in_backward, window, use.buckets) + behind;
-    if (forward > 0)
-        out->exposed += exposed_of(in_forward, m->forward * out->rounds, use.buckets);
+        window = rounds * m->backward;
+    double in_backward = seconds_of(m, &use, backward, backward * g), behind = 0;
+    out->sent = backward * g;
+    if (m->stage == 0) {
+        in_backward += seconds_of(m, &use, 1, g);
+        out->sent += g;
+    } else if (m->stage < 3) {
+        behind = seconds_of(m, &use, 1, p);
+        out->sent += p;
+    } else {
+        double in_forward = seconds_of(m, &use, rounds, rounds * p);
+        in_backward += in_forward;
+        out->sent += 2 * rounds * p;
+        out->communication += in_forward;
+        out->exposed += exposed_of(in_forward, rounds * m->forward, use.buckets);
+    }
+    out->communication += in_backward + behind;
+    out->exposed += exposed_of(in_backward, window, use.buckets) + behind;
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -92,7 +94,7 @@ static lk_status check(const lk_step_model *m)
     if (m->stage > 3)
         return lk_fail(LK_EINVAL, "there is no stage %u of ZeRO", m->stage);
     if (!(m->forward >= 0 && m->backward >= 0 && m->forward + m->backward > 0 && m->update >= 0 &&
-          m->bytes >= 0 && m->latency >= 0))
+          m->gradient_bytes >= 0 && m->parameter_bytes >= 0 && m->latency >= 0))
         return lk_fail(LK_EINVAL, "a step's times and bytes are not negative, and computing takes "
                                   "some");
     if (m->hosts > 1 && !(m->bandwidth > 0))
@@ -229,6 +231,14 @@ static uint32_t stage_of(const char *strategy)
                                                                  : 0;
 }
 
+static double gradient_elements(const lk_model *model)
+{
+    double sum = 0;
+    for (size_t t = 0; t < model->term_count; t++)
+        sum += elements_of(model->params[model->terms[t].param].shape);
+    return sum;
+}
+
 static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
 {
     const lk_train_config *c        = from->config;
@@ -238,12 +248,13 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
     *out = (lk_step_model){ .workers         = c->workers,
                             .hosts           = hosts,
                             .virtual_workers = c->virtual_workers,
-                            .micro_count  = c->global_batch / c->virtual_workers / c->micro_batch,
-                            .stage        = stage_of(c->strategy),
-                            .bytes        = sizeof(float) * elements,
-                            .bucket_bytes = (double)c->bucket_bytes,
-                            .bandwidth    = from->rates->bandwidth,
-                            .latency      = from->rates->latency };
+                            .micro_count    = c->global_batch / c->virtual_workers / c->micro_batch,
+                            .stage          = stage_of(c->strategy),
+                            .gradient_bytes = sizeof(float) * gradient_elements(from->model),
+                            .parameter_bytes = sizeof(float) * elements,
+                            .bucket_bytes    = (double)c->bucket_bytes,
+                            .bandwidth       = from->rates->bandwidth,
+                            .latency         = from->rates->latency };
     for (uint32_t b = 0; b < from->model->block_count; b++)
         add_block(out, from, b, &sum);
     out->forward *= out->micro_count;

@@ -42,9 +42,9 @@ static void rounds_make_the_others_wait(void **state)
 /* Buckets one by one, each when it is ready and the link is free. */
 static double simulate(const lk_step_model *m, double parts)
 {
-    double buckets = fmax(1, ceil(m->bytes / m->bucket_bytes)), h = m->hosts, free_at = 0;
+    double buckets = fmax(1, ceil(m->gradient_bytes / m->bucket_bytes)), h = m->hosts, free_at = 0;
     double each = ceil(log2(h)) * m->latency * ceil(parts) +
-                  parts * (h - 1) / h * m->bytes / buckets / m->bandwidth;
+                  parts * (h - 1) / h * m->gradient_bytes / buckets / m->bandwidth;
     for (double b = 1; b <= buckets; b++)
         free_at = fmax(free_at, m->backward * b / buckets) + each;
     return free_at - m->backward;
@@ -60,7 +60,7 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
                                 .virtual_workers = hosts,
                                 .forward         = 0.05,
                                 .backward        = 0.1,
-                                .bytes           = 1e8,
+                                .gradient_bytes  = 1e8,
                                 .bucket_bytes    = 7e6,
                                 .bandwidth       = bandwidth,
                                 .latency         = 3e-5 };
@@ -68,7 +68,7 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
             NEAR(predict(m).seconds, 0.15 + simulate(&m, 2), 1e-9);
             m.stage       = 1;
             double gather = 15 * ceil(log2(hosts)) * 3e-5 +
-                            (hosts - 1.) / hosts * m.bytes / bandwidth;
+                            (hosts - 1.) / hosts * m.gradient_bytes / bandwidth;
             NEAR(predict(m).exposed, simulate(&m, 1) + gather, 1e-9);
         }
 }
@@ -85,7 +85,7 @@ static void stages_send_what_they_should(void **state)
                             .stage           = stage,
                             .forward         = 1,
                             .backward        = 2,
-                            .bytes           = 8e6,
+                            .gradient_bytes  = 8e6,
                             .bandwidth       = 1e6 };
         NEAR(predict(m).sent, parts[stage] * 7e6, 1e-12);
     }
@@ -111,7 +111,7 @@ static void sent_bytes_are_those_of_the_estimate(void **state)
                                                                 .virtual_workers = v,
                                                                 .forward         = 1,
                                                                 .backward        = 1,
-                                                                .bytes           = 4 << 20,
+                                                                .gradient_bytes  = 4 << 20,
                                                                 .bandwidth       = 1e9 });
                 NEAR(p.sent, (double)cost.sent_gradients, 1e-5);
             }
@@ -128,14 +128,14 @@ static void goyal_et_al(void **state)
                              .virtual_workers = 256,
                              .forward         = step - 0.120,
                              .backward        = 0.120,
-                             .bytes           = 4 * 25557032.,
+                             .gradient_bytes  = 4 * 25557032.,
                              .bandwidth       = 50e9 / 8 };
     double        hidden = predict(m).efficiency;
     (void)state;
     NEAR(step, 0.2318, 1e-3);
     NEAR(hidden, 0.967, 1e-3);
     NEAR(hidden / measured, 1.067, 1e-3);
-    m.bucket_bytes = m.bytes; /* one bucket: nothing travels before the end */
+    m.bucket_bytes = m.gradient_bytes; /* one bucket: nothing travels before the end */
     double open    = predict(m).efficiency;
     NEAR(open, 0.880, 1e-3);
     assert_true(open < measured && measured < hidden);
@@ -148,7 +148,7 @@ static void nonsense_is_refused(void **state)
                                    .virtual_workers = 4,
                                    .forward         = 1,
                                    .backward        = 1,
-                                   .bytes           = 4,
+                                   .gradient_bytes  = 4,
                                    .bandwidth       = 1 };
     lk_step_model       bad[6] = { good, good, good, good, good, good };
     lk_step_prediction  out;
@@ -192,7 +192,8 @@ static void given_a_rate_operations_are_divided_by_it(void **state)
     NEAR(m.forward + m.backward, 8 * sample / 1e9, 1e-12);
     NEAR(m.backward, 2 * m.forward, 1e-12);
     assert_int_equal(m.micro_count, 4);
-    NEAR(m.bytes, 4 * elements, 1e-12);
+    NEAR(m.gradient_bytes, 4 * elements, 1e-12);
+    NEAR(m.parameter_bytes, 4 * elements, 1e-12);
     NEAR(m.update, 4 * elements * (2 + 3 + (2 + 5) / 2.) / 1e9, 1e-12);
     assert_int_equal(predict(m).rounds, 2);
 }

@@ -1,4 +1,6 @@
 /* plan_test.c -- `lockstep plan`: numbers that can be checked by hand, and what it refuses. */
+#include <math.h>
+
 #include "cli/command.h"
 
 #define MLP "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=10 --hidden 64 "             \
@@ -76,6 +78,154 @@ static void knows_the_paper(void **state)
     assert_non_null(strstr(r.out, "50890 parameters, 2 workers, K 4"));
 }
 
+#define GIVEN "--flops 1e9 --memory-bandwidth 1e9 "
+
+/* 32 samples of 2 (2 64 64 + 3 64 10) operations, the update's bytes, and what is sent. */
+static void times_follow_from_rates(void **state)
+{
+    static command_result r;
+    const double          work = 4 * 2 * (2 * 64 * 64 + 3 * 64 * 10) / 1e9;
+    const double          update = 4 * 4810 * (1 + (2 + 5 + 4) / 2.) / 1e9;
+
+    run_command(&r, *state, MLP "--workers 8 --hosts 4 --json " GIVEN
+                                "--bandwidth 1e6 --latency 1e-3 --most-workers 100");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    assert_true(fabs(number(r.out, "\"compute_ms\"", "ddp") - 1e3 * work) < 1e-5);
+    assert_true(fabs(number(r.out, "\"update_ms\"", "ddp") - 1e3 * update) < 1e-5);
+    double link = 1e3 * (2 * 2 * 1e-3 + 2 * 3 * 4 * 4810 / 4 / 1e6); /* in one bucket: bare */
+    assert_true(fabs(number(r.out, "\"exposed_ms\"", "ddp") - link) < 1e-5);
+    assert_true(fabs(number(r.out, "\"step_ms\"", "ddp") - link - 1e3 * (work + update)) < 1e-5);
+    assert_true(number(r.out, "\"flops\"", NULL) == 32 * 2 * (2 * 64 * 64 + 3 * 64 * 10));
+    /* 1 .. 64: there are virtual workers for 8. */
+    assert_true(number(r.out, "\"efficiency\"", "\"workers\": 1, ") == 1);
+    assert_true(number(r.out, "\"rounds\"", "\"workers\": 4, ") == 2);
+    assert_true(number(r.out, "\"hosts\"", "\"workers\": 64, ") == 32);
+    assert_null(strstr(strstr(r.out, "\"workers\": 16, "), "rounds"));
+    assert_null(strstr(r.out, "\"workers\": 128, "));
+}
+
+static void more_workers_go_to_thousands(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--workers 8 --hosts 4 " GIVEN "--bandwidth 1e9");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\n   4096    2048 "));
+    run_command(&r, *state, MLP "--workers 2 --flops 1e9"); /* of one host: the network is not known */
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\n      2       1 "));
+    assert_null(strstr(r.out, "\n      4 "));
+}
+
+static void chooses_what_fits(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--workers 8 --hosts 4 --json");
+    double ddp = number(r.out, "\"all\"", "ddp"), zero1 = number(r.out, "\"all\"", "zero1");
+    char   line[256];
+    assert_true(zero1 < ddp);
+
+    (void)snprintf(line, sizeof line, MLP "--workers 8 --hosts 4 --json --memory %.0f", ddp - 1);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\"fits\": false"));
+    assert_null(strstr(r.out, "\"choice\": \"ddp\""));
+    assert_non_null(strstr(r.out, "\"choice\": \"zero"));
+    assert_true(number(r.out, "\"largest\"", "ddp") < number(r.out, "\"elements\"", NULL));
+    assert_true(number(r.out, "\"largest\"", "zero1") > number(r.out, "\"elements\"", NULL));
+    run_command(&r, *state, MLP "--workers 8 --hosts 4 --json --memory 1000");
+    assert_non_null(strstr(r.out, "\"choice\": null, \"why\": \"no strategy fits into 1000 bytes"));
+    run_command(&r, *state, MLP "--workers 8 --memory 1e9");
+    assert_non_null(strstr(r.out, "\nchoose ddp: none sends less\n"));
+}
+
+static void measures_this_machine(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--workers 2 --measure --json --strategy ddp");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"step_ms\"", "ddp") > 0);
+    assert_true(number(r.out, "\"compute_ms\"", "ddp") > 0);
+    assert_true(number(r.out, "\"update_ms\"", "ddp") > 0);
+}
+
+/* Well formed: every element is closed, in order; nothing needs escaping. */
+static void check_xml(char *text)
+{
+    const char *open[16];
+    size_t      depth = 0;
+    for (char *at = strchr(text, '<'); at != NULL; at = strchr(at + 1, '<')) {
+        char *end = strchr(at, '>'), *name = at + 1;
+        assert_non_null(end);
+        assert_true(strcspn(name, "<") > (size_t)(end - name));
+        if (*name == '/') {
+            assert_true(depth > 0);
+            size_t length = strcspn(open[--depth], " >");
+            assert_true((size_t)(end - name) == length + 1);
+            assert_memory_equal(name + 1, open[depth], length);
+        } else if (end[-1] != '/') {
+            assert_true(depth < sizeof open / sizeof open[0]);
+            open[depth++] = name;
+        }
+    }
+    assert_true(depth == 0);
+    assert_null(strchr(text, '&'));
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "inf"));
+}
+
+static size_t count_of(const char *text, const char *part)
+{
+    size_t count = 0;
+    for (; (text = strstr(text, part)) != NULL; text++)
+        count++;
+    return count;
+}
+
+static void draws_a_plot(void **state)
+{
+    static command_result r;
+    static char           svg[1 << 16];
+    char                  line[512], path[256];
+
+    (void)snprintf(path, sizeof path, "%s/plan.svg", (char *)*state);
+    for (int timed = 0; timed < 2; timed++) {
+        (void)snprintf(line, sizeof line, MLP "--workers 8 --hosts 4 --memory 2e5 %s --plot %s",
+                       timed ? GIVEN "--bandwidth 1e9" : "", path);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        svg[fread(svg, 1, sizeof svg - 1, file)] = '\0';
+        (void)fclose(file);
+        assert_true(strncmp(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 40) == 0);
+        check_xml(svg);
+        assert_true(count_of(svg, "<polyline") == (timed ? 2 : 0));
+        assert_non_null(strstr(svg, ">zero1</text>"));
+        assert_true((count_of(svg, "<rect") - 1) % 5 == 0);
+    }
+    run_command(&r, *state, MLP "--workers 2 --plot /nowhere/plan.svg");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "cannot write /nowhere/plan.svg"));
+}
+
+static void knows_what_others_say(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "plan gpt --paper --parameters 2851e6 --largest-layer 32e6 --workers 8 "
+                            "--optimizer adamw");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\nzero3, offload optimizer, zero.Init            63.72           0.78\n"));
+    run_command(&r, *state, "plan resnet --paper --parameters 25557032 --gradient-bytes 102228128 "
+                            "--workers 256 --hosts 32 --forward-ms 111.8 --backward-ms 120 "
+                            "--bandwidth 6.25e9 --optimizer sgd --momentum 0.9 --json");
+    assert_string_equal(r.err, "");
+    assert_true(fabs(number(r.out, "\"efficiency\"", "\"stage\": 0") - 0.967) < 1e-3);
+    run_command(&r, *state, "plan gpt --paper --parameters 7e9 --workers 512 --hosts 64");
+    assert_non_null(strstr(r.out, "sharded inside 8 and replicated, between hosts 3.49316\n"));
+}
+
 static void says_what_is_wrong(void **state)
 {
     static const struct {
@@ -87,6 +237,10 @@ static void says_what_is_wrong(void **state)
         { MLP "--parameters 5", "--paper" },
         { "plan gpt --paper --parameters 1e9", "--paper needs --workers" },
         { MLP "--strategy zero9", "zero9" },
+        { MLP "--workers 2 --hosts 2 --flops 1e9", "--bandwidth" },
+        { MLP "--workers 2 --hosts 2 --measure", "--bandwidth" },
+        { MLP "--forward-ms 5", "--paper" },
+        { "plan gpt --paper --parameters 1e9 --workers 4 --hosts 2 --backward-ms 5", "bandwidth" },
     };
     static command_result r;
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
@@ -103,6 +257,12 @@ int main(void)
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
         cmocka_unit_test(knows_the_paper),
+        cmocka_unit_test(times_follow_from_rates),
+        cmocka_unit_test(more_workers_go_to_thousands),
+        cmocka_unit_test(chooses_what_fits),
+        cmocka_unit_test(measures_this_machine),
+        cmocka_unit_test(draws_a_plot),
+        cmocka_unit_test(knows_what_others_say),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,0 +1,156 @@
+/* plan_print.c -- what `lockstep plan` found out, for people and for programs. */
+#include <inttypes.h>
+
+#include "cli/plan.h"
+
+static double mebi(double bytes)
+{
+    return bytes / (1 << 20);
+}
+
+static double activations_of(const lk_train_cost *c)
+{
+    return (double)(c->workers * c->activations);
+}
+
+static double samples_per_second(const plan_options *o, const plan_row *row)
+{
+    return o->train.config.global_batch / row->step.seconds;
+}
+
+/* ---- Text -------------------------------------------------------------------------------- */
+
+static void print_head(const plan_options *o, const plan_table *plan)
+{
+    const lk_train_config *c     = &o->train.config;
+    uint32_t               hosts = lki_plan_hosts(o);
+    printf("%s, %zu parameters, %s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
+           c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
+           c->global_batch, c->virtual_workers, c->global_batch / c->virtual_workers, c->workers,
+           c->threads, hosts, hosts == 1 ? "" : "s");
+}
+
+static void print_memory(const plan_options *o, const plan_table *plan)
+{
+    printf("%-9s %12s %12s %12s %12s %12s %12s   %s%s\n", "a host", "parameters", "optimizer",
+           "gradients", "activations", "tables", "all, MiB", "sends in a step, MiB",
+           o->memory > 0 ? "   fits   largest model" : "");
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        const plan_row         *row = &plan->rows[i];
+        const lk_parallel_cost *c   = &row->cost.shared;
+        printf("%-9s %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f   ", row->strategy,
+               mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
+               mebi(activations_of(&row->cost)), mebi((double)c->tables), mebi(row->whole));
+        if (o->memory > 0)
+            printf("%-20.2f   %-4s   %.3g", mebi((double)(c->sent_gradients + c->sent_params)),
+                   row->fits ? "yes" : "no", row->largest);
+        else
+            printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
+        printf("\n");
+    }
+}
+
+static void print_times(const plan_options *o, const plan_table *plan)
+{
+    const plan_row *first = &plan->rows[0];
+    printf("\nstep: %.3f GFLOP on %u workers, %s; %u x (forward %.3f ms + backward %.3f "
+           "ms), update %.3f ms\n",
+           1e-9 * plan->flops, first->model.workers,
+           o->measure ? "by what this machine takes" : "by the rate given", first->step.rounds,
+           1e3 * first->model.forward, 1e3 * first->model.backward, 1e3 * first->model.update);
+    printf("%-9s %12s %14s %12s %12s %12s\n", "", "step, ms", "communication", "of it bare",
+           "samples/s", "efficiency");
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        const plan_row *row = &plan->rows[i];
+        printf("%-9s %12.3f %14.3f %12.3f %12.1f %12.3f\n", row->strategy, 1e3 * row->step.seconds,
+               1e3 * row->step.communication, 1e3 * row->step.exposed, samples_per_second(o, row),
+               row->step.efficiency);
+    }
+}
+
+static void print_points(const plan_table *plan)
+{
+    printf("\n%7s %7s   %-31s   %s\n", "", "", "as much for each worker", "this batch for all");
+    printf("%7s %7s   %12s %18s   %7s %12s %9s\n", "workers", "hosts", "step, ms", "efficiency",
+           "rounds", "step, ms", "speed-up");
+    for (uint32_t i = 0; i < plan->point_count; i++) {
+        const plan_point *p = &plan->points[i];
+        printf("%7u %7u   %12.3f %18.3f", p->workers, p->hosts, 1e3 * p->each.seconds,
+               p->each.efficiency);
+        if (p->dealt)
+            printf("   %7u %12.3f %9.2f", p->same.rounds, 1e3 * p->same.seconds,
+                   plan->alone / p->same.seconds);
+        printf("\n");
+    }
+}
+
+void lki_plan_print(const plan_options *o, const plan_table *plan)
+{
+    print_head(o, plan);
+    print_memory(o, plan);
+    if (plan->timed) {
+        print_times(o, plan);
+        print_points(plan);
+    }
+    if (plan->chosen == plan->row_count)
+        printf("\n%s\n", plan->why);
+    else
+        printf("\nchoose %s: %s\n", plan->rows[plan->chosen].strategy, plan->why);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+
+static void print_json_row(const plan_options *o, const plan_table *plan, const plan_row *row)
+{
+    const lk_parallel_cost *c = &row->cost.shared;
+    printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
+           "\"activations\": %.0f, \"tables\": %zu, \"all\": %.0f, \"sent_gradients\": %" PRIu64
+           ", \"sent_parameters\": %" PRIu64,
+           row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
+           c->tables, row->whole, c->sent_gradients, c->sent_params);
+    if (o->memory > 0)
+        printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
+    if (plan->timed)
+        printf(", \"step_ms\": %.6f, \"compute_ms\": %.6f, \"communication_ms\": %.6f, "
+               "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"samples_per_s\": %.3f, "
+               "\"efficiency\": %.6f",
+               1e3 * row->step.seconds, 1e3 * row->step.compute, 1e3 * row->step.communication,
+               1e3 * row->step.exposed, 1e3 * row->model.update, samples_per_second(o, row),
+               row->step.efficiency);
+    printf("}");
+}
+
+static void print_json_points(const plan_table *plan)
+{
+    printf(", \"flops\": %.0f, \"scaling\": [", plan->flops);
+    for (uint32_t i = 0; i < plan->point_count; i++) {
+        const plan_point *p = &plan->points[i];
+        printf("%s{\"workers\": %u, \"hosts\": %u, \"step_ms\": %.6f, \"efficiency\": %.6f",
+               i > 0 ? ", " : "", p->workers, p->hosts, 1e3 * p->each.seconds, p->each.efficiency);
+        if (p->dealt)
+            printf(", \"rounds\": %u, \"same_batch_ms\": %.6f, \"speed_up\": %.6f", p->same.rounds,
+                   1e3 * p->same.seconds, plan->alone / p->same.seconds);
+        printf("}");
+    }
+    printf("]");
+}
+
+void lki_plan_print_json(const plan_options *o, const plan_table *plan)
+{
+    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, "
+           "\"strategies\": [",
+           o->train.config.model, plan->rows[0].cost.parameters, o->train.config.workers,
+           lki_plan_hosts(o));
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        printf("%s", i > 0 ? ", " : "");
+        print_json_row(o, plan, &plan->rows[i]);
+    }
+    printf("]");
+    if (plan->timed)
+        print_json_points(plan);
+    if (plan->chosen < plan->row_count)
+        printf(", \"choice\": \"%s\"", plan->rows[plan->chosen].strategy);
+    else
+        printf(", \"choice\": null");
+    printf(", \"why\": \"%s\"}\n", plan->why);
+}
