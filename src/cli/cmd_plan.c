@@ -13,7 +13,7 @@
 
 static const char *const strategies[] = { "ddp", "zero1" };
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
-_Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a plan has a row for each strategy");
+_Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row for each");
 
 /* ---- Options ----------------------------------------------------------------------------- */
 
@@ -48,8 +48,8 @@ static const lki_option own[] = {
     LKI_U32("most-workers", "N", AT(most_workers), 1, 1 << 20, "4096",
             "up to how many the efficiency is told"),
     { .group = "formulas of others", .name = "paper", .type = LKI_OPTION_FLAG, .offset = AT(paper),
-      .help = "the ZeRO paper's formulas instead: parameters and gradients of 2 bytes, every worker "
-              "with memory of its own" },
+      .help = "the ZeRO paper's formulas instead: parameters and gradients of 2 bytes, every "
+              "worker with memory of its own" },
     PAPER_REAL("parameters", "P", parameters, "the model's", "how many parameters, such as 7.5e9"),
     PAPER_REAL("largest-layer", "P", largest_layer, "none",
                "of them in one layer: says what DeepSpeed's estimators do"),
@@ -211,7 +211,8 @@ static int plan_run(plan_options *o)
     }
     p->timed = o->measure || o->rates.flops > 0;
     if (p->timed && lki_plan_hosts(o) > 1 && o->rates.bandwidth == 0)
-        result = lki_usage_error(o->train.command, "what %u hosts send takes --bandwidth to be told",
+        result = lki_usage_error(o->train.command,
+                                 "what %u hosts send takes --bandwidth to be told",
                                  lki_plan_hosts(o));
     else if ((status = make_plan(o, p)) != LK_OK)
         result = lki_plan_fail(o, status);

@@ -111,7 +111,8 @@ static void more_workers_go_to_thousands(void **state)
     run_command(&r, *state, MLP "--workers 8 --hosts 4 " GIVEN "--bandwidth 1e9");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "\n   4096    2048 "));
-    run_command(&r, *state, MLP "--workers 2 --flops 1e9"); /* of one host: the network is not known */
+    /* Beyond one host the network is not known. */
+    run_command(&r, *state, MLP "--workers 2 --flops 1e9");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "\n      2       1 "));
     assert_null(strstr(r.out, "\n      4 "));
@@ -216,7 +217,8 @@ static void knows_what_others_say(void **state)
     run_command(&r, *state, "plan gpt --paper --parameters 2851e6 --largest-layer 32e6 --workers 8 "
                             "--optimizer adamw");
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "\nzero3, offload optimizer, zero.Init            63.72           0.78\n"));
+    assert_non_null(strstr(r.out, "\nzero3, offload optimizer, zero.Init"
+                                  "            63.72           0.78\n"));
     run_command(&r, *state, "plan resnet --paper --parameters 25557032 --gradient-bytes 102228128 "
                             "--workers 256 --hosts 32 --forward-ms 111.8 --backward-ms 120 "
                             "--bandwidth 6.25e9 --optimizer sgd --momentum 0.9 --json");
