@@ -2,7 +2,7 @@
 # The library is not linked with MPI; it loads the module that fits when a program asks for it.
 set(LK_MPI AUTO CACHE STRING "Modules for Open MPI and MPICH: AUTO (those that are here), ON (both) or OFF")
 set(LK_MODULE_FOLDER ${CMAKE_BINARY_DIR}/lib/lockstep)
-set_source_files_properties(src/launch/mpi.c PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties(src/launch/modules.c PROPERTIES COMPILE_DEFINITIONS
   "LK_MODULE_FOLDER=\"${CMAKE_INSTALL_FULL_LIBDIR}/lockstep\"")
 set(LK_MPI_MODULES "")
 

@@ -166,6 +166,13 @@ LK_API bool lk_stop_requested(const lk_comm *comm);
  * (lockstep-mpi-openmpi.so, lockstep-mpi-mpich.so) is missing; the text says which. */
 LK_API LK_NODISCARD lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options);
 
+/* Where lockstep-`name`.so is: in the folder that LOCKSTEP_MODULES names, or else with the program
+ * or where the library was installed.  LK_EUNSUPPORTED says where it was looked for, and that
+ * `package` has what a build makes it of. */
+enum { LK_MODULE_PATH = 4096 };
+LK_API LK_NODISCARD lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
+                                             const char *package);
+
 /* The threads mode: runs main(comm, context) on `workers` threads of this process, each with its
  * own rank; returns the first failure by cause.  The communicators are the library's: a rank has
  * left when its main returns. */

@@ -71,6 +71,16 @@ LK_API void                   lk_exec_free(lk_exec *exec);
 LK_API const char            *lk_exec_isa(const lk_exec *exec);
 LK_API uint32_t               lk_exec_threads(const lk_exec *exec);
 
+/* From here on products and convolutions of FP32 values are computed by oneDNN, through the module
+ * lockstep-onednn.so at `path` (lk_module_find() of launch.h knows where it is).  Their bits depend
+ * on oneDNN's version, the processor and the number of threads: nothing about them is exact.
+ * LK_EUNSUPPORTED where the module or oneDNN cannot be loaded. */
+LK_API LK_NODISCARD lk_status lk_exec_use_onednn(lk_exec *exec, const char *path);
+
+/* What oneDNN is ("2.6.3, avx2, 1 threads"); NULL where it is not used.  *failure: the first of its
+ * failures, after which the own kernels computed what it could not; NULL if there was none. */
+LK_API const char *lk_exec_onednn(lk_exec *exec, const char **failure);
+
 /* Runs task(context, i) for every i < count on the threads of `exec`; returns when all are done.
  * A task's result must depend on `i` alone.  Not from inside a task. */
 LK_API void lk_parallel_for(lk_exec *exec, size_t count, void (*task)(void *context, size_t i),

@@ -127,7 +127,7 @@ static const lki_choice precisions[] = {
 };
 static const lki_choice kernels[] = {
     { "own", 0, NULL },
-    { "onednn", 0, HERE_LATER "; use own" },
+    { "onednn", 0, NULL },
     { NULL, 0, NULL },
 };
 static const lki_choice isas[] = {
@@ -217,8 +217,6 @@ const lki_option lki_train_table[] = {
                "how the workers keep one model in step"),
     LKI_CHOICE(LKI_OPTION_NAME, "isa", "NAME", AT(config.isa), isas, "auto",
                "instruction set of the kernels"),
-    LKI_CHOICE(LKI_OPTION_NAME, "kernels", "NAME", AT(kernels), kernels, "own",
-               "whose kernels compute"),
     { .name = "bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.bucket_bytes), .range = &lki_range_positive, .preset = "25",
       .help = "gradients that travel together" },
@@ -296,6 +294,8 @@ const lki_option lki_train_table[] = {
     { .needs = &deepspeed, .name = "hysteresis", .type = LKI_OPTION_U32, .value = "N",
       .offset = AT(config.scaling.hysteresis), .low = 1, .high = 1 << 20, .preset = "2",
       .help = "deepspeed: the overflow that first halves it" },
+    LKI_CHOICE(LKI_OPTION_NAME, "kernels", "NAME", AT(kernels), kernels, "own",
+               "whose kernels multiply; what onednn's give is not exact"),
 
     { .group = "files", .name = "checkpoint", .type = LKI_OPTION_STRING, .value = "DIR",
       .offset = AT(config.checkpoint), .help = "write checkpoints here, one at the end" },
@@ -535,6 +535,17 @@ static int start(train_options *options, char **argv)
     return merge_trace(options, 0, options->config.workers, exit);
 }
 
+/* Two pools of threads share the cores, so oneDNN's must not spin; its runtime reads that when it
+ * is loaded, and the workers inherit it. */
+static lk_status find_kernels(train_options *options)
+{
+    if (options->kernels == NULL || strcmp(options->kernels, "onednn") != 0)
+        return LK_OK;
+    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
+    options->config.onednn = options->module;
+    return lk_module_find(options->module, "onednn", "libdnnl-dev");
+}
+
 int lki_train_start(train_options *options, char **argv)
 {
     /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
@@ -543,6 +554,8 @@ int lki_train_start(train_options *options, char **argv)
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
                         ">/dev/null does without\n");
+    else if (find_kernels(options) != LK_OK)
+        result = report(LK_EUNSUPPORTED);
     else
         result = lk_launched() ? run_worker(options) : start(options, argv);
     free(options->file.text);

@@ -3,6 +3,7 @@
 #define LKI_CLI_TRAIN_H
 
 #include "cli/nodes.h"
+#include "lockstep/launch.h"
 #include "lockstep/train.h"
 
 typedef struct train_options train_options;
@@ -12,6 +13,7 @@ struct train_options {
     lk_train_config config;
     lki_config_file file; /* of --config */
     const char     *kernels;
+    char            module[LK_MODULE_PATH]; /* of theirs */
     const char     *flight;
     int             worker_mode;
     lki_nodes       nodes;

@@ -1,16 +1,13 @@
-/* mpi.c -- which MPI this process belongs to, and where its module is. */
+/* mpi.c -- which MPI this process belongs to. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/status.h"
 #include "comm/control.h"
 #include "comm/mpi.h"
 #include "lockstep/launch.h"
-
-enum { PATH_BYTES = 4096 };
 
 typedef struct {
     const char *name;    /* in the file's name */
@@ -54,56 +51,6 @@ static const implementation *started_by(void)
     return NULL;
 }
 
-/* The folder of this program, without the slash. */
-static void program_folder(char *out, size_t bytes)
-{
-    ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
-
-    out[length < 0 ? 0 : length] = '\0';
-    char *slash = strrchr(out, '/');
-    if (slash != NULL)
-        *slash = '\0';
-}
-
-/* The folders where modules may be: the one that the caller says, or else with the program, or
- * where this library was installed.  False after the last. */
-static bool folder(char out[PATH_BYTES], int i)
-{
-    const char *said = getenv("LOCKSTEP_MODULES");
-    char        program[PATH_BYTES / 2];
-
-    if (said != NULL) {
-        (void)snprintf(out, PATH_BYTES, "%s", said);
-        return i < 1;
-    }
-    program_folder(program, sizeof program);
-    switch (i) {
-    case 0: (void)snprintf(out, PATH_BYTES, "%s", program); break;
-    case 1: (void)snprintf(out, PATH_BYTES, "%s/../lib/lockstep", program); break;
-    default: (void)snprintf(out, PATH_BYTES, "%s", LK_MODULE_FOLDER); break;
-    }
-    return i < 3;
-}
-
-/* Not part of its caller's frame: sanitizers put wide margins around paths. */
-__attribute__((noinline)) static lk_status find(char path[PATH_BYTES], const implementation *which)
-{
-    char   each[PATH_BYTES], tried[360] = "";
-    size_t used = 0;
-
-    for (int i = 0; folder(each, i); i++) {
-        int length = snprintf(path, PATH_BYTES, "%.4000s/lockstep-mpi-%s.so", each, which->name);
-        if (length < PATH_BYTES && access(path, R_OK) == 0)
-            return LK_OK;
-        if (used < sizeof tried)
-            used += (size_t)snprintf(tried + used, sizeof tried - used, "%s%s", i > 0 ? ", " : "",
-                                     each);
-    }
-    return lk_fail(LK_EUNSUPPORTED, "there is no lockstep-mpi-%s.so (looked in %s): build lockstep "
-                   "where the package %s is installed, or set LOCKSTEP_MODULES to the folder that "
-                   "has it", which->name, tried, which->package);
-}
-
 /* LOCKSTEP_MPI_HOSTS: as if the ranks were on so many hosts; 0 = where they are. */
 static lk_status read_hosts(uint32_t *out)
 {
@@ -124,7 +71,7 @@ static lk_status read_hosts(uint32_t *out)
 lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
 {
     const implementation *which = loaded();
-    char                  path[PATH_BYTES];
+    char                  path[LK_MODULE_PATH], name[32];
     uint32_t              hosts;
 
     *out = NULL;
@@ -135,6 +82,7 @@ lk_status lk_comm_open_mpi(lk_comm **out, const lk_comm_options *options)
         return lk_fail(LK_EUNSUPPORTED, "this process was not started by MPI, neither Open MPI "
                        "(OMPI_COMM_WORLD_RANK is not set) nor MPICH (PMI_RANK): start it with "
                        "mpirun -n N");
-    LK_TRY(find(path, which));
+    (void)snprintf(name, sizeof name, "mpi-%s", which->name);
+    LK_TRY(lk_module_find(path, name, which->package));
     return lki_mpi_open(out, path, options, hosts);
 }

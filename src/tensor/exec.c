@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "tensor/onednn/onednn.h"
 
 struct lk_exec {
     const char *isa;
@@ -19,6 +20,7 @@ struct lk_exec {
     float      *shared;
     float      *private_; /* LKI_EXEC_PRIVATE floats a thread */
     lki_track  *track;    /* of the thread that uses it, or NULL */
+    lki_other   other;
 };
 
 typedef struct {
@@ -143,6 +145,7 @@ void lk_exec_free(lk_exec *exec)
 {
     if (exec == NULL)
         return;
+    lki_other_free(&exec->other);
     lki_pool_free(exec->pool);
     lki_free(exec->shared);
     lki_free(exec->private_);
@@ -157,6 +160,11 @@ const char *lk_exec_isa(const lk_exec *exec)
 uint32_t lk_exec_threads(const lk_exec *exec)
 {
     return exec->threads;
+}
+
+lki_other *lki_exec_other(lk_exec *exec)
+{
+    return &exec->other;
 }
 
 lki_pool *lki_exec_pool(const lk_exec *exec)

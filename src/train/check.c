@@ -200,10 +200,21 @@ static lk_status check_precision(lk_train_config *c)
     return LK_OK;
 }
 
+static lk_status check_kernels(const lk_train_config *c)
+{
+    lk_exec *exec = NULL;
+    if (c->onednn != NULL && c->precision == LK_BF16)
+        return lk_fail(LK_EINVAL, "--kernels onednn multiplies FP32 values alone; leave out "
+                                  "--precision bf16, or use --kernels own");
+    LK_TRY(lk_exec_open(&exec, 1, c->isa));
+    lk_status status = c->onednn != NULL ? lk_exec_use_onednn(exec, c->onednn) : LK_OK;
+    lk_exec_free(exec);
+    return status;
+}
+
 lk_status lki_train_complete(lk_train_config *c, bool runs)
 {
     lk_dataset *dataset = NULL;
-    lk_exec    *exec    = NULL;
 
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
@@ -224,8 +235,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_workers(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */
-    LK_TRY(lk_exec_open(&exec, 1, c->isa));
-    lk_exec_free(exec);
+    LK_TRY(check_kernels(c));
 
     lk_dataset_options options = lki_dataset_options(c);
     LK_TRY(lk_dataset_open(&dataset, c->data, &options));

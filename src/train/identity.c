@@ -283,10 +283,11 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     int        length = snprintf(
                text, sizeof text,
                "lockstep kernels %d rng %d tree %d dtype %s%s virtual-workers %u micro-batch %u "
-               "global-batch %u data %s",
+               "global-batch %u data %s%s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
                config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", config->virtual_workers,
-               config->micro_batch, config->global_batch, data->content_hash);
+               config->micro_batch, config->global_batch, data->content_hash,
+               config->onednn != NULL ? " onednn" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -28,6 +28,8 @@ static lk_status open_model(lki_session *s)
     s->states = lk_model_states(s->model, &s->state_count);
     (void)lk_model_terms(s->model, &s->term_count);
     LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
+    if (s->config->onednn != NULL)
+        LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
     LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
     LK_TRY(LKI_NEW(&s->grads, s->term_count, "gradient table"));
@@ -100,6 +102,18 @@ static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
 }
 
 /* Rank 0 says who computes what, as each rank itself reports it. */
+/* Whose products they are, if not ours, and, at the end, whether they all were. */
+static void tell_kernels(lki_session *s, bool end)
+{
+    const char *failure, *onednn = lk_exec_onednn(s->exec, &failure);
+    if (onednn != NULL && !end)
+        lki_journal_note(s->journal, "note: products are oneDNN's (%s): this run is not exact, its "
+                         "bits depend on that", onednn);
+    else if (failure != NULL)
+        lki_journal_note(s->journal, "note: the own kernels computed what oneDNN could not: %s",
+                         failure);
+}
+
 static lk_status introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
@@ -118,6 +132,7 @@ static lk_status introduce(lki_session *s)
                             (unsigned long long)all[3 * r], host_text(s, r, text),
                             (unsigned long long)all[3 * r + 1],
                             (unsigned long long)(all[3 * r + 1] + all[3 * r + 2] - 1));
+        tell_kernels(s, false);
     }
     lki_free(all);
     return status;
@@ -459,6 +474,7 @@ static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_HASH, 0, begun);
     lki_observe_drain(s);
     LK_TRY(verify_same_end(s, result));
+    tell_kernels(s, true);
     LK_TRY(lki_journal_end(s->journal, result));
     lki_journal_say(s->journal, "run %s", result->run);
     return lk_barrier(s->comm); /* nobody leaves while others still read the model */

@@ -65,9 +65,9 @@ static void a_config_file_is_quoted_in_errors(void **state)
         { "config = \"other.toml\"", "", ": run.toml:2: a config file cannot name another" },
         { "optimizer = \"adam\"", "", ": run.toml:2: optimizer adam: is none of: sgd, adamw" },
         { "restart = 2", "", ": run.toml:2: restart: restarting workers is not part" },
-        { "betas = [0.9, 0.99]", "", ": run.toml:2: betas needs optimizer adamw; this is sgd" },
+        { "betas = [0.9, 0.99]", "", ": run.toml:2: betas needs optimizer adamw, lamb or lion; this is sgd" },
         { "nesterov = true", "--optimizer adamw",
-          ": run.toml:2: nesterov needs optimizer sgd; this is adamw" },
+          ": run.toml:2: nesterov needs optimizer sgd or lars; this is adamw" },
         { "optimizer = \"adamw\"", "--momentum 0.9",
           ": --momentum needs --optimizer sgd; this is adamw" },
         { "keep = 1", "", ": run.toml:2: keep needs checkpoint DIR" },
@@ -230,6 +230,29 @@ static void a_default_is_recorded(void **state)
     assert_null(strstr(r.out, "  depth "));
 }
 
+/* Without the module: what to install.  With it: a run that says what it is, and no more than that
+ * changes. */
+static void other_kernels_are_named(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "LOCKSTEP_MODULES=/nowhere " LK_TEST_COMMAND " " MLP
+                    "--steps 2 --kernels onednn");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "no lockstep-onednn.so (looked in /nowhere)");
+    assert_says(r.err, "libdnnl-dev");
+    run_command(&r, *state, MLP "--steps 2 --kernels onednn --quiet");
+    if (r.status == 1 && strstr(r.err, "no lockstep-onednn.so") != NULL)
+        return;
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: products are oneDNN's (");
+    assert_says(r.err, "not exact");
+    assert_null(strstr(r.err, "the own kernels computed"));
+    run_command(&r, *state, MLP "--steps 2 --kernels onednn --precision bf16");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--kernels onednn multiplies FP32 values alone");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_signal_saves_and_has_status_75),
         cmocka_unit_test(a_trained_gpt_writes),
         cmocka_unit_test(a_default_is_recorded),
+        cmocka_unit_test(other_kernels_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -104,7 +104,7 @@ static const struct {
       "--hysteresis needs --loss-scale deepspeed; this is pytorch" },
     { GOOD "--steps 1 --strategy zero2", "--strategy zero2: is not part of this version" },
     { GOOD "--steps 1 --precision bf8", "--precision bf8: is none of: fp32, bf16, fp16" },
-    { GOOD "--steps 1 --kernels onednn", "--kernels onednn: is not part of this version" },
+    { GOOD "--steps 1 --kernels mkl", "--kernels mkl: is none of: own, onednn" },
     { GOOD "--steps 1 --workers 1 --hosts 2", "--hosts 2 are more than the 1 workers" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --worker-mode threads",
       "--hosts needs --worker-mode" },

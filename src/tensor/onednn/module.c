@@ -1,6 +1,7 @@
-/* module.c -- oneDNN for the library: matrix products as its matmul primitive computes them.
+/* module.c -- oneDNN for the library: matrix products and convolutions by its primitives.
  *
- * A primitive belongs to one shape; the last PLANS of them are kept, the oldest makes room.
+ * A primitive belongs to one shape; the last PLANS of either kind are kept, the oldest makes room.
+ * Convolutions choose how their weights lie; ours are brought to that and back.
  */
 #include "tensor/onednn/module.h"
 
@@ -20,12 +21,27 @@ typedef struct {
     dnnl_memory_t    a, b, c;
 } plan;
 
+/* What the primitive reads or writes in its own format or, to be added, beside ours. */
+typedef struct {
+    dnnl_primitive_t move; /* NULL: not needed */
+    dnnl_memory_t    memory;
+} inner;
+
+typedef struct {
+    lki_onednn_conv  conv;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t    x, w, y; /* ours */
+    inner            weights, dx;
+} conv_plan;
+
 struct lki_onednn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     uint32_t      threads;
     plan          plans[PLANS];
     size_t        used, next; /* plans made; the place of the next */
+    conv_plan     convs[PLANS];
+    size_t        convs_used, convs_next;
     char          identity[96], text[160];
 };
 
@@ -93,12 +109,31 @@ static void drop(plan *p)
     *p = (plan){ 0 };
 }
 
+static void drop_inner(inner *i)
+{
+    (void)dnnl_primitive_destroy(i->move);
+    (void)dnnl_memory_destroy(i->memory);
+}
+
+static void drop_conv(conv_plan *p)
+{
+    (void)dnnl_primitive_destroy(p->primitive);
+    (void)dnnl_memory_destroy(p->x);
+    (void)dnnl_memory_destroy(p->w);
+    (void)dnnl_memory_destroy(p->y);
+    drop_inner(&p->weights);
+    drop_inner(&p->dx);
+    *p = (conv_plan){ .primitive = NULL };
+}
+
 static void module_close(lki_onednn *library)
 {
     if (library == NULL)
         return;
     for (size_t i = 0; i < library->used; i++)
         drop(&library->plans[i]);
+    for (size_t i = 0; i < library->convs_used; i++)
+        drop_conv(&library->convs[i]);
     (void)dnnl_stream_destroy(library->stream);
     (void)dnnl_engine_destroy(library->engine);
     free(library);
@@ -196,6 +231,16 @@ static dnnl_status_t find(lki_onednn *library, const lki_onednn_shape *shape, pl
     return status;
 }
 
+/* A memory is for reading and writing; which of them is the primitive's business. */
+static bool point(dnnl_memory_t memory, const void *data)
+{
+    union {
+        const void *in;
+        void       *handle;
+    } at = { data };
+    return dnnl_memory_set_data_handle(memory, at.handle) == dnnl_success;
+}
+
 static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shape, const void *a,
                                const void *b, void *c)
 {
@@ -205,13 +250,7 @@ static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shap
     if (status != dnnl_success)
         return fail(library, "matmul", status);
 
-    union {
-        const void *in;
-        void       *handle;
-    } left = { a }, right = { b };
-    if (dnnl_memory_set_data_handle(p->a, left.handle) != dnnl_success ||
-        dnnl_memory_set_data_handle(p->b, right.handle) != dnnl_success ||
-        dnnl_memory_set_data_handle(p->c, c) != dnnl_success)
+    if (!point(p->a, a) || !point(p->b, b) || !point(p->c, c))
         return "dnnl_memory_set_data_handle has failed";
     dnnl_exec_arg_t arguments[] = { { DNNL_ARG_SRC, p->a },
                                     { DNNL_ARG_WEIGHTS, p->b },
@@ -222,6 +261,183 @@ static const char *module_gemm(lki_onednn *library, const lki_onednn_shape *shap
     return status == dnnl_success ? NULL : fail(library, "matmul", status);
 }
 
+/* ---- Convolutions ------------------------------------------------------------------------ */
+
+/* As they lie with us: NHWC, and PyTorch's weights. */
+typedef struct {
+    dnnl_memory_desc_t x, w, y, any; /* any: weights as the primitive likes them */
+} conv_layouts;
+
+static dnnl_status_t pixels(dnnl_memory_desc_t *out, size_t n, size_t c, size_t h, size_t w)
+{
+    dnnl_dims_t dims    = { (dnnl_dim_t)n, (dnnl_dim_t)c, (dnnl_dim_t)h, (dnnl_dim_t)w };
+    dnnl_dims_t strides = { (dnnl_dim_t)(h * w * c), 1, (dnnl_dim_t)(w * c), (dnnl_dim_t)c };
+    return dnnl_memory_desc_init_by_strides(out, 4, dims, dnnl_f32, strides);
+}
+
+static dnnl_status_t lay_out(conv_layouts *l, const lki_onednn_conv *c)
+{
+    dnnl_dims_t dims = { (dnnl_dim_t)c->cout, (dnnl_dim_t)c->cin, (dnnl_dim_t)c->kh,
+                         (dnnl_dim_t)c->kw };
+    dnnl_status_t status = pixels(&l->x, c->n, c->cin, c->h, c->w);
+    if (status == dnnl_success)
+        status = pixels(&l->y, c->n, c->cout, c->oh, c->ow);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&l->w, 4, dims, dnnl_f32, dnnl_oihw);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&l->any, 4, dims, dnnl_f32, dnnl_format_tag_any);
+    return status;
+}
+
+/* The forward pass, or a gradient, which wants to know of the forward pass. */
+static dnnl_status_t describe_conv(dnnl_primitive_desc_t *out, const lki_onednn *library,
+                                   const conv_layouts *l, const lki_onednn_conv *c,
+                                   lki_onednn_pass pass, const_dnnl_primitive_desc_t forward)
+{
+    const dnnl_alg_kind_t   how     = dnnl_convolution_direct;
+    dnnl_dims_t             strides = { (dnnl_dim_t)c->stride, (dnnl_dim_t)c->stride };
+    dnnl_dims_t             pad     = { (dnnl_dim_t)c->pad, (dnnl_dim_t)c->pad };
+    dnnl_convolution_desc_t desc;
+    dnnl_status_t           status;
+
+    if (pass == LKI_ONEDNN_Y)
+        status = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_training, how, &l->x,
+                                                    &l->any, NULL, &l->y, strides, pad, pad);
+    else if (pass == LKI_ONEDNN_X)
+        status = dnnl_convolution_backward_data_desc_init(&desc, how, &l->x, &l->any, &l->y,
+                                                          strides, pad, pad);
+    else
+        status = dnnl_convolution_backward_weights_desc_init(&desc, how, &l->x, &l->any, NULL,
+                                                             &l->y, strides, pad, pad);
+    if (status != dnnl_success)
+        return status;
+    return dnnl_primitive_desc_create(out, &desc, NULL, library->engine, forward);
+}
+
+/* Memory in the format `theirs`, and the way there from `ours` or, `back`, into a sum in it. */
+static dnnl_status_t make_inner(inner *out, const lki_onednn *library,
+                                const dnnl_memory_desc_t *ours, const dnnl_memory_desc_t *theirs,
+                                bool back)
+{
+    dnnl_primitive_attr_t attr   = NULL;
+    dnnl_primitive_desc_t desc   = NULL;
+    dnnl_status_t         status = attributes(&attr, back);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&out->memory, theirs, library->engine, DNNL_MEMORY_ALLOCATE);
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&desc, back ? theirs : ours, library->engine,
+                                                    back ? ours : theirs, library->engine, attr);
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&out->move, desc);
+    (void)dnnl_primitive_desc_destroy(desc);
+    (void)dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static dnnl_status_t make_conv(const lki_onednn *library, conv_plan *p)
+{
+    const lki_onednn_conv *c = &p->conv;
+    conv_layouts           l;
+    dnnl_primitive_desc_t  forward = NULL, other = NULL;
+    bool                   dw      = c->pass == LKI_ONEDNN_WEIGHTS;
+    dnnl_status_t          status  = lay_out(&l, c);
+    if (status == dnnl_success)
+        status = describe_conv(&forward, library, &l, c, LKI_ONEDNN_Y, NULL);
+    if (status == dnnl_success && c->pass != LKI_ONEDNN_Y)
+        status = describe_conv(&other, library, &l, c, c->pass, forward);
+    dnnl_primitive_desc_t chosen = c->pass == LKI_ONEDNN_Y ? forward : other;
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&p->primitive, chosen);
+    if (status == dnnl_success)
+        status = make_inner(&p->weights, library, &l.w,
+                            dnnl_primitive_desc_query_md(
+                                chosen, dw ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0),
+                            dw);
+    if (status == dnnl_success && c->pass == LKI_ONEDNN_X && c->accumulate)
+        status = make_inner(&p->dx, library, &l.x, &l.x, true);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&p->x, &l.x, library->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&p->w, &l.w, library->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&p->y, &l.y, library->engine, DNNL_MEMORY_NONE);
+    (void)dnnl_primitive_desc_destroy(forward);
+    (void)dnnl_primitive_desc_destroy(other);
+    return status;
+}
+
+static bool same_conv(const lki_onednn_conv *a, const lki_onednn_conv *b)
+{
+    return a->pass == b->pass && a->accumulate == b->accumulate && a->n == b->n && a->h == b->h &&
+           a->w == b->w && a->cin == b->cin && a->cout == b->cout && a->kh == b->kh &&
+           a->kw == b->kw && a->stride == b->stride && a->pad == b->pad;
+}
+
+static dnnl_status_t find_conv(lki_onednn *library, const lki_onednn_conv *conv, conv_plan **out)
+{
+    for (size_t i = 0; i < library->convs_used; i++)
+        if (same_conv(&library->convs[i].conv, conv)) {
+            *out = &library->convs[i];
+            return dnnl_success;
+        }
+    conv_plan made = { .conv = *conv };
+    *out           = &library->convs[library->convs_next];
+
+    dnnl_status_t status = make_conv(library, &made);
+    if (status != dnnl_success) {
+        drop_conv(&made);
+        return status;
+    }
+    drop_conv(*out);
+    **out               = made;
+    library->convs_next = (library->convs_next + 1) % PLANS;
+    if (library->convs_used < PLANS)
+        library->convs_used++;
+    return status;
+}
+
+static dnnl_status_t run_move(const lki_onednn *library, const inner *i, dnnl_memory_t from,
+                              dnnl_memory_t to)
+{
+    dnnl_exec_arg_t arguments[] = { { DNNL_ARG_FROM, from }, { DNNL_ARG_TO, to } };
+    return i->move == NULL ? dnnl_success
+                           : dnnl_primitive_execute(i->move, library->stream, 2, arguments);
+}
+
+static dnnl_status_t run_conv(const lki_onednn *library, const conv_plan *p)
+{
+    bool            y = p->conv.pass == LKI_ONEDNN_Y, dx = p->conv.pass == LKI_ONEDNN_X;
+    dnnl_exec_arg_t arguments[] = {
+        { dx ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, p->dx.move != NULL ? p->dx.memory : p->x },
+        { y || dx ? DNNL_ARG_WEIGHTS : DNNL_ARG_DIFF_WEIGHTS, p->weights.memory },
+        { y ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, p->y },
+    };
+    dnnl_status_t status = dnnl_success;
+    if (y || dx)
+        status = run_move(library, &p->weights, p->w, p->weights.memory);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(p->primitive, library->stream, 3, arguments);
+    if (status == dnnl_success && !y && !dx)
+        status = run_move(library, &p->weights, p->weights.memory, p->w);
+    if (status == dnnl_success && dx)
+        status = run_move(library, &p->dx, p->dx.memory, p->x);
+    return status == dnnl_success ? dnnl_stream_wait(library->stream) : status;
+}
+
+static const char *module_conv(lki_onednn *library, const lki_onednn_conv *conv, const float *x,
+                               const float *weights, const float *y)
+{
+    conv_plan *p = NULL;
+    omp_set_num_threads((int)library->threads);
+    dnnl_status_t status = find_conv(library, conv, &p);
+    if (status != dnnl_success)
+        return fail(library, "convolution", status);
+    if (!point(p->x, x) || !point(p->w, weights) || !point(p->y, y))
+        return "dnnl_memory_set_data_handle has failed";
+    status = run_conv(library, p);
+    return status == dnnl_success ? NULL : fail(library, "convolution", status);
+}
+
 extern const lki_onednn_module lk_onednn_module;
 
 __attribute__((visibility("default"))) const lki_onednn_module lk_onednn_module = {
@@ -229,5 +445,6 @@ __attribute__((visibility("default"))) const lki_onednn_module lk_onednn_module 
     .open     = module_open,
     .identity = module_identity,
     .gemm     = module_gemm,
+    .conv     = module_conv,
     .close    = module_close,
 };

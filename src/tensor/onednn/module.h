@@ -1,9 +1,9 @@
 /* tensor/onednn/module.h -- what lockstep-onednn.so does for the library, and nothing else.
  *
- * oneDNN computes the same products with kernels of its own, whose bits depend on its version, the
- * processor, the number of threads and sometimes the cut of the rows.  It is the judge of our
- * speed, and never what training uses unasked.  The module stands on libc and oneDNN alone, so
- * this header must do without the rest of the library.
+ * oneDNN computes the same products and convolutions with kernels of its own, whose bits depend on
+ * its version, the processor, the number of threads and sometimes the cut of the rows.  It is the
+ * judge of our speed, and never what training uses unasked.  The module stands on libc and oneDNN
+ * alone, so this header must do without the rest of the library.
  *
  * Errors:  a call returns NULL, or what went wrong; the text stays until the next call.
  * Threads: one at a time; oneDNN's own (OpenMP) run below it.
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LKI_ONEDNN_REVISION = 1 };
+enum { LKI_ONEDNN_REVISION = 2 };
 
 /* The module's only symbol, of type `const lki_onednn_module`. */
 #define LKI_ONEDNN_SYMBOL "lk_onednn_module"
@@ -30,6 +30,15 @@ typedef struct {
     size_t m, n, k, lda, ldb, ldc;
 } lki_onednn_shape;
 
+/* A convolution in FP32 as lki_conv() and its gradients have it: x (n, h, w, cin), weights (cout,
+ * cin, kh, kw), y (n, oh, ow, cout).  The pass says which of the three is the result. */
+typedef enum { LKI_ONEDNN_Y, LKI_ONEDNN_X, LKI_ONEDNN_WEIGHTS } lki_onednn_pass;
+typedef struct {
+    lki_onednn_pass pass;
+    bool            accumulate; /* the weights' gradient does always */
+    size_t          n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
+} lki_onednn_conv;
+
 typedef struct {
     uint32_t revision; /* LKI_ONEDNN_REVISION: the rest is as below */
 
@@ -41,6 +50,10 @@ typedef struct {
     /* The first product of a shape compiles its kernel; later ones find it. */
     const char *(*gemm)(lki_onednn *library, const lki_onednn_shape *shape, const void *a,
                         const void *b, void *c);
+
+    /* Two are read and one, that of the pass, is written. */
+    const char *(*conv)(lki_onednn *library, const lki_onednn_conv *conv, const float *x,
+                        const float *weights, const float *y);
 
     void (*close)(lki_onednn *library); /* NULL is allowed */
 } lki_onednn_module;

@@ -27,7 +27,7 @@
  */
 #include "tensor/ops/conv.h"
 
-#include "tensor/exec.h"
+#include "tensor/onednn/onednn.h"
 
 enum {
     LANES        = LKI_CONV_LANES,
@@ -359,6 +359,8 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
               void *scratch)
 {
     grid g = { .image = x, .c = shape->cin, .to = y };
+    if (lki_other_conv(exec, shape, LKI_ONEDNN_Y, false, x, w, y))
+        return;
     forward(exec, shape, &g, w, scratch);
 }
 
@@ -402,6 +404,8 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
                              const float *w, float *dx, bool add, void *scratch)
 {
     grid g = { .image = dy, .c = shape->cout, .to = dx, .add = add };
+    if (lki_other_conv(exec, shape, LKI_ONEDNN_X, add, dx, w, dy))
+        return;
     backward_input(exec, shape, &g, w, scratch);
 }
 

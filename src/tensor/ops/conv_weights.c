@@ -16,7 +16,7 @@
  */
 #include <string.h>
 
-#include "tensor/exec.h"
+#include "tensor/onednn/onednn.h"
 #include "tensor/ops/conv.h"
 
 enum {
@@ -247,6 +247,8 @@ static void wave_run(lk_exec *exec, gradient *g)
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, void *scratch)
 {
+    if (lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, true, x, dw, dy))
+        return;
     const lki_conv_shape *s = shape;
     size_t   depth = s->kh * s->kw * s->cin, width = lki_round_up(s->cout, LANES);
     float   *next  = (float *)scratch + lki_conv_wave_bytes(depth, width) / sizeof(float);

@@ -20,7 +20,7 @@
  *         34(3), 2008, sections 4 and 5.
  */
 #include "base/memory.h"
-#include "tensor/exec.h"
+#include "tensor/onednn/onednn.h"
 
 enum {
     TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
@@ -403,6 +403,8 @@ static void run_slabs(product *p)
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 {
+    if (lki_other_gemm(exec, args))
+        return;
     const lki_kernels *all   = lki_exec_kernels(exec);
     bool               brain = args->operands == LK_BF16, wide = args->wide_b;
     product            p     = {

@@ -1,0 +1,59 @@
+/* modules.c -- where the parts of lockstep are that are loaded when they are asked for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "lockstep/launch.h"
+
+/* The folder of this program, without the slash. */
+static void program_folder(char *out, size_t bytes)
+{
+    ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
+
+    out[length < 0 ? 0 : length] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
+/* The folders where modules may be: the one that the caller says, or else with the program, or
+ * where this library was installed.  False after the last. */
+static bool folder(char out[LK_MODULE_PATH], int i)
+{
+    const char *said = getenv("LOCKSTEP_MODULES");
+    char        program[LK_MODULE_PATH / 2];
+
+    if (said != NULL) {
+        (void)snprintf(out, LK_MODULE_PATH, "%s", said);
+        return i < 1;
+    }
+    program_folder(program, sizeof program);
+    switch (i) {
+    case 0: (void)snprintf(out, LK_MODULE_PATH, "%s", program); break;
+    case 1: (void)snprintf(out, LK_MODULE_PATH, "%s/../lib/lockstep", program); break;
+    default: (void)snprintf(out, LK_MODULE_PATH, "%s", LK_MODULE_FOLDER); break;
+    }
+    return i < 3;
+}
+
+/* Not part of its caller's frame: sanitizers put wide margins around paths. */
+__attribute__((noinline)) lk_status lk_module_find(char path[LK_MODULE_PATH], const char *name,
+                                                   const char *package)
+{
+    char   each[LK_MODULE_PATH], tried[360] = "";
+    size_t used = 0;
+
+    for (int i = 0; folder(each, i); i++) {
+        int length = snprintf(path, LK_MODULE_PATH, "%.4000s/lockstep-%.32s.so", each, name);
+        if (length < LK_MODULE_PATH && access(path, R_OK) == 0)
+            return LK_OK;
+        if (used < sizeof tried)
+            used += (size_t)snprintf(tried + used, sizeof tried - used, "%s%s", i > 0 ? ", " : "",
+                                     each);
+    }
+    return lk_fail(LK_EUNSUPPORTED, "there is no lockstep-%s.so (looked in %s): build lockstep "
+                   "where the package %s is installed, or set LOCKSTEP_MODULES to the folder that "
+                   "has it", name, tried, package);
+}
