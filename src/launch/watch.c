@@ -192,8 +192,8 @@ static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
     return true;
 }
 
-/* Tells the control memory about a worker's end, and says whether it fails the job.  Others may have
- * found it gone before we do: a verdict about itself has not told it of anything. */
+/* Tells the control memory about a worker's end, and says whether it fails the job.  Others may
+ * have found it gone before we do: a verdict about itself has not told it of anything. */
 static bool tell_the_others(lki_job *job, uint32_t i)
 {
     lki_worker *worker = &job->workers[i];

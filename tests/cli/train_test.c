@@ -69,7 +69,7 @@ static void a_config_file_is_quoted_in_errors(void **state)
         { "nesterov = true", "--optimizer adamw",
           ": run.toml:2: nesterov needs optimizer sgd or lars; this is adamw" },
         { "optimizer = \"adamw\"", "--momentum 0.9",
-          ": --momentum needs --optimizer sgd; this is adamw" },
+          ": --momentum needs --optimizer sgd or lars; this is adamw" },
         { "keep = 1", "", ": run.toml:2: keep needs checkpoint DIR" },
         { "layers = 2", "", ": run.toml:2: layers needs MODEL gpt; this is mlp" },
     };
