@@ -32,9 +32,9 @@ enum { LANES = 16, QUERIES = 32, KEYS = 64 };
 typedef struct {
     size_t width, t_pad, panel;
     float *scores, *dp;                    /* (QUERIES, KEYS) */
-    float *out;                            /* (QUERIES, width) */
+    float *out;                            /* (QUERIES, width): O, or dQ */
     float *keep;                           /* (KEYS) */
-    float *q, *k, *v, *dy, *dq, *dk, *dv;  /* (t_pad, width) */
+    float *q, *k, *v, *dy, *dk, *dv;       /* (t_pad, width) */
     float *k_columns, *v_columns;          /* (t_pad / 16, head size, 16) */
     float *delta;                          /* (t_pad) */
 } head;
@@ -62,9 +62,9 @@ static size_t head_lay_out(head *h, size_t t, size_t size, float *base)
         { &h->out, QUERIES * h->width },       { &h->keep, KEYS },
         { &h->q, h->t_pad * h->width },        { &h->k, h->t_pad * h->width },
         { &h->v, h->t_pad * h->width },        { &h->dy, h->t_pad * h->width },
-        { &h->dq, h->t_pad * h->width },       { &h->dk, h->t_pad * h->width },
-        { &h->dv, h->t_pad * h->width },       { &h->k_columns, h->t_pad * size },
-        { &h->v_columns, h->t_pad * size },    { &h->delta, h->t_pad },
+        { &h->dk, h->t_pad * h->width },       { &h->dv, h->t_pad * h->width },
+        { &h->k_columns, h->t_pad * size },    { &h->v_columns, h->t_pad * size },
+        { &h->delta, h->t_pad },
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (base != NULL)
@@ -124,20 +124,21 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
     });
 }
 
-/* to (queries, width) continues its chains over the block's keys: scores times rows of `right`. */
+/* h->out (queries, width) continues its chains over the block's keys, or starts them at the first:
+ * scores times rows of `right`. */
 static void block_values(const attention *a, const head *h, const block *b, const float *scores,
-                         const float *right, float *to)
+                         const float *right)
 {
     const float *from[QUERIES];
     float       *rows[QUERIES];
     for (size_t i = 0; i < b->queries; i++) {
         from[i] = scores + i * KEYS;
-        rows[i] = to + i * h->width;
+        rows[i] = h->out + i * h->width;
     }
     a->kernels->tile_rows(&(lki_tile_rows){
         .rows = b->queries, .columns = h->width, .a = from, .segments = 1, .length = b->keys,
         .b = right + b->first_key * h->width, .panel = LANES, .step = h->width, .c = rows,
-        .mode = LKI_TILE_CONTINUE,
+        .mode = b->first_key == 0 ? LKI_TILE_START : LKI_TILE_CONTINUE,
     });
 }
 
@@ -176,7 +177,6 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     size_t t = a->shape->t, queries = lki_min(QUERIES, t - first_query);
     float  max[QUERIES], sum[QUERIES];
 
-    memset(h->out, 0, QUERIES * h->width * sizeof *h->out);
     for (size_t i = 0; i < queries; i++) {
         max[i] = -__builtin_inff();
         sum[i] = 0.0f;
@@ -190,7 +190,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
             if (first_key > 0)
                 a->kernels->scale(h->width, rescale, h->out + i * h->width);
         }
-        block_values(a, h, &b, h->scores, h->v, h->out);
+        block_values(a, h, &b, h->scores, h->v);
     }
     for (size_t i = 0; i < queries; i++) {
         float *y = a->y + place(a, index, first_query + i, 1);
@@ -259,17 +259,30 @@ static void backward_block(const attention *a, const head *h, size_t index, cons
     }
     block_transposed(a, h, b, h->scores, h->dy, h->dv);
     block_transposed(a, h, b, h->dp, h->q, h->dk);
-    block_values(a, h, b, h->dp, h->k, h->dq + b->first_query * h->width);
+    block_values(a, h, b, h->dp, h->k);
 }
 
-static void put_rows(const attention *a, const head *h, const float *from, float *to)
+/* Rows of the head into its part of dqkv. */
+static void put_rows(const attention *a, const head *h, size_t rows, const float *from, float *to)
 {
-    for (size_t i = 0; i < a->shape->t; i++) {
+    for (size_t i = 0; i < rows; i++) {
         const float *x = from + i * h->width;
         float       *y = to + i * 3 * a->shape->c;
-        for (size_t d = 0; d < a->size; d++)
-            y[d] = a->add ? y[d] + x[d] : x[d];
+        if (!a->add)
+            memcpy(y, x, a->size * sizeof *y);
+        for (size_t d = 0; a->add && d < a->size; d++)
+            y[d] += x[d];
     }
+}
+
+static void backward_queries(const attention *a, const head *h, size_t index, size_t first_query)
+{
+    size_t end = lki_min(a->shape->t, first_query + QUERIES);
+    for (size_t first_key = 0; first_key < end; first_key += KEYS) {
+        block b = block_at(a->shape->t, first_query, first_key);
+        backward_block(a, h, index, &b);
+    }
+    put_rows(a, h, end - first_query, h->out, a->dqkv + place(a, index, first_query, 3));
 }
 
 static void backward_task(void *context, size_t index, uint32_t thread)
@@ -285,22 +298,15 @@ static void backward_task(void *context, size_t index, uint32_t thread)
     copy_rows(&h, t, size, c, dy, h.dy);
     memset(h.v_columns, 0, h.t_pad * size * sizeof *h.v_columns);
     a->kernels->pack_transposed(t, size, qkv + 2 * c, 3 * c, h.v_columns);
-    memset(h.dq, 0, h.t_pad * h.width * sizeof *h.dq);
     memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
     memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
     for (size_t i = 0; i < t; i++)
         h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + place(a, index, i, 1));
 
-    for (size_t first_query = 0; first_query < t; first_query += QUERIES) {
-        size_t end = lki_min(t, first_query + QUERIES);
-        for (size_t first_key = 0; first_key < end; first_key += KEYS) {
-            block b = block_at(t, first_query, first_key);
-            backward_block(a, &h, index, &b);
-        }
-    }
-    put_rows(a, &h, h.dq, dqkv);
-    put_rows(a, &h, h.dk, dqkv + c);
-    put_rows(a, &h, h.dv, dqkv + 2 * c);
+    for (size_t query = 0; query < t; query += QUERIES)
+        backward_queries(a, &h, index, query);
+    put_rows(a, &h, t, h.dk, dqkv + c);
+    put_rows(a, &h, t, h.dv, dqkv + 2 * c);
 }
 
 void lki_attention_backward(lk_exec *exec, const lki_attention_shape *shape, const float *qkv,
