@@ -1,11 +1,12 @@
 /* mlp.c -- fully connected layers with ReLU: fc0, fc1, ... and one more for the classes.
  *
  * Weights and biases start uniform in [-1/sqrt(fan_in), 1/sqrt(fan_in)), as torch.nn.Linear's do
- * (Kaiming uniform with a = sqrt(5)).  Images are flattened.
+ * (Kaiming uniform with a = sqrt(5)).  An image is read as one row of values.
  */
 #include <math.h>
 
 #include "models/build.h"
+#include "nn/model.h"
 
 enum { HIDDEN_MAX = sizeof((lk_model_options *)0)->hidden / sizeof(uint32_t) };
 
@@ -50,9 +51,12 @@ lk_status lki_build_mlp(lk_model **out, const lk_model_options *options)
 {
     lki_builder builder;
     LK_TRY(check_options(options));
-    LK_TRY(lki_build_begin(&builder, "mlp", options->input, false));
-    lk_value x  = lki_build(&builder, &lk_block_flatten, "", NULL, 0, 0);
-    uint64_t in = lk_shape_count(options->input);
+    lk_value x = 0;
+    uint64_t in;
+    lk_shape row = options->input;
+    if (lki_shape_elements(options->input, &in)) /* if not, it is refused as it is */
+        row = (lk_shape){ 1, { in } };
+    LK_TRY(lki_build_begin(&builder, "mlp", row, false));
     for (uint32_t i = 0; i < options->hidden_count; i++) {
         x  = layer(&builder, i, in, options->hidden[i], "relu", x);
         in = options->hidden[i];
