@@ -93,11 +93,28 @@ LK_API void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *ex
                                 const lk_update *update, size_t n, const float *g, float *p,
                                 float *const *state);
 
-typedef enum { LK_CONSTANT = 0, LK_LINEAR, LK_COSINE, LK_STEP } lk_schedule_kind;
+/* X(NAME, "name"): in the order of lk_schedule_kind. */
+#define LK_SCHEDULES(X)                                                                          \
+    X(CONSTANT, "constant")                                                                      \
+    X(LINEAR, "linear")       /* straight to min_lr */                                           \
+    X(COSINE, "cosine")       /* half a cosine to min_lr */                                      \
+    X(STEP, "step")           /* times gamma at each milestone */                                \
+    X(POLY, "poly")           /* min_lr + (lr - min_lr) (part that is left)^power */             \
+    X(WSD, "wsd")             /* constant, and straight to min_lr in the last `decay` steps */   \
+    X(ONE_CYCLE, "one-cycle") /* PyTorch's OneCycleLR: cosines up to lr, and down to min_lr */
+
+typedef enum {
+#define LK_SCHEDULE_ENUM(name, text) LK_##name,
+    LK_SCHEDULES(LK_SCHEDULE_ENUM)
+#undef LK_SCHEDULE_ENUM
+} lk_schedule_kind;
 
 /* The learning rate as a function of the step.  With warmup w: step s < w gives
- * lr * (s + 1) / w.  After it, over the remaining steps up to `steps`: constant; linear or
- * cosine from lr to min_lr, reached at step `steps`; step: times `gamma` at each milestone. */
+ * from + (lr - from) (s + 1) / w, where from is `warmup_from`.  After it, over the remaining steps
+ * up to `steps`, as the kind says; what falls reaches min_lr at step `steps`.
+ *
+ * one-cycle reaches lr at step w - 1 and min_lr at `steps` - 1; w is by default three tenths of the
+ * steps, warmup_from lr / 25, and min_lr that / 10000. */
 typedef struct {
     lk_schedule_kind kind;
     double           lr, min_lr;
@@ -105,10 +122,23 @@ typedef struct {
     double           gamma; /* step: 0.1 */
     uint32_t         milestone_count;
     uint64_t         milestones[8];
+    double           warmup_from; /* 0 */
+    double           power;       /* poly: 2 */
+    uint64_t         decay;       /* wsd: a tenth of the steps */
 } lk_schedule;
+
+LK_API const char *lk_schedule_name(lk_schedule_kind kind);
+
+/* The same with every default written out; `steps` is known. */
+LK_API lk_schedule lk_schedule_resolve(const lk_schedule *schedule);
 
 LK_API LK_NODISCARD lk_status lk_schedule_check(const lk_schedule *schedule);
 LK_API double                 lk_schedule_at(const lk_schedule *schedule, uint64_t step);
+
+/* How a learning rate that fits batches of `base` samples is made to fit those of `batch`: times
+ * their ratio (Goyal et al. 2017, for sgd and its like) or its square root (for adaptive ones). */
+typedef enum { LK_SCALE_LR_NONE = 0, LK_SCALE_LR_LINEAR, LK_SCALE_LR_SQRT } lk_lr_rule;
+LK_API double lk_scale_lr(lk_lr_rule rule, double lr, uint64_t batch, uint64_t base);
 
 /* The factor that brings a gradient of this norm to at most max_norm (<= 0: no clipping), as
  * PyTorch does: min(1, max_norm / (norm + 1e-6)), in FP64, rounded to float once. */

@@ -86,7 +86,10 @@ typedef struct {
     uint64_t     steps; /* steps or epochs, not both */
     double       epochs;
     lk_optimizer optimizer;
-    lk_schedule  schedule; /* .steps is filled in */
+    lk_schedule  schedule;      /* .steps is filled in */
+    double       warmup_epochs; /* in place of schedule.warmup */
+    lk_lr_rule   scale_lr;      /* schedule.lr fits `base_batch` (0 = 256); warmup begins there */
+    uint32_t     base_batch;
     double       clip_norm;
     lk_loss_scaling scaling; /* with LK_F16 alone, of which the default is LK_SCALE_PYTORCH */
 

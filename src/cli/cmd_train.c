@@ -56,39 +56,6 @@ static bool read_resume(const char *text, void *target, lki_message *error)
     return true;
 }
 
-/* A scale to be taken off again exactly. */
-static bool read_scale(const char *text, double *out, lki_message *error)
-{
-    lk_loss_scaling scaling = { .rule = LK_SCALE_FIXED };
-    if (!lki_parse_real(text, strlen(text), &scaling.initial) || scaling.initial == 0 ||
-        lk_loss_scaling_check(&scaling) != LK_OK)
-        return lki_refuse(error, "must be a power of two from 2^-24 to 2^32, such as 65536");
-    *out = scaling.initial;
-    return true;
-}
-
-static bool read_loss_scale(const char *text, void *target, lki_message *error)
-{
-    lk_loss_scaling *scaling = &((train_options *)target)->config.scaling;
-    if (strcmp(text, "none") == 0)
-        scaling->rule = LK_SCALE_NONE;
-    else if (strcmp(text, "pytorch") == 0)
-        scaling->rule = LK_SCALE_PYTORCH;
-    else if (strcmp(text, "deepspeed") == 0)
-        scaling->rule = LK_SCALE_DEEPSPEED;
-    else if (strspn(text, "0123456789.+-eE") == strlen(text))
-        scaling->rule = LK_SCALE_FIXED;
-    else
-        return lki_refuse(error, "must be pytorch, deepspeed, none, or a power of two, such as "
-                                 "1024");
-    return scaling->rule != LK_SCALE_FIXED || read_scale(text, &scaling->initial, error);
-}
-
-static bool read_initial_scale(const char *text, void *target, lki_message *error)
-{
-    return read_scale(text, &((train_options *)target)->config.scaling.initial, error);
-}
-
 /* ---- The table --------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -117,7 +84,13 @@ static const lki_choice momenta[] = {
 static const lki_choice schedules[] = {
     { "constant", LK_CONSTANT, NULL }, { "linear", LK_LINEAR, NULL },
     { "cosine", LK_COSINE, NULL },     { "step", LK_STEP, NULL },
+    { "poly", LK_POLY, NULL },         { "wsd", LK_WSD, NULL },
+    { "one-cycle", LK_ONE_CYCLE, NULL },
     { NULL, 0, NULL },
+};
+static const lki_choice lr_rules[] = {
+    { "none", LK_SCALE_LR_NONE, NULL }, { "linear", LK_SCALE_LR_LINEAR, NULL },
+    { "sqrt", LK_SCALE_LR_SQRT, NULL }, { NULL, 0, NULL },
 };
 static const lki_choice precisions[] = {
     { "fp32", LK_F32, NULL },
@@ -150,7 +123,9 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       dynamic = { "loss-scale", { "pytorch", "deepspeed" } },
                       deepspeed = { "loss-scale", { "deepspeed" } },
                       steps = { "schedule", { "step" } },
-                      falling = { "schedule", { "linear", "cosine" } },
+                      falling = { "schedule", { "linear", "cosine", "poly", "wsd", "one-cycle" } },
+                      poly = { "schedule", { "poly" } }, wsd = { "schedule", { "wsd" } },
+                      scaled = { "scale-lr", { "linear", "sqrt" } },
                       validation = { "validation", { NULL } },
                       checkpoint = { "checkpoint", { NULL } };
 
@@ -234,14 +209,33 @@ const lki_option lki_train_table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "optimizer", "NAME", AT(config.optimizer.kind), optimizers,
                "sgd", "update rule"),
     { .required = true, .name = "lr", .type = LKI_OPTION_REAL, .value = "X",
-      .offset = AT(config.schedule.lr), .range = &lki_range_positive, .help = "learning rate" },
+      .offset = AT(config.schedule.lr), .range = &lki_range_positive,
+      .help = "learning rate; with --scale-lr, the one for --base-batch" },
+    LKI_CHOICE(LKI_OPTION_CHOICE, "scale-lr", "RULE", AT(config.scale_lr), lr_rules, "none",
+               "times global batch / base batch (linear: for sgd, with a warmup) or its square "
+               "root (sqrt: for adamw and lamb)"),
+    { .needs = &scaled, .name = "base-batch", .type = LKI_OPTION_U32, .value = "B",
+      .offset = AT(config.base_batch), .low = 1, .high = 1 << 30, .preset = "256",
+      .help = "the batch that --lr fits" },
     { .needs = &falling, .name = "min-lr", .type = LKI_OPTION_REAL, .value = "X",
-      .offset = AT(config.schedule.min_lr), .range = &lki_range_not_negative, .preset = "0",
-      .help = "where linear and cosine end" },
+      .offset = AT(config.schedule.min_lr), .range = &lki_range_not_negative,
+      .preset = "0; one-cycle: lr / 250000", .help = "where schedules that fall end" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "schedule", "NAME", AT(config.schedule.kind), schedules,
                "constant", "the learning rate over the steps"),
-    LKI_U64("warmup", "N", AT(config.schedule.warmup), 0, UINT64_MAX >> 16, "0",
-            "steps of linear warmup"),
+    LKI_U64("warmup", "N", AT(config.schedule.warmup), 0, UINT64_MAX >> 16,
+            "0; one-cycle: 0.3 of the steps",
+            "steps in which the rate rises; large batches need it (Goyal et al.: 5 epochs)"),
+    LKI_REAL("warmup-epochs", "X", AT(config.warmup_epochs), &lki_range_positive, NULL,
+             "the same in epochs"),
+    LKI_REAL("warmup-from", "X", AT(config.schedule.warmup_from), &lki_range_not_negative,
+             "0; with --scale-lr --lr, one-cycle lr / 25", "the rate from which it rises"),
+    { .needs = &poly, .name = "power", .type = LKI_OPTION_REAL, .value = "X",
+      .offset = AT(config.schedule.power), .range = &lki_range_positive, .preset = "2",
+      .help = "schedule poly: of the part of the steps that is left" },
+    { .needs = &wsd, .name = "decay", .type = LKI_OPTION_U64, .value = "N",
+      .offset = AT(config.schedule.decay), .low = 1, .high = UINT64_MAX >> 16,
+      .preset = "a tenth of the steps",
+      .help = "schedule wsd (warmup, stable, decay): the last steps, in which the rate falls" },
     { .needs = &steps, .name = "milestones", .type = LKI_OPTION_U64_LIST, .value = "N,N...",
       .offset = AT(config.schedule.milestones), .list_max = 8, .low = 1, .high = UINT64_MAX >> 16,
       .count_offset = AT(config.schedule.milestone_count),
@@ -283,11 +277,12 @@ const lki_option lki_train_table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(config.precision), precisions, "fp32",
                "of activations and their gradients; weights and sums are fp32 always"),
     { .needs = &half, .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
-      .read = read_loss_scale, .preset = "pytorch",
+      .read = lki_read_loss_scale, .preset = "pytorch",
       .help = "pytorch or deepspeed: by their rules, skipping steps that overflow; none; or a "
               "power of two to scale by always" },
     { .needs = &dynamic, .name = "initial-scale", .type = LKI_OPTION_CUSTOM, .value = "X",
-      .read = read_initial_scale, .preset = "65536", .help = "what a dynamic scale begins with" },
+      .read = lki_read_initial_scale, .preset = "65536",
+      .help = "what a dynamic scale begins with" },
     { .needs = &dynamic, .name = "scale-window", .type = LKI_OPTION_U32, .value = "N",
       .offset = AT(config.scaling.window), .low = 1, .high = 1 << 30,
       .preset = "2000; deepspeed: 1000", .help = "good steps in a row that double it" },

@@ -26,6 +26,10 @@ struct train_options {
 /* The rows of a table whose struct begins with a train_options; the first is MODEL. */
 extern const lki_option lki_train_table[];
 
+/* For rows of that table: a rule of loss scaling, or a scale; what a dynamic one begins with. */
+bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
+bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
+
 /* Train's rows but those named, of which none but MODEL is required, and `own`; the caller's to
  * free().  NULL without memory. */
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own);

@@ -1,12 +1,50 @@
 /* train_rows.c -- the options of train in the tables of commands that do something else with what
- * they describe: bench step, plan. */
+ * they describe: bench step, plan; and what reads scales for the table of train. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/train.h"
+#include "cli/values.h"
 
 enum { ROWS_MAX = 120, BATCH = 32 };
 #define RATE 1e-4
+
+/* ---- Scales ------------------------------------------------------------------------------ */
+
+/* A scale to be taken off again exactly. */
+static bool read_scale(const char *text, double *out, lki_message *error)
+{
+    lk_loss_scaling scaling = { .rule = LK_SCALE_FIXED };
+    if (!lki_parse_real(text, strlen(text), &scaling.initial) || scaling.initial == 0 ||
+        lk_loss_scaling_check(&scaling) != LK_OK)
+        return lki_refuse(error, "must be a power of two from 2^-24 to 2^32, such as 65536");
+    *out = scaling.initial;
+    return true;
+}
+
+bool lki_read_loss_scale(const char *text, void *target, lki_message *error)
+{
+    lk_loss_scaling *scaling = &((train_options *)target)->config.scaling;
+    if (strcmp(text, "none") == 0)
+        scaling->rule = LK_SCALE_NONE;
+    else if (strcmp(text, "pytorch") == 0)
+        scaling->rule = LK_SCALE_PYTORCH;
+    else if (strcmp(text, "deepspeed") == 0)
+        scaling->rule = LK_SCALE_DEEPSPEED;
+    else if (strspn(text, "0123456789.+-eE") == strlen(text))
+        scaling->rule = LK_SCALE_FIXED;
+    else
+        return lki_refuse(error, "must be pytorch, deepspeed, none, or a power of two, such as "
+                                 "1024");
+    return scaling->rule != LK_SCALE_FIXED || read_scale(text, &scaling->initial, error);
+}
+
+bool lki_read_initial_scale(const char *text, void *target, lki_message *error)
+{
+    return read_scale(text, &((train_options *)target)->config.scaling.initial, error);
+}
+
+/* ---- Rows -------------------------------------------------------------------------------- */
 
 static bool is_among(const char *name, const char *const *names)
 {

@@ -278,6 +278,59 @@ static void follows_schedules(void **state)
     near_(lk_schedule_at(&m, 20), 0.01);
 }
 
+/* Goyal et al. (2017): a minibatch of 8192 has 32 times the rate of 256, 0.1, which it reaches from
+ * there step by step in five epochs of 156. */
+static void scales_and_warms_up_as_goyal_et_al(void **state)
+{
+    double      lr = lk_scale_lr(LK_SCALE_LR_LINEAR, 0.1, 8192, 256);
+    lk_schedule s  = { .kind = LK_STEP, .lr = lr, .warmup = 5 * 156, .warmup_from = 0.1,
+                       .milestone_count = 3,
+                       .milestones      = { 30 * 156, 60 * 156, 80 * 156 } };
+    (void)state;
+    near_(lr, 3.2);
+    near_(lk_scale_lr(LK_SCALE_LR_SQRT, 0.1, 1024, 256), 0.2);
+    near_(lk_scale_lr(LK_SCALE_LR_NONE, 0.1, 8192, 256), 0.1);
+    for (uint64_t t = 0; t < 780; t++)
+        assert_true(fabs(lk_schedule_at(&s, t) - (0.1 + 3.1 * (double)(t + 1) / 780)) < 1e-12);
+    near_(lk_schedule_at(&s, 779), 3.2);
+    assert_true(fabs(lk_schedule_at(&s, 30 * 156) - 0.32) < 1e-12);
+    assert_true(fabs(lk_schedule_at(&s, 60 * 156) - 0.032) < 1e-12);
+    assert_true(fabs(lk_schedule_at(&s, 80 * 156) - 0.0032) < 1e-12);
+}
+
+static void follows_more_schedules(void **state)
+{
+    lk_schedule poly = { .kind = LK_POLY, .lr = 1.0, .min_lr = 0.1, .warmup = 10, .steps = 110 },
+                wsd  = { .kind = LK_WSD, .lr = 1.0, .min_lr = 0.2, .warmup = 5, .steps = 200 };
+    (void)state;
+    near_(lk_schedule_at(&poly, 10), 1.0);
+    near_(lk_schedule_at(&poly, 60), 0.1 + 0.9 * 0.25);
+    near_(lk_schedule_at(&poly, 110), 0.1);
+    poly.power = 0.9;
+    assert_true(fabs(lk_schedule_at(&poly, 35) - (0.1 + 0.9 * pow(0.75, 0.9))) < 1e-14);
+    near_(lk_schedule_at(&wsd, 4), 1.0);
+    near_(lk_schedule_at(&wsd, 180), 1.0);
+    near_(lk_schedule_at(&wsd, 190), 0.6);
+    near_(lk_schedule_at(&wsd, 200), 0.2);
+    wsd.decay = 100;
+    near_(lk_schedule_at(&wsd, 100), 1.0);
+    near_(lk_schedule_at(&wsd, 125), 0.8);
+}
+
+/* The rates of torch.optim.lr_scheduler.OneCycleLR(max_lr = 1, total_steps = 10), with which rises
+ * end at step 0.3 x 10 - 1. */
+static void follows_one_cycle(void **state)
+{
+    static const double pytorch[] = { 0.04, 0.52, 1.0, 0.9504846320134739, 0.8117456539497631,
+                                      0.6112620219362893, 0.38874197806371076,
+                                      0.18825834605023692, 0.04951936798652603, 4e-06 };
+    lk_schedule s = { .kind = LK_ONE_CYCLE, .lr = 1.0, .steps = 10 };
+    (void)state;
+    for (uint64_t t = 0; t < 10; t++)
+        assert_true(fabs(lk_schedule_at(&s, t) - pytorch[t]) < 1e-12);
+    near_(lk_schedule_at(&s, 99), 4e-6);
+}
+
 static void refuses_schedule(const lk_schedule *s, const char *field)
 {
     assert_int_equal(lk_schedule_check(s), LK_EINVAL);
@@ -300,6 +353,9 @@ static void names_the_schedule_field_it_refuses(void **state)
         &(lk_schedule){ .kind = LK_STEP, .lr = 0.1, .milestone_count = 2, .milestones = { 4, 4 } },
         "milestones[1]");
     refuses_schedule(&(lk_schedule){ .kind = (lk_schedule_kind)7, .lr = 0.1 }, "kind");
+    refuses_schedule(&(lk_schedule){ .lr = 0.1, .warmup_from = 0.2 }, "warmup_from");
+    refuses_schedule(&(lk_schedule){ .kind = LK_POLY, .lr = 1, .steps = 9, .power = -1 }, "power");
+    refuses_schedule(&(lk_schedule){ .kind = LK_WSD, .lr = 1, .steps = 9, .decay = 9 }, "decay");
 }
 
 static void clips_as_pytorch_does(void **state)
@@ -323,6 +379,9 @@ int main(void)
         cmocka_unit_test(passes_by_what_must_not_decay),
         cmocka_unit_test(names_the_field_it_refuses),
         cmocka_unit_test(follows_schedules),
+        cmocka_unit_test(scales_and_warms_up_as_goyal_et_al),
+        cmocka_unit_test(follows_more_schedules),
+        cmocka_unit_test(follows_one_cycle),
         cmocka_unit_test(names_the_schedule_field_it_refuses),
         cmocka_unit_test(clips_as_pytorch_does),
     };

@@ -255,6 +255,7 @@ float  lki_tanhf(float x);
 float  lki_erff(float x);
 float  lki_cosf(float x);                        /* |x| <= 2 pi * 1024 */
 double lki_cos(double x);                        /* for schedules: |x| <= 16 */
+double lki_pow(double x, double y);              /* for schedules: x in [0, 1], y in [0, 100] */
 double lki_powi(double base, uint64_t exponent); /* bias corrections: square and multiply */
 
 #endif

@@ -5,6 +5,7 @@
  * quarters of a turn with pi / 2 in three parts.
  */
 #include <stdint.h>
+#include <string.h>
 
 #include "tensor/ops.h"
 
@@ -71,4 +72,54 @@ double lki_powi(double base, uint64_t exponent)
         if ((exponent & 1) != 0)
             result *= square;
     return result;
+}
+
+static uint64_t bits_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static double from_bits(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* log(x) = e log 2 + 2 atanh(s), s = (m - 1) / (m + 1), for a normal x = m 2^e with m in
+ * [2/3, 4/3): what is beside e log 2. */
+static double log_parts(double x, int *exponent)
+{
+    uint64_t bits = bits_of(x);
+    int      e    = (int)(bits >> 52) - 1023;
+    double   m    = from_bits((bits & UINT64_C(0xfffffffffffff)) | UINT64_C(0x3ff) << 52);
+    if (m >= 4.0 / 3.0) {
+        m *= 0.5;
+        e++;
+    }
+    double s = (m - 1.0) / (m + 1.0), square = s * s, sum = 0.0;
+    for (int i = 27; i >= 1; i -= 2)
+        sum = sum * square + 1.0 / (double)i;
+    *exponent = e;
+    return 2.0 * s * sum;
+}
+
+double lki_pow(double x, double y)
+{
+    static const double log2_e = 0x1.71547652b82fep+0, ln2 = 0x1.62e42fefa39efp-1;
+    int                 e;
+    if (y == (double)(uint64_t)y)
+        return lki_powi(x, (uint64_t)y);
+    if (x < 0x1p-1000)
+        return 0.0;
+    double  rest = log_parts(x, &e), power = y * ((double)e + rest * log2_e);
+    int64_t k = (int64_t)(power - 0.5); /* it is not above 0 */
+    double  r = (power - (double)k) * ln2, sum = 1.0;
+    if (k < -1000)
+        return 0.0;
+    for (int i = 18; i >= 1; i--)
+        sum = 1.0 + r * sum / (double)i;
+    return sum * from_bits((uint64_t)(1023 + k) << 52);
 }

@@ -86,6 +86,11 @@ static void serves_schedules(void **state)
         assert_true(fabs(lki_powi(0.999, n) - pow(0.999, (double)n)) < 1e-12);
         assert_true(fabs(lki_powi(0.9, n) - pow(0.9, (double)n)) < 1e-14);
     }
+    for (double x = 1.0; x > 1e-9; x *= 0.97)
+        for (double y = 0.1; y < 8.0; y += 0.45)
+            assert_true(fabs(lki_pow(x, y) - pow(x, y)) <= 2e-14 * pow(x, y));
+    assert_true(lki_pow(0.0, 0.9) == 0.0 && lki_pow(1.0, 0.9) == 1.0 && lki_pow(0.3, 0.0) == 1.0);
+    assert_true(lki_pow(0.5, 2.0) == 0.25 && lki_pow(0x1p-1050, 0.5) == 0.0);
 }
 
 int main(void)

@@ -103,7 +103,31 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
     if (c->steps > UINT32_MAX)
         return lk_fail(LK_EINVAL, "--steps %llu is more than %u", (unsigned long long)c->steps,
                        UINT32_MAX);
-    c->schedule.steps = c->steps;
+    return LK_OK;
+}
+
+/* How many steps are warmup, and the rate that fits the batch.  Done once: what is left says so. */
+static lk_status check_schedule(lk_train_config *c, const lk_dataset_info *data)
+{
+    lk_schedule *s         = &c->schedule;
+    uint64_t     per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
+    double       base      = s->lr;
+    if (c->warmup_epochs != 0 && s->warmup != 0)
+        return lk_fail(LK_EINVAL, "give --warmup (steps) or --warmup-epochs, not both");
+    if (!(c->warmup_epochs >= 0 && c->warmup_epochs * (double)per_epoch <= 1e15))
+        return lk_fail(LK_EINVAL, "--warmup-epochs %g is not a sensible number of epochs",
+                       c->warmup_epochs);
+    if (c->warmup_epochs > 0)
+        s->warmup = (uint64_t)(c->warmup_epochs * (double)per_epoch + 0.5);
+    c->warmup_epochs = 0;
+    s->lr = lk_scale_lr(c->scale_lr, base, c->global_batch, c->base_batch ? c->base_batch : 256);
+    if (c->scale_lr != LK_SCALE_LR_NONE && s->warmup_from == 0 && s->kind != LK_ONE_CYCLE &&
+        s->warmup > 0)
+        s->warmup_from = base < s->lr ? base : s->lr;
+    c->scale_lr = LK_SCALE_LR_NONE;
+    s->steps    = c->steps;
+    LK_TRY(lk_schedule_check(s));
+    *s = lk_schedule_resolve(s);
     return LK_OK;
 }
 
@@ -162,7 +186,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     lk_model              *model   = NULL;
 
     LK_TRY(check_length(c, data));
-    LK_TRY(lk_schedule_check(&c->schedule));
+    LK_TRY(check_schedule(c, data));
     LK_TRY(lk_model_build(&model, c->model, &options));
     lk_status status = runs ? check_memory(c, model) : LK_OK;
     if (status == LK_OK && runs)

@@ -107,18 +107,22 @@ static void put_rule(json_t *object, const lk_optimizer *o)
 
 static void put_optimizer(json_t *object, const lk_train_config *config)
 {
-    static const char *const schedules[] = { "constant", "linear", "cosine", "step" };
-    const lk_schedule       *s           = &config->schedule;
+    const lk_schedule *s = &config->schedule;
 
     put_rule(object, &config->optimizer);
     put_real(object, "clip-norm", config->clip_norm);
-    (void)json_object_set_new(object, "schedule", json_string(schedules[s->kind]));
+    put_text(object, "schedule", lk_schedule_name(s->kind));
     put_real(object, "lr", s->lr);
     put_integer(object, "warmup", s->warmup);
-    if (s->kind == LK_LINEAR || s->kind == LK_COSINE) { /* only these look at the last step */
+    put_real(object, "warmup-from", s->warmup_from);
+    if (s->kind != LK_CONSTANT && s->kind != LK_STEP) { /* only these look at the last step */
         put_real(object, "min-lr", s->min_lr);
         put_integer(object, "steps", s->steps);
     }
+    if (s->kind == LK_POLY)
+        put_real(object, "power", s->power);
+    if (s->kind == LK_WSD)
+        put_integer(object, "decay", s->decay);
     if (s->kind == LK_STEP) {
         json_t *milestones = json_array();
         put_real(object, "gamma", s->gamma);
@@ -212,6 +216,7 @@ static json_t *since_then(void)
     put_text(since, "momentum-of", "gradients");
     put_flag(since, "no-bias-correction", false);
     put_flag(since, "decay-all", false);
+    put_real(since, "warmup-from", 0);
     return since;
 }
 
