@@ -187,7 +187,7 @@ typedef struct lk_calibration lk_calibration;
 /* Completes a config as lk_train_check() does, and measures that, some seconds long, with the
  * workers of a host as threads (but no more than this one has cores), each with config->threads of
  * its own: blocks of several small models of config->model's kind, of odd sizes of their own, and
- * updates of three sizes. */
+ * updates of several sizes. */
 LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config *config,
                                            uint32_t hosts);
 LK_API void                   lk_calibration_free(lk_calibration *calibration);

@@ -200,14 +200,15 @@ static void add_block(lk_step_model *out, const step_source *from, uint32_t b, d
         out->backward += seconds * share;
 }
 
-double lki_update_seconds(const lk_calibration *c, double elements)
+double lki_update_seconds(const lk_calibration *c, double elements, double gradients)
 {
-    int i = 0;
-    while (i + 2 < LKI_SIZES && elements > c->elements[i + 1])
+    uint32_t i = 0;
+    while (i + 2 < c->size_count && elements > c->elements[i + 1])
         i++;
     double slope = (c->update[i + 1] - c->update[i]) / (c->elements[i + 1] - c->elements[i]);
-    return fmax(c->update[i] + slope * (elements - c->elements[i]),
-                c->update[0] * fmin(1, elements / c->elements[0]));
+    double line  = c->update[i] + slope * (elements - c->elements[i]);
+    double least = c->update[0] * fmin(1, elements / c->elements[0]);
+    return fmax(line, least) + c->again * fmax(0, gradients - elements);
 }
 
 /* Bytes that a worker moves for each element of the model, over what it moves in a second: it
@@ -259,8 +260,9 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
         add_block(out, from, b, &sum);
     out->forward *= out->micro_count;
     out->backward *= out->micro_count;
-    out->update = from->measured != NULL ? lki_update_seconds(from->measured, elements)
-                                         : update_by_rate(from, elements, here);
+    out->update = from->measured != NULL
+                      ? lki_update_seconds(from->measured, elements, gradient_elements(from->model))
+                      : update_by_rate(from, elements, here);
     if (flops != NULL)
         *flops = sum * out->micro_count * c->virtual_workers;
 }

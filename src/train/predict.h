@@ -27,7 +27,7 @@ lki_work lki_block_work(const lk_model *model, const lki_place *places, uint32_t
 void lki_fit(double seconds[LKI_WORK_KINDS], const lki_work *works, const double *measured,
              size_t count);
 
-enum { LKI_TYPES_MAX = 16, LKI_SIZES = 3 };
+enum { LKI_TYPES_MAX = 16, LKI_SIZES_MAX = 4 };
 
 /* Blocks of one type. */
 typedef struct {
@@ -37,12 +37,13 @@ typedef struct {
 } lki_type_rates;
 
 struct lk_calibration {
-    uint32_t       workers, type_count;
+    uint32_t       workers, type_count, size_count; /* sizes: at least 2 */
     lki_type_rates types[LKI_TYPES_MAX];
-    double         elements[LKI_SIZES], update[LKI_SIZES]; /* of models, and the seconds of each */
+    double         elements[LKI_SIZES_MAX], update[LKI_SIZES_MAX]; /* of a size, and its seconds */
+    double         again; /* seconds of each element of a gradient that is not a parameter's first */
 };
 
 /* Seconds of an update; straight lines between what was measured. */
-double lki_update_seconds(const lk_calibration *calibration, double elements);
+double lki_update_seconds(const lk_calibration *calibration, double elements, double gradients);
 
 #endif

@@ -203,20 +203,24 @@ static void measured_rates_are_used(void **state)
 {
     lk_train_config config = mlp();
     lk_rates        rates  = { .bandwidth = 1 };
-    lk_calibration  c      = {
-              .workers = 1, .type_count = 1, .elements = { 1e3, 1e4, 1e5 }, .update = { 1, 2, 4 }
-    };
-    lk_step_model m;
-    double        sample = 2 * (2 * 784 * 32 + 3 * 32 * 10);
+    lk_calibration  c      = { .workers    = 1,
+                               .type_count = 1,
+                               .size_count = 3,
+                               .again      = 1e-3,
+                               .elements   = { 1e3, 1e4, 1e5 },
+                               .update     = { 1, 2, 4 } };
+    lk_step_model   m;
+    double          sample = 2 * (2 * 784 * 32 + 3 * 32 * 10);
     (void)state;
     c.types[0] = (lki_type_rates){ "linear", { [LKI_WORK_FLOPS] = 1e-9 }, 0.25 };
     assert_int_equal(lk_train_model_step(&m, NULL, &config, 1, &rates, &c), LK_OK);
     NEAR(m.forward, 0.25 * 8 * sample * 1e-9, 1e-12);
     NEAR(m.backward, 0.75 * 8 * sample * 1e-9, 1e-12);
     NEAR(m.update, 2 + 2 * (784 * 32 + 32 * 11 + 10 - 1e4) / 9e4, 1e-12);
-    NEAR(lki_update_seconds(&c, 1e6), 4 + 2 * 9e5 / 9e4, 1e-12);
-    NEAR(lki_update_seconds(&c, 5500), 1.5, 1e-12);
-    assert_true(lki_update_seconds(&c, 10) > 0);
+    NEAR(lki_update_seconds(&c, 1e6, 1e6), 4 + 2 * 9e5 / 9e4, 1e-12);
+    NEAR(lki_update_seconds(&c, 5500, 5500), 1.5, 1e-12);
+    NEAR(lki_update_seconds(&c, 5500, 5600), 1.5 + 100 * c.again, 1e-12);
+    assert_true(lki_update_seconds(&c, 10, 10) > 0);
 }
 
 static void a_fit_finds_the_rates(void **state)
@@ -259,7 +263,7 @@ static void a_machine_is_measured(void **state)
             all += c->types[t].seconds[k];
         assert_true(all > 0 && c->types[t].forward >= 0 && c->types[t].forward <= 1);
     }
-    for (int i = 0; i < LKI_SIZES; i++)
+    for (int i = 0; i < (int)c->size_count; i++)
         assert_true(c->update[i] > 0);
     assert_int_equal(lk_train_model_step(&m, NULL, &config, 1, &none, c), LK_OK);
     assert_true(m.forward > 0 && m.backward > 0 && m.update > 0);

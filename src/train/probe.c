@@ -19,7 +19,14 @@
 #include "train/predict.h"
 #include "train/session.h"
 
-enum { REPEATS_MIN = 5, REPEATS_MAX = 25, POINTS_MAX = 1024, TENSOR = 1 << 20, FIT_ROUNDS = 20000 };
+enum {
+    REPEATS_MIN = 5,
+    REPEATS_MAX = 25,
+    POINTS_MAX  = 1024,
+    TENSOR      = 1 << 20,
+    LARGE       = 4 << 20,
+    FIT_ROUNDS  = 20000
+};
 #define PROBE_SECONDS 0.15
 #define TICK 1e-9 /* no time is less: all are divided by */
 
@@ -57,7 +64,7 @@ typedef struct {
 static const probe_model gpts[] = {
     GPT(8, 1, 2, 72, 48, 97),    GPT(6, 2, 5, 160, 104, 390),   GPT(3, 1, 5, 320, 200, 1500),
     GPT(2, 1, 9, 576, 300, 640), GPT(3, 3, 11, 704, 40, 12000), GPT(1, 1, 7, 224, 640, 200),
-    GPT(1, 1, 7, 448, 96, 5000), GPT(5, 1, 3, 96, 160, 300),
+    GPT(1, 1, 7, 448, 96, 5000), GPT(5, 1, 3, 96, 160, 300),    GPT(2, 1, 3, 192, 64, 40000),
 };
 static const probe_model resnets[] = {
     RESNET(14, 8, 20, 12), RESNET(3, 14, 28, 10), RESNET(40, 8, 12, 10),  RESNET(5, 8, 40, 10),
@@ -171,6 +178,7 @@ struct crew {
     const subject    *subject;
     lk_comm         **comms; /* of updates */
     size_t            elements;
+    uint32_t          uses; /* of every parameter */
     probe            *probes;
     void (*main)(probe *probe);
 };
@@ -281,26 +289,51 @@ static lk_status step_once(lk_parallel *parallel, uint64_t step)
     return lk_parallel_finish(parallel, 1e-6, &result);
 }
 
+/* Parameters of TENSOR elements and what is left. */
+static lk_status describe(const probe *p, lk_param **params, lk_parallel_term **terms,
+                          uint32_t *count)
+{
+    const crew *c = p->crew;
+    *count        = (uint32_t)((c->elements + TENSOR - 1) / TENSOR);
+    LK_TRY(LKI_NEW(params, *count, "a probe's parameters"));
+    LK_TRY(LKI_NEW(terms, *count * c->uses, "a probe's parameters"));
+    for (uint32_t i = 0; i < *count; i++) {
+        size_t elements      = c->elements * (i + 1) / *count - c->elements * i / *count;
+        (*params)[i]         = (lk_param){ .shape = { 1, { elements } }, .uses = c->uses };
+        (*params)[i].name[0] = (char)('a' + i);
+        for (uint32_t use = 0; use < c->uses; use++)
+            (*terms)[i * c->uses + use] = (lk_parallel_term){ .param = i, .use = use };
+    }
+    return LK_OK;
+}
+
 static lk_status update_open(lk_parallel **out, const probe *p, const lk_train_config *c)
 {
-    uint32_t  count  = (uint32_t)((p->crew->elements + TENSOR - 1) / TENSOR);
-    lk_param *params = NULL;
-    LK_TRY(LKI_NEW(&params, count, "a probe's parameters"));
-    for (uint32_t i = 0; i < count; i++) {
-        size_t elements   = p->crew->elements * (i + 1) / count - p->crew->elements * i / count;
-        params[i].shape   = (lk_shape){ 1, { elements } };
-        params[i].name[0] = (char)('a' + i);
-    }
-    lk_parallel_options options = { .virtual_workers = (c->virtual_workers + c->workers - 1) /
-                                                       c->workers * p->crew->workers,
+    uint32_t          count  = 0;
+    lk_param         *params = NULL;
+    lk_parallel_term *terms  = NULL;
+    lk_status         status = describe(p, &params, &terms, &count);
+    uint32_t          rounds = (c->virtual_workers + c->workers - 1) / c->workers;
+
+    lk_parallel_options options = { .virtual_workers    = rounds * p->crew->workers,
                                     .bucket_bytes       = c->bucket_bytes,
                                     .first_bucket_bytes = c->first_bucket_bytes,
                                     .optimizer          = c->optimizer,
                                     .clip_norm          = c->clip_norm,
-                                    .exec               = p->exec };
-    lk_status status = lk_parallel_open(out, p->crew->comms[p->number], params, count, &options);
+                                    .exec               = p->exec,
+                                    .terms              = terms,
+                                    .term_count         = count * p->crew->uses };
+    if (status == LK_OK)
+        status = lk_parallel_open(out, p->crew->comms[p->number], params, count, &options);
     lki_free(params);
+    lki_free(terms);
     return status;
+}
+
+/* Large ones vary less, and take longer. */
+static uint32_t update_repeats(const crew *c)
+{
+    return c->elements > LARGE ? REPEATS_MIN : REPEATS_MAX;
 }
 
 static lk_status steps(probe *p)
@@ -310,7 +343,7 @@ static lk_status steps(probe *p)
     LK_TRY(lk_exec_open(&p->exec, c->threads, c->isa));
     LK_TRY(LKI_NEW(&p->times, REPEATS_MAX, "a probe's times"));
     lk_status status = update_open(&parallel, p, c);
-    for (p->repeat = 0; status == LK_OK && p->repeat < REPEATS_MAX; p->repeat++) {
+    for (p->repeat = 0; status == LK_OK && p->repeat < update_repeats(p->crew); p->repeat++) {
         uint64_t begun      = lki_trace_now();
         status              = step_once(parallel, p->repeat);
         p->times[p->repeat] = 1e-9 * (double)(lki_trace_now() - begun);
@@ -422,20 +455,40 @@ static lk_status probe_blocks(calibrating *c, const probe_model *model,
     return status;
 }
 
-static lk_status probe_update(calibrating *c, const lk_train_config *config, int size)
+static lk_status probe_update(calibrating *c, const lk_train_config *config, double elements,
+                              uint32_t uses, double *seconds)
 {
     subject none = { .config = config };
     LK_TRY(lk_comm_open_threads(c->crew.comms, c->crew.workers, NULL));
     c->crew.subject  = &none;
-    c->crew.elements = (size_t)c->out->elements[size];
+    c->crew.elements = (size_t)elements;
+    c->crew.uses     = uses;
     lk_status status = run_crew(&c->crew, c->pool, time_updates);
     if (status == LK_OK)
-        c->out->update[size] = median(c->crew.probes[0].times, REPEATS_MAX);
+        *seconds = median(c->crew.probes[0].times, update_repeats(&c->crew));
     for (uint32_t i = 0; i < c->crew.workers; i++) {
         close_probe(&c->crew.probes[i], &none);
         lk_comm_free(c->crew.comms[i]);
     }
     return status;
+}
+
+/* Sizes up to the first that is not far below what is planned, or the last. */
+static lk_status probe_updates(calibrating *c, const lk_train_config *config, double planned)
+{
+    static const double sizes[LKI_SIZES_MAX] = { 1.3e5, 1.1e6, 6.1e6, 2.3e7 };
+    lk_calibration     *out                  = c->out;
+    double              twice                = 0;
+    uint32_t            i                    = 0;
+    do {
+        out->elements[i] = sizes[i];
+        LK_TRY(probe_update(c, config, sizes[i], 1, &out->update[i]));
+        i++;
+    } while (i < 2 || (i < LKI_SIZES_MAX && planned > sizes[i - 1]));
+    out->size_count = i;
+    LK_TRY(probe_update(c, config, sizes[i - 1], 2, &twice));
+    out->again = fmax(0, twice - out->update[i - 1]) / sizes[i - 1];
+    return LK_OK;
 }
 
 /* Least squares over the parts of what was measured: amounts are divided by the times. */
@@ -485,11 +538,10 @@ static void fit_type(calibrating *c)
 
 /* ---- All of it --------------------------------------------------------------------------- */
 
-static lk_status calibrate(calibrating *c, const lk_train_config *config)
+static lk_status calibrate(calibrating *c, const lk_train_config *config, double planned)
 {
-    static const double sizes[LKI_SIZES] = { 1.3e5, 1.1e6, 9.1e6 };
-    const probe_model  *models           = NULL;
-    size_t              count            = 0;
+    const probe_model *models = NULL;
+    size_t             count  = 0;
     for (size_t f = 0; f < FAMILIES; f++)
         if (strcmp(families[f].name, config->model) == 0) {
             models = families[f].models;
@@ -502,11 +554,7 @@ static lk_status calibrate(calibrating *c, const lk_train_config *config)
         LK_TRY(probe_blocks(c, &models[i], config));
     while (c->count > 0 && c->out->type_count < LKI_TYPES_MAX)
         fit_type(c);
-    for (int size = 0; size < LKI_SIZES; size++) {
-        c->out->elements[size] = sizes[size];
-        LK_TRY(probe_update(c, config, size));
-    }
-    return LK_OK;
+    return probe_updates(c, config, planned);
 }
 
 /* As many as there are on a host, and as this one has cores for. */
@@ -520,12 +568,10 @@ static uint32_t workers_here(const lk_train_config *config, uint32_t hosts)
 
 lk_status lk_calibrate(lk_calibration **out, lk_train_config *config, uint32_t hosts)
 {
-    calibrating *c = NULL;
-    *out           = NULL;
-    LK_TRY(lki_train_complete(config, false));
-    if (hosts == 0 || hosts > config->workers)
-        return lk_fail(LK_EINVAL, "%u hosts for %u workers: each has at least one; raise --workers",
-                       hosts, config->workers);
+    calibrating  *c = NULL;
+    lk_train_cost cost;
+    *out = NULL;
+    LK_TRY(lk_train_estimate(config, hosts, &cost));
     LK_TRY(LKI_NEW(&c, 1, "a calibration"));
     c->crew.workers  = workers_here(config, hosts);
     lk_status status = LKI_NEW(&c->out, 1, "a calibration");
@@ -533,7 +579,7 @@ lk_status lk_calibrate(lk_calibration **out, lk_train_config *config, uint32_t h
         status = lk_fail(LK_ENOMEM, "out of memory for what threads meet at");
     else if (status == LK_OK) {
         c->out->workers = c->crew.workers;
-        status          = calibrate(c, config);
+        status          = calibrate(c, config, (double)cost.parameters);
         (void)pthread_barrier_destroy(&c->crew.gate);
     }
     lki_pool_free(c->pool);
