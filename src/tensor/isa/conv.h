@@ -12,21 +12,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* c (rows, columns) = or continues the chain over k of a (rows, k) times b (k, columns); where
- * `add` is given, the chain is added to what stands there, and c is only read.  A row of `a` is
- * `segments` runs of `length` values, a_pitch apart; it starts a_offset behind its pointer.  b lies
- * in panels of 16 columns, padded: b(segment, l, j) is
- * b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].  Rows of c and `add` start at their
- * pointers.  In bf16 there is no `add`; where `rounded` is given, the result goes there as bf16. */
+/* Chains over k of a (rows, k) times b (k, columns).  A row of `a` is `segments` runs of `length`
+ * values, a_pitch apart; it starts a_offset behind its pointer.  b lies in panels of 16 columns,
+ * padded: b(segment, l, j) is b[j / 16 * panel + segment * b_pitch + l * 16 + j % 16].
+ *
+ * Chains begin at zero or go on from `sums`, whose rows are as wide as whole vectors.  Where `to`
+ * is given they end: row i of the result begins at to[i], or of what they are added to; in bf16 it
+ * is of bf16.  Else `sums` has them. */
 typedef struct {
     size_t              rows, columns;
     const float *const *a;
     size_t              a_offset, segments, length, a_pitch;
     const float        *b;
     size_t              panel, b_pitch;
-    float *const       *c, *const *add;
-    uint16_t *const    *rounded;
-    bool                from_zero;
+    float              *sums;
+    bool                from_zero, add;
+    void *const        *to;
 } lki_conv_windows;
 
 /* c (rows, columns) continues its chain over k of a(k, row) b(k, column).  k walks `sets` of `runs`

@@ -128,18 +128,18 @@ static stretch stretch_at(const axis *a, size_t first)
 
 /* Point (sample, gy, gx) of a grid is pixel (to_y0 + gy * to_step, ...) of the result. */
 typedef struct {
-    const lki_bf16_kernels *bf16;    /* NULL: FP32 */
-    lk_exec                *exec;
-    const float            *image;   /* in bf16, of words */
-    size_t                  n, c;
-    axis                    y, x;    /* of the image */
-    const float            *matrix;
-    size_t                  panel;
-    size_t                  columns, first, last; /* of a task; of this wave */
-    float                  *to;
-    uint16_t               *rounded; /* in bf16 */
-    size_t                  to_h, to_w, to_c, to_y0, to_x0, to_step;
-    bool                    add;
+    const lki_conv_kernels      *kernels;
+    const lki_conv_bf16_kernels *bf16;    /* NULL: FP32 */
+    lk_exec                     *exec;
+    const float                 *image;   /* in bf16, of words */
+    size_t                       n, c;
+    axis                         y, x;    /* of the image */
+    const float                 *matrix;
+    size_t                       panel;
+    size_t                       columns, first, last; /* of a task; of this wave */
+    void                        *to;
+    size_t                       to_h, to_w, to_c, to_y0, to_x0, to_step;
+    bool                         add;
 } grid;
 
 /* Some points of one class, and where their windows and results are. */
@@ -147,7 +147,7 @@ typedef struct {
     stretch      y, x;
     size_t       count;
     const float *from[POINTS];
-    size_t       to[POINTS];
+    void        *to[POINTS];
 } points;
 
 static size_t blocks_of(size_t count, size_t size)
@@ -195,9 +195,10 @@ static void points_class(const grid *g, points *p, size_t *index)
     }
 }
 
-/* The rest of a row of the class: `count` points from point i on. */
+/* The rest of a row of the class: `count` points from point i on, whose results begin at
+ * `column`. */
 static void points_row(const grid *g, points *p, size_t i, size_t count, size_t sample, size_t gy,
-                       size_t gx)
+                       size_t gx, size_t column)
 {
     bool   any  = p->y.high > 0 && p->x.high > 0; /* taps: without any nothing is read */
     size_t y    = (size_t)g->y.start + gy * g->y.step + p->y.low; /* of the first tap that counts */
@@ -205,15 +206,18 @@ static void points_row(const grid *g, points *p, size_t i, size_t count, size_t 
     size_t to_y = g->to_y0 + gy * g->to_step, to_x = g->to_x0 + gx * g->to_step;
     size_t at   = any ? ((sample * g->y.size + y) * g->x.size + x) * g->c : 0;
     size_t step = any ? g->x.step * g->c : 0;
-    size_t to   = ((sample * g->to_h + to_y) * g->to_w + to_x) * g->to_c;
+    size_t bytes = g->bf16 != NULL ? sizeof(uint16_t) : sizeof(float);
+    size_t pixel = (sample * g->to_h + to_y) * g->to_w + to_x;
 
-    for (size_t end = i + count; i < end; i++, at += step, to += g->to_step * g->to_c) {
-        p->from[i] = g->image + at;
-        p->to[i]   = to;
+    const float *from = g->image + at;
+    char        *to   = (char *)g->to + (pixel * g->to_c + column) * bytes;
+    for (size_t k = 0; k < count; k++) {
+        p->from[i + k] = from + k * step;
+        p->to[i + k]   = to + k * g->to_step * g->to_c * bytes;
     }
 }
 
-static void points_find(const grid *g, points *p, size_t index)
+static void points_find(const grid *g, points *p, size_t index, size_t column)
 {
     points_class(g, p, &index);
     size_t each = p->y.count * p->x.count, first = index * POINTS;
@@ -222,7 +226,7 @@ static void points_find(const grid *g, points *p, size_t index)
     p->count = lki_min(POINTS, g->n * each - first);
     for (size_t i = 0, row; i < p->count; i += row) {
         row = lki_min(p->count - i, p->x.count - x);
-        points_row(g, p, i, row, sample, p->y.first + y, p->x.first + x);
+        points_row(g, p, i, row, sample, p->y.first + y, p->x.first + x, column);
         x = 0;
         if (++y == p->y.count) {
             y = 0;
@@ -232,8 +236,10 @@ static void points_find(const grid *g, points *p, size_t index)
 }
 
 /* t's chains, DEPTH of their products at a time. */
-static void windows_in_blocks(void (*windows)(const lki_conv_windows *), const lki_conv_windows *t)
+static void windows_in_blocks(const grid *g, const lki_conv_windows *t)
 {
+    void (*windows)(const lki_conv_windows *) =
+        g->bf16 != NULL ? g->bf16->windows : g->kernels->windows;
     size_t pieces = blocks_of(t->length, DEPTH), length = blocks_of(t->length, lki_max(1, pieces));
     size_t rows   = lki_max(1, DEPTH / lki_max(1, t->length));
     lki_conv_windows block = *t;
@@ -243,50 +249,18 @@ static void windows_in_blocks(void (*windows)(const lki_conv_windows *), const l
         windows(&block);
         return;
     }
-    block.add     = NULL;
-    block.rounded = NULL;
     for (size_t s = 0; s < t->segments; s += rows) {
         for (size_t l = 0; l < t->length; l += length) {
-            block.segments = lki_min(rows, t->segments - s);
-            block.length   = lki_min(length, t->length - l);
-            block.a_offset = s * t->a_pitch + l;
-            block.b        = t->b + s * t->b_pitch + l * LANES;
+            bool last = s + rows >= t->segments && l + length >= t->length;
+            block.segments  = lki_min(rows, t->segments - s);
+            block.length    = lki_min(length, t->length - l);
+            block.a_offset  = s * t->a_pitch + l;
+            block.b         = t->b + s * t->b_pitch + l * LANES;
             block.from_zero = s == 0 && l == 0;
-            if (s + rows >= t->segments && l + length >= t->length) {
-                block.add     = t->add;
-                block.rounded = t->rounded;
-            }
+            block.to        = last ? t->to : NULL;
             windows(&block);
         }
     }
-}
-
-/* Sums are made where the result is, unless they are to be added to what is there. */
-static void windows_f32(const grid *g, const points *p, lki_conv_windows *t, float *sums)
-{
-    float *to[POINTS], *kept[POINTS];
-    for (size_t i = 0; i < p->count; i++) {
-        to[i]   = g->to + p->to[i];
-        kept[i] = sums + i * t->columns;
-    }
-    t->c   = g->add ? kept : to;
-    t->add = g->add ? to : NULL;
-    windows_in_blocks(lki_exec_kernels(g->exec)->conv->windows, t);
-}
-
-static void windows_bf16(const grid *g, const points *p, lki_conv_windows *t, float *sums)
-{
-    uint16_t *to[POINTS];
-    float    *kept[POINTS];
-    for (size_t i = 0; i < p->count; i++) {
-        to[i]   = g->rounded + p->to[i];
-        kept[i] = sums + i * t->columns;
-    }
-    t->c       = kept;
-    t->rounded = g->add ? NULL : to;
-    windows_in_blocks(g->bf16->conv->windows, t);
-    for (size_t i = 0; g->add && i < p->count; i++)
-        g->bf16->scores->finish(t->columns, 1.0f, kept[i], to[i], true);
 }
 
 static void grid_task(void *context, size_t index, uint32_t thread)
@@ -297,10 +271,8 @@ static void grid_task(void *context, size_t index, uint32_t thread)
     size_t      row    = g->x.taps * g->c;
     points      p;
 
-    points_find(g, &p, index / groups);
-    for (size_t i = 0; i < p.count; i++)
-        p.to[i] += g->first + column;
-    lki_conv_windows t = {
+    points_find(g, &p, index / groups, g->first + column);
+    windows_in_blocks(g, &(lki_conv_windows){
         .rows      = p.count,
         .columns   = lki_min(g->columns, g->last - g->first - column),
         .a         = p.from,
@@ -311,12 +283,11 @@ static void grid_task(void *context, size_t index, uint32_t thread)
                      (p.y.low * row + p.x.low * g->c) * LANES,
         .panel     = g->panel,
         .b_pitch   = row * LANES,
+        .sums      = lki_exec_private(g->exec, thread),
         .from_zero = true,
-    };
-    if (g->bf16 != NULL)
-        windows_bf16(g, &p, &t, lki_exec_private(g->exec, thread));
-    else
-        windows_f32(g, &p, &t, lki_exec_private(g->exec, thread));
+        .add       = g->add,
+        .to        = p.to,
+    });
 }
 
 /* `pack` makes a panel of m's matrix. */
@@ -327,8 +298,9 @@ static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
     g->matrix    = m->matrix;
     g->panel     = m->panel;
     g->columns   = columns_of(g->y.taps * g->x.taps * g->c);
-    m->kernels   = lki_exec_kernels(exec)->conv;
-    m->bf16      = g->bf16 == NULL ? NULL : g->bf16->conv;
+    g->kernels   = lki_exec_kernels(exec)->conv;
+    m->kernels   = g->kernels;
+    m->bf16      = g->bf16;
     size_t wave  = lki_conv_wave(m->panel / LANES, g->to_c, g->columns);
     for (; g->first < g->to_c; g->first = g->last) {
         g->last  = lki_min(g->to_c, g->first + wave);
@@ -460,7 +432,7 @@ void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x
                    uint16_t *y, void *scratch)
 {
     const lki_conv_shape *s = shape;
-    grid g = { .bf16 = lki_exec_kernels(exec)->bf16, .c = (s->cin + 1) / 2, .rounded = y };
+    grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cin + 1) / 2, .to = y };
     g.image = words_of(exec, s, s->n * s->h, s->w, s->cin, x, scratch);
     forward(exec, s, &g, w, scratch);
 }
@@ -469,7 +441,7 @@ void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, co
                                   const float *w, uint16_t *dx, bool add, void *scratch)
 {
     const lki_conv_shape *s = shape;
-    grid g = { .bf16 = lki_exec_kernels(exec)->bf16, .c = (s->cout + 1) / 2, .rounded = dx,
+    grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cout + 1) / 2, .to = dx,
                .add = add };
     g.image = words_of(exec, s, s->n * s->oh, s->ow, s->cout, dy, scratch);
     backward_input(exec, s, &g, w, scratch);
