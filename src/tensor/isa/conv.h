@@ -31,8 +31,8 @@ typedef struct {
 } lki_conv_windows;
 
 /* c (rows, columns) continues its chain over k of a(k, row) b(k, column).  k walks `sets` of `runs`
- * of `run` steps; the three distances say how far a and b move with each.  rows <= outer_rows,
- * columns is a multiple of 16. */
+ * of `run` steps; the three distances say how far a and b move with each.  columns is a multiple of
+ * 16; there are at most outer_rows rows. */
 typedef struct {
     size_t       rows, columns, sets, runs, run;
     const float *a;
@@ -54,8 +54,11 @@ typedef struct {
 
 enum { LKI_CONV_SLACK = 16 }; /* floats behind what pack_pixels() writes */
 
+/* The most rows of a lki_conv_outer: of 16 columns, and of more. */
+typedef struct { size_t narrow, wide; } lki_outer_rows;
+
 typedef struct {
-    size_t outer_rows; /* the most rows of a lki_conv_outer */
+    lki_outer_rows outer_rows;
 
     void (*windows)(const lki_conv_windows *windows);
     void (*outer)(const lki_conv_outer *outer);
@@ -67,9 +70,9 @@ typedef struct {
     void (*unpack_weights)(const lki_weight_panel *panel);
 } lki_conv_kernels;
 
-/* Words of pixels of a row: word i has, of each of up to 16 channels, pixel i * step - pad in its
- * low half and the pixel `apart` after it in the other; zeros where there is no pixel.  Words of a
- * place are `pitch` behind those of the last, and `lanes` >= channels are written. */
+/* Words of pixels of a row: entry i has, of each channel, pixel i * step - pad in its low half and
+ * the pixel `apart` after it in the other; zeros where there is no pixel.  An entry's words are
+ * `pitch` behind those of the last; `lanes` are written: `channels`, or that in whole vectors. */
 typedef struct {
     size_t          entries, step, pad, apart;
     size_t          pixels, channels, stride; /* of the row; values from pixel to pixel */
@@ -79,7 +82,7 @@ typedef struct {
 } lki_pixel_zip;
 
 typedef struct {
-    size_t outer_rows;
+    lki_outer_rows outer_rows;
     void (*windows)(const lki_conv_windows *windows);
     void (*outer)(const lki_conv_outer *outer);
 
