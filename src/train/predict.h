@@ -40,7 +40,7 @@ struct lk_calibration {
     uint32_t       workers, type_count, size_count; /* sizes: at least 2 */
     lki_type_rates types[LKI_TYPES_MAX];
     double         elements[LKI_SIZES_MAX], update[LKI_SIZES_MAX]; /* of a size, and its seconds */
-    double         again; /* seconds of each element of a gradient that is not a parameter's first */
+    double         again; /* seconds of each element of a gradient after a parameter's first */
 };
 
 /* Seconds of an update; straight lines between what was measured. */
