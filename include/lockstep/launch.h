@@ -67,6 +67,8 @@ typedef struct {
 typedef struct {
     int      exit_code; /* 0, or what the caller should exit with */
     bool     failed;
+    bool     lost; /* failed without a word from the program, and nobody had asked it to stop: a
+                    * worker was killed, did not run or was waited for in vain, a host is gone */
     uint32_t rank; /* who failed first */
     int32_t  pid;
     int      signal;     /* that ended it, or 0 */

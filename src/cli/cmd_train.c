@@ -1,26 +1,11 @@
-/* cmd_train.c -- `lockstep train`: the option table, and who does what.
- *
- * The process that the user started checks everything, starts the workers as copies of itself
- * with the same arguments, and watches them; a worker finds itself launched, joins its group and
- * trains.  So a mistake is said once, before anything is started, and the workers need no other
- * channel for their configuration than the command line.
- */
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
+/* cmd_train.c -- `lockstep train`: its options. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/values.h"
-#include "cli/workers.h"
 #include "lockstep/launch.h"
-
-enum { MODE_PROCESSES = 0, MODE_THREADS };
 
 #define AT(field) offsetof(train_options, field)
 #define HERE_LATER "is not part of this version"
@@ -53,6 +38,16 @@ static bool read_resume(const char *text, void *target, lki_message *error)
     }
     config->resume          = true;
     config->resume_required = strcmp(text, "auto") != 0;
+    return true;
+}
+
+static bool read_restart(const char *text, void *target, lki_message *error)
+{
+    train_options *options = target;
+    uint64_t       most    = 3;
+    if (*text != '\0' && (!lki_parse_u64(text, strlen(text), &most) || most > 1000000))
+        return lki_refuse(error, "must be an integer up to 1000000, or nothing");
+    options->restart = (uint32_t)most;
     return true;
 }
 
@@ -108,7 +103,9 @@ static const lki_choice isas[] = {
     { "neon", 0, NULL }, { "portable", 0, NULL },    { NULL, 0, NULL },
 };
 static const lki_choice modes[] = {
-    { "processes", MODE_PROCESSES, NULL }, { "threads", MODE_THREADS, NULL }, { NULL, 0, NULL },
+    { "processes", LKI_MODE_PROCESSES, NULL },
+    { "threads", LKI_MODE_THREADS, NULL },
+    { NULL, 0, NULL },
 };
 
 /* What an option would do nothing without. */
@@ -186,6 +183,10 @@ const lki_option lki_train_table[] = {
       .type = LKI_OPTION_CUSTOM, .value = "N", .letter = 'n', .read = read_workers,
       .preset = "one per core, at most V", .help = "worker processes on this machine" },
     LKI_U32("threads", "N", AT(config.threads), 1, 1024, "1", "threads of each worker"),
+    { .needs = &checkpoint, .name = "restart", .type = LKI_OPTION_CUSTOM, .value = "N",
+      .value_optional = true, .read = read_restart, .preset = "never; alone: 3",
+      .help = "when a worker is killed or a host is lost, start all again from the newest "
+              "checkpoint, N times without a newer one" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",
                "what a worker is"),
     LKI_CHOICE(LKI_OPTION_NAME, "strategy", "NAME", AT(config.strategy), strategies, "ddp",
@@ -315,246 +316,15 @@ const lki_option lki_train_table[] = {
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
 
     LKI_NODE_OPTIONS(AT(nodes)),
-    LKI_LATER("restart", "restarting workers " HERE_LATER "; run again with --resume=auto"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
 
-/* ---- Workers ----------------------------------------------------------------------------- */
-
-static int exit_code(lk_status status)
-{
-    if (status == LK_OK)
-        return 0;
-    if (status == LK_ENONFINITE)
-        return LKI_EXIT_NONFINITE;
-    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : LKI_EXIT_FAILURE;
-}
-
-static int report(lk_status status)
-{
-    if (status != LK_OK)
-        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
-    return exit_code(status);
-}
-
-static bool launcher_asks(void *comm)
-{
-    return lk_stop_requested(comm);
-}
-
-/* In the threads mode all threads block the signals and one waits for them: the first asks the run
- * to save and leave, the second ends it wherever it is.  `timeout` and its like signal a process
- * and then its group, which is one request: what comes within a moment of the first is not a
- * second. */
-typedef struct {
-    sigset_t    set;
-    atomic_bool asked, over; /* over: the run has ended, and the thread shall */
-} listener;
-
-static void *listen(void *argument)
-{
-    const struct timespec moment = { 0, 100000000 }, none = { 0, 0 };
-    listener             *self = argument;
-    int                   number;
-
-    while (sigwait(&self->set, &number) == 0 && !atomic_load(&self->over)) {
-        if (atomic_exchange(&self->asked, true)) {
-            fprintf(stderr,
-                    "lockstep train: a second SIG%s ended the workers before they had saved\n",
-                    sigabbrev_np(number));
-            _exit(128 + number);
-        }
-        (void)nanosleep(&moment, NULL);
-        while (sigtimedwait(&self->set, NULL, &none) > 0)
-            continue;
-        if (atomic_load(&self->over))
-            break;
-    }
-    return NULL;
-}
-
-static bool was_asked(void *context)
-{
-    return atomic_load(&((listener *)context)->asked);
-}
-
-/* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
-static lk_status work(lk_comm *comm, void *context)
-{
-    train_options  *options = context;
-    lk_train_config config  = options->config;
-    lk_train_result result  = { .steps = 0 };
-
-    if (config.stop == NULL) {
-        config.stop         = launcher_asks;
-        config.stop_context = comm;
-    }
-    lk_status status = lk_train_run(comm, &config, &result);
-    if (status != LK_OK && status != LK_ESTOPPED)
-        lk_comm_abort(comm);
-    if (lk_comm_rank(comm) == 0)
-        options->result = result;
-    return status;
-}
+/* ---- The command ------------------------------------------------------------------------- */
 
 static void print_weights(const train_options *options)
 {
     printf("weights %s\n", options->result.weights);
-}
-
-/* What rank 0 says when it is over: what was asked for, or where an interrupted run stands. */
-static void print_end(const train_options *options, lk_status status)
-{
-    if (status == LK_OK)
-        options->print(options);
-    else if (status == LK_ESTOPPED)
-        fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
-}
-
-/* One trace of what the ranks have left, however their run has ended.  Of several machines each
- * has a file of its own. */
-static int merge_trace(const train_options *options, uint32_t first, uint32_t count, int exit)
-{
-    const char *path = options->config.trace;
-    uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
-    if (path == NULL || lk_trace_merge(path, first, count, mine) == LK_OK)
-        return exit;
-    fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
-    return exit != 0 ? exit : LKI_EXIT_FAILURE;
-}
-
-/* On a host whose workers another launcher has started, when they have ended: what those who could
- * not put a trace together have left of it. */
-static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
-{
-    (void)merge_trace(options, first, count, 0);
-}
-
-/* Whether this worker puts its host's trace together: under our launcher that does, when all have
- * ended.  All ranks of the run come here; a rank's part is whole when it has. */
-static bool merges(const train_options *options, lk_comm *comm)
-{
-    return options->config.trace != NULL && lk_barrier(comm) == LK_OK &&
-           lk_comm_local_rank(comm, lk_comm_rank(comm)) == 0;
-}
-
-static int run_worker(train_options *options)
-{
-    const lk_join_options how = { .timeout_ms    = options->config.timeout_ms,
-                                  .flight        = options->flight,
-                                  .ended         = merge_what_is_left,
-                                  .ended_context = options };
-    lk_comm  *comm   = NULL;
-    lk_status status = lki_join_workers(&comm, &how);
-    /* Our launcher knows of peers, and says it once for all; another does not. */
-    bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
-    if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
-        return exit_code(status);
-    if (status != LK_OK)
-        return report(status);
-
-    uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
-    lki_name_worker(rank);
-    options->config.workers         = lk_comm_size(comm); /* on all hosts */
-    options->config.workers_here    = lk_comm_local_size(comm, host);
-    options->config.files_elsewhere = host != 0;
-    status                          = lk_train_check(&options->config);
-    if (status != LK_OK)
-        lk_comm_abort(comm);
-    else
-        status = work(comm, options);
-    if (rank == 0)
-        print_end(options, status);
-    if (!silent && status != LK_ESTOPPED)
-        (void)report(status);
-    (void)fflush(stdout);
-    bool here = !silent && (status == LK_OK || status == LK_ESTOPPED) && merges(options, comm);
-    lk_comm_free(comm);
-    return here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
-                : exit_code(status);
-}
-
-static int run_threads(train_options *options)
-{
-    listener  ear = { .asked = false };
-    pthread_t thread;
-    (void)sigemptyset(&ear.set);
-    (void)sigaddset(&ear.set, SIGINT);
-    (void)sigaddset(&ear.set, SIGTERM);
-    (void)pthread_sigmask(SIG_BLOCK, &ear.set, NULL);
-    int error = pthread_create(&thread, NULL, listen, &ear);
-    if (error != 0) {
-        fprintf(stderr, "lockstep train: cannot start a thread: %s\n", strerror(error));
-        return LKI_EXIT_FAILURE;
-    }
-    options->config.stop         = was_asked;
-    options->config.stop_context = &ear;
-
-    const lk_comm_options how = { .timeout_ms = options->config.timeout_ms,
-                                  .flight     = options->flight };
-    lk_status status = lk_launch_threads(options->config.workers, &how, work, options);
-    atomic_store(&ear.over, true);
-    (void)pthread_kill(thread, SIGINT);
-    (void)pthread_join(thread, NULL);
-    print_end(options, status);
-    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
-}
-
-static int refuse(const train_options *options, const char *why)
-{
-    return lki_usage_error_of(options->command, &options->file, "%s", why);
-}
-
-/* In the process that the user started. */
-static int start(train_options *options, char **argv)
-{
-    options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
-    lk_status status                = lk_train_check(&options->config);
-    if (status == LK_EINVAL)
-        return refuse(options, lk_error_last()->message);
-    if (status != LK_OK)
-        return report(status);
-    options->nodes.file = &options->file;
-    lk_launch_options how   = { .workers    = options->config.workers,
-                                .timeout_ms = options->config.timeout_ms,
-                                .flight     = options->flight };
-    int               refused = lki_nodes_apply(&options->nodes, options->command, &how);
-    if (refused >= 0)
-        return refused;
-    if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == MODE_THREADS)
-        return refuse(options, how.nodes > 1 ? "--nnodes needs --worker-mode processes"
-                                             : "--hosts needs --worker-mode processes");
-    int exit = options->worker_mode == MODE_THREADS ? run_threads(options)
-                                                    : lki_start_workers(argv, how);
-    return merge_trace(options, 0, options->config.workers, exit);
-}
-
-/* Two pools of threads share the cores, so oneDNN's must not spin; its runtime reads that when it
- * is loaded, and the workers inherit it. */
-static lk_status find_kernels(train_options *options)
-{
-    if (options->kernels == NULL || strcmp(options->kernels, "onednn") != 0)
-        return LK_OK;
-    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
-    options->config.onednn = options->module;
-    return lk_module_find(options->module, "onednn", "libdnnl-dev");
-}
-
-int lki_train_start(train_options *options, char **argv)
-{
-    /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
-    (void)signal(SIGXFSZ, SIG_IGN);
-    int result = LKI_EXIT_FAILURE;
-    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
-        fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
-                        ">/dev/null does without\n");
-    else if (find_kernels(options) != LK_OK)
-        result = report(LK_EUNSUPPORTED);
-    else
-        result = lk_launched() ? run_worker(options) : start(options, argv);
-    free(options->file.text);
-    return result;
 }
 
 static int train_main(int argc, char **argv)

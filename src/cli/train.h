@@ -8,6 +8,8 @@
 
 typedef struct train_options train_options;
 
+enum { LKI_MODE_PROCESSES, LKI_MODE_THREADS }; /* --worker-mode */
+
 /* Everything that stands on the command line. */
 struct train_options {
     lk_train_config config;
@@ -16,6 +18,7 @@ struct train_options {
     char            module[LK_MODULE_PATH]; /* of theirs */
     const char     *flight;
     int             worker_mode;
+    uint32_t        restart; /* times in a row without a newer checkpoint; 0 = never */
     lki_nodes       nodes;
     lk_train_result result; /* rank 0's */
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/options.h"
+#include "lockstep/checkpoint.h"
 
 /* The file that this program is, under its own name where that still leads to it: an upgrade may
  * have put another there. */
@@ -59,7 +60,8 @@ lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
     return status;
 }
 
-int lki_start_workers(char **argv, lk_launch_options how)
+/* Whether there was a job; why not has been said. */
+static bool launch(char **argv, lk_launch_options how, lk_launch_result *result)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
     char   self[PATH_MAX];
@@ -67,26 +69,84 @@ int lki_start_workers(char **argv, lk_launch_options how)
     while (argv[count] != NULL)
         count++;
     char **worker = calloc(count + 2, sizeof *worker);
+    *result       = (lk_launch_result){ .exit_code = LKI_EXIT_FAILURE };
     if (worker == NULL) {
         fprintf(stderr, "lockstep %s: out of memory\n", argv[0]);
-        return LKI_EXIT_FAILURE;
+        return false;
     }
     worker[0] = own_file(self);
     memcpy(worker + 1, argv, count * sizeof *argv);
 
-    lk_launch_result result = { .exit_code = 0 };
-    const sigset_t   set    = requests(); /* workers inherit what is blocked: lki_join_workers() */
+    const sigset_t set = requests(); /* workers inherit what is blocked: lki_join_workers() */
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
-    how.argv                = worker;
-    lk_status status        = lk_launch(&how, &result);
+    how.argv     = worker;
+    bool started = lk_launch(&how, result) == LK_OK;
     free(worker);
-    if (status != LK_OK) {
+    if (!started)
         fprintf(stderr, "lockstep %s: %s\n", argv[0], lk_error_last()->message);
-        return result.exit_code;
-    }
+    return started;
+}
+
+static int say_end(const char *command, const lk_launch_result *result)
+{
     /* Workers that refuse what the user wants have said so. */
-    if (result.failed && result.exit_code != LKI_EXIT_STOPPED &&
-        result.exit_code != LKI_EXIT_USAGE)
-        fprintf(stderr, "lockstep %s: %s\n", argv[0], result.cause);
-    return result.exit_code;
+    bool said = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
+    if (result->failed && !said)
+        fprintf(stderr, "lockstep %s: %s\n", command, result->cause);
+    return result->exit_code;
+}
+
+int lki_start_workers(char **argv, lk_launch_options how)
+{
+    lk_launch_result result;
+    return launch(argv, how, &result) ? say_end(argv[0], &result) : result.exit_code;
+}
+
+/* ---- Starting them again ----------------------------------------------------------------- */
+
+static const char again[] = "LOCKSTEP_STARTED_AGAIN";
+
+bool lki_started_again(void)
+{
+    return getenv(again) != NULL;
+}
+
+/* The step of the newest checkpoint; -1 = there is none. */
+static int64_t newest_step(const char *dir)
+{
+    lk_checkpoint *newest;
+    if (lk_checkpoint_open_manifest(&newest, dir, NULL, 0) != LK_OK)
+        return -1;
+    int64_t step = (int64_t)lk_checkpoint_describe(newest)->step;
+    lk_checkpoint_free(newest);
+    return step;
+}
+
+static void say_again(const char *command, const char *cause, int64_t from, uint32_t times,
+                      uint32_t most)
+{
+    char where[64];
+    (void)snprintf(where, sizeof where, from < 0 ? "the beginning" : "the checkpoint of step %lld",
+                   (long long)from);
+    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s (%u of %u without a "
+                    "newer one)\n", command, cause, where, times, most);
+}
+
+int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most)
+{
+    lk_launch_result result;
+    int64_t          last  = -1;
+    uint32_t         times = 0;
+
+    for (;;) {
+        if (!launch(argv, how, &result))
+            return result.exit_code;
+        int64_t newest = checkpoint != NULL ? newest_step(checkpoint) : -1;
+        times          = newest > last || checkpoint == NULL ? 1 : times + 1;
+        last           = newest;
+        if (!result.lost || times > most)
+            return say_end(argv[0], &result);
+        say_again(argv[0], result.cause, newest, times, most);
+        (void)setenv(again, "1", 1);
+    }
 }

@@ -254,7 +254,10 @@ static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
         (void)snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(h->status));
     if (h->count > 1)
         (void)snprintf(to, sizeof to, " to %u", h->first + h->count - 1);
-    *result = (lk_launch_result){.exit_code = 1, .failed = true, .rank = h->first};
+    *result = (lk_launch_result){.exit_code = 1,
+                                 .failed    = true,
+                                 .lost      = f->asked_at <= 0,
+                                 .rank      = h->first};
     (void)snprintf(result->cause, sizeof result->cause,
                    "host host%u (node %u, rank%s %u%s) is lost: its launcher %s", i, i,
                    h->count > 1 ? "s" : "", h->first, to, how);

@@ -119,6 +119,9 @@ void lki_job_listen(lki_job *job);
  * those of other nodes. */
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result);
 
+/* Whether a job that ended by this weight and signal is lk_launch_result.lost. */
+bool lki_was_lost(const lki_job *job, uint32_t weight, int signal);
+
 /* "rank 1 (pid 9491) was killed by SIGKILL at step 12 in backward", of a worker that has ended. */
 void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes);
 

@@ -328,6 +328,9 @@ lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launc
         return lki_fail_again(&why);
     *result = (lk_launch_result){.exit_code = job->outcome.exit_code,
                                  .failed    = job->outcome.failed,
+                                 .lost      = job->outcome.failed &&
+                                              lki_was_lost(job, job->outcome.weight,
+                                                           job->outcome.signal),
                                  .rank      = job->outcome.rank,
                                  .pid       = job->outcome.pid,
                                  .signal    = job->outcome.signal};

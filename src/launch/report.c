@@ -127,6 +127,13 @@ static uint32_t most_telling(const lki_job *job, ending *how)
     return best;
 }
 
+bool lki_was_lost(const lki_job *job, uint32_t weight, int signal)
+{
+    return job->stop_signal == 0 &&
+           (weight == STOPPED || weight == LOST || weight == TIMED_OUT ||
+            weight == CONSEQUENCE || (weight == FAILED && signal != 0));
+}
+
 uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
 {
     ending            how    = DONE;
@@ -152,6 +159,7 @@ uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
             : " ended the workers before they had saved");
         return how;
     }
+    result->lost = lki_was_lost(job, how, worker->signal);
     describe(job, i, how, result->cause, sizeof result->cause);
     return how;
 }

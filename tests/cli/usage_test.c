@@ -119,7 +119,7 @@ static const struct {
     { GOOD "--steps 1 --nnodes 2", "--nnodes 2 needs --rendezvous tcp://HOST:PORT" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --nnodes 2",
       "--hosts 2 emulates hosts on this one" },
-    { GOOD "--steps 1 --restart", "--restart: restarting workers is not part of this version" },
+    { GOOD "--steps 1 --restart", "--restart needs --checkpoint DIR" },
     { GOOD "--steps 1 --resume=soon", "--resume soon: must be auto" },
     { GOOD "--steps 1 --quiet=1", "--quiet takes no value" },
     { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },

@@ -1,0 +1,186 @@
+/* restart_test.c -- `train --restart`: whoever is killed, the one command ends with the weights of
+ * the run that nobody disturbed; what a restart cannot mend ends it as ever.
+ *
+ * Goal:   workers, several at once, or the launcher of a host are killed again and again: the
+ *         command goes on by itself, from its newest checkpoint.  A request to stop, an error of
+ *         the program's own and too many losses without a newer checkpoint end it, and say so.
+ * Method: the command itself.  Its children are looked up each time that they are hit, as soon as
+ *         there is a newer checkpoint than at the blow before.  An evaluation after each step
+ *         takes far longer than the step, so that no run gets away meanwhile.
+ */
+#include "faults/job.h"
+
+#define SAVES "--checkpoint ck --checkpoint-every 5 --keep 2 --restart "
+#define SLOW                                                                                       \
+    "train mlp --data synthetic:images=1200,h=4,w=4,c=1,classes=3 --validation 0.95 "              \
+    "--eval-every 1 --virtual-workers 4 --hidden 128 --global-batch 8 --lr 0.05 "
+enum { BLOWS = 3, LONG = 50 };
+
+/* The newest step in "ck"; 0 = none. */
+static unsigned long newest(const char *folder)
+{
+    unsigned long  step, found = 0;
+    char           path[64];
+    struct dirent *entry;
+    (void)snprintf(path, sizeof path, "%s/ck", folder);
+    DIR *dir = opendir(path);
+    while (dir != NULL && (entry = readdir(dir)) != NULL)
+        if (sscanf(entry->d_name, "step-%lu", &step) == 1 && step > found)
+            found = step;
+    if (dir != NULL)
+        (void)closedir(dir);
+    return found;
+}
+
+static bool has_ended(const job *j)
+{
+    siginfo_t info = { 0 };
+    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* The command's children, `count` of them at most; returns how many there are. */
+static uint32_t children_of(const job *j, pid_t *child, uint32_t count)
+{
+    char     path[64];
+    uint32_t found = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->pid, (int)j->pid);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && found < count && fscanf(file, "%d", &child[found]) == 1)
+        found++;
+    if (file != NULL)
+        (void)fclose(file);
+    return found;
+}
+
+/* Waits for `count` children that are not those of before, and for a checkpoint after *step; false
+ * if the run is over before. */
+static bool await_progress(job *j, uint32_t count, unsigned long *step)
+{
+    pid_t before = j->worker[0];
+    for (double since = seconds_now(); !has_ended(j); nap()) {
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "waited %d s for a checkpoint after step %lu", LIMIT_SECONDS, *step);
+        if (children_of(j, j->worker, count) < count || j->worker[0] == before ||
+            newest(j->folder) <= *step)
+            continue;
+        *step = newest(j->folder);
+        return true;
+    }
+    return false;
+}
+
+static uint32_t count_words(const char *text, const char *word)
+{
+    uint32_t count = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Of the command's `children` the last, and all of them, are killed in turn. */
+static void hit_again_and_again(const char *folder, uint32_t workers, const char *options,
+                                uint32_t children, const char *wanted)
+{
+    static job    j;
+    unsigned long step  = 0;
+    uint32_t      blows = 0;
+    char          line[1024], digits[65];
+
+    (void)snprintf(line, sizeof line, SLOW SAVES "--steps %d %s", LONG, options);
+    job_start(&j, folder, workers, line);
+    for (; blows < BLOWS && await_progress(&j, children, &step); blows++)
+        for (uint32_t i = blows % 2 == 0 ? children - 1 : 0; i < children; i++)
+            (void)kill(j.worker[i], SIGKILL); /* one may be gone with the one before */
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    if (j.result.status != 0)
+        fail_msg("%s: status %d: %s", line, j.result.status, j.result.err);
+    assert_in_range(blows, 1, BLOWS);
+    assert_int_equal(count_words(j.result.err, "all workers are started again"), blows);
+    assert_int_equal(count_words(j.result.err, "resuming from ck/step-"), blows);
+    read_weights(&j.result, digits);
+    if (strcmp(digits, wanted) != 0)
+        fail_msg("%s: %s, undisturbed: %s", line, digits, wanted);
+}
+
+static bool lists_children(void)
+{
+    bool lists = access("/proc/thread-self/children", F_OK) == 0;
+    if (!lists)
+        print_message("skipped: this kernel does not list a process's children\n");
+    return lists;
+}
+
+static void whoever_is_killed_it_goes_on(void **state)
+{
+    char wanted[65];
+    if (!lists_children())
+        skip();
+    undisturbed(*state, SLOW, LONG, wanted);
+    hit_again_and_again(*state, 1, "", 1, wanted);
+    forget(*state);
+    hit_again_and_again(*state, 3, "", 3, wanted);
+    forget(*state);
+    hit_again_and_again(*state, 4, "--hosts 2 --strategy zero1", 2, wanted);
+}
+
+static void a_request_to_stop_is_obeyed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 2, MLP SAVES "--steps 60 --log pipe");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.pid, SIGTERM);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 75);
+    assert_null(strstr(j.result.err, "started again"));
+    goes_on(*state, MLP, 3, STEPS, wanted);
+}
+
+/* Nothing is saved on the way, so nothing is gained by starting again for ever. */
+static void without_a_newer_checkpoint_it_gives_up(void **state)
+{
+    static job j;
+    if (!lists_children())
+        skip();
+    job_start(&j, *state, 2, MLP "--checkpoint ck --restart=2 --steps 100000000");
+    for (int blow = 0; blow < 3; blow++) {
+        pid_t  before = j.worker[0];
+        double since  = seconds_now();
+        while (children_of(&j, j.worker, 2) < 2 || j.worker[0] == before)
+            check_waiting(&j, since, "other workers");
+        job_hit(&j, j.worker[1], SIGKILL);
+    }
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 128 + SIGKILL);
+    assert_int_equal(count_words(j.result.err, "started again, from the beginning"), 2);
+    assert_non_null(strstr(j.result.err, "(2 of 2 without a newer one)"));
+}
+
+static void what_it_cannot_mend_ends_it(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP SAVES "--steps 60 --workers 2 --lr 1e38");
+    assert_int_equal(r.status, 3);
+    assert_null(strstr(r.err, "started again"));
+    forget(*state);
+    run_command(&r, *state, MLP "--restart --steps 60 --workers 2");
+    assert_int_equal(r.status, 2);
+    run_command(&r, *state, MLP SAVES "--steps 60 --workers 2 --worker-mode threads");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--restart needs --worker-mode processes");
+    run_command(&r, *state, MLP "--checkpoint ck --restart=often --steps 60");
+    assert_int_equal(r.status, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(whoever_is_killed_it_goes_on, begin_afresh),
+        cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
+        cmocka_unit_test_setup(without_a_newer_checkpoint_it_gives_up, begin_afresh),
+        cmocka_unit_test_setup(what_it_cannot_mend_ends_it, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
