@@ -144,12 +144,13 @@ void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, co
 void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
                                     const uint16_t *dy, float *dw, void *scratch);
 
-/* Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax` (n, oh, ow, c) keeps the
- * input position h * w index of the first largest value; padding never wins. */
-void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y,
+/* Of F32 or BF16.  Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax`
+ * (n, oh, ow, c) keeps the input position h * w index of the first largest value; padding never
+ * wins. */
+void lki_maxpool(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape, const void *x, void *y,
                  uint32_t *argmax);
-void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint32_t *argmax,
-                          const float *dy, float *dx, bool add);
+void lki_maxpool_backward(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape,
+                          const uint32_t *argmax, const void *dy, void *dx, bool add);
 
 /* x (n, positions, c) -> y (n, c): the mean over positions. */
 void lki_avgpool(lk_exec *exec, lk_dtype type, size_t n, size_t positions, size_t c, const void *x,

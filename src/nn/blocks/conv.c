@@ -185,14 +185,15 @@ static void maxpool_buffers(const lk_block *block, const lk_exec *exec, lk_dtype
 static void maxpool_forward(const lk_block_call *call)
 {
     lki_conv_shape shape = maxpool_of(call->block, call->samples);
-    lki_maxpool(call->exec, &shape, call->x[0], call->y, call->saved);
+    lki_maxpool(call->exec, call->dtype, &shape, call->x[0], call->y, call->saved);
 }
 
 static void maxpool_backward(const lk_block_call *call)
 {
     lki_conv_shape shape = maxpool_of(call->block, call->samples);
     if (call->dx[0] != NULL)
-        lki_maxpool_backward(call->exec, &shape, call->saved, call->dy, call->dx[0], call->add[0]);
+        lki_maxpool_backward(call->exec, call->dtype, &shape, call->saved, call->dy, call->dx[0],
+                             call->add[0]);
 }
 
 const lk_block_type lk_block_maxpool = {
@@ -201,4 +202,5 @@ const lk_block_type lk_block_maxpool = {
     .buffers  = maxpool_buffers,
     .forward  = maxpool_forward,
     .backward = maxpool_backward,
+    .bf16     = true,
 };

@@ -1,11 +1,13 @@
 /* pool.c -- maximum and mean over windows of an NHWC image.
  *
  * Maximum: each output keeps the first largest value of its window, in order of rows and then
- * columns, and remembers where it stood, so that backward is a scatter without looking at
- * values.  Windows may overlap: backward gives a thread one sample and a block of channels, and
- * walks the outputs in order.  A window over nothing but padding is the shape's fault.
+ * columns, and remembers where it stood, so that backward looks at no values: each input gathers,
+ * in order, the outputs of the windows that it is in and whose maximum it was.  A window over
+ * nothing but padding is the shape's fault.
  *
  * Mean: one chain of additions per channel over the positions in order, then one division.
+ *
+ * Values are FP32 or bf16; sums are FP32 and rounded once.
  *
  * Cost: bytes only.  Nothing here rounds differently on another instruction set.
  */
@@ -15,12 +17,41 @@
 #include "device/half.h"
 #include "tensor/ops.h"
 
-enum { CHANNELS_PER_TASK = 32 };
+enum { CHANNELS = 32 }; /* that are taken together */
+
+static float value_at(lk_dtype type, const void *values, size_t i)
+{
+    return type == LK_BF16 ? lki_bf16_widen(((const uint16_t *)values)[i])
+                           : ((const float *)values)[i];
+}
+
+static void put(lk_dtype type, void *values, size_t i, float x)
+{
+    if (type == LK_BF16)
+        ((uint16_t *)values)[i] = lki_bf16_narrow(x);
+    else
+        ((float *)values)[i] = x;
+}
+
+static void load(lk_dtype type, size_t count, const void *values, size_t at, float *restrict to)
+{
+    for (size_t i = 0; i < count; i++)
+        to[i] = value_at(type, values, at + i);
+}
+
+static void store(lk_dtype type, size_t count, const float *restrict from, void *values, size_t at)
+{
+    for (size_t i = 0; i < count; i++)
+        put(type, values, at + i, from[i]);
+}
+
+/* ---- Maximum ----------------------------------------------------------------------------- */
 
 typedef struct {
+    lk_dtype              type;
     const lki_conv_shape *shape;
-    const float          *x, *dy;
-    float                *y, *dx;
+    const void           *x, *dy;
+    void                 *y, *dx;
     uint32_t             *argmax;
     const uint32_t       *from;
     bool                  add;
@@ -38,10 +69,13 @@ static void compete(const float *restrict x, uint32_t at, size_t c, float *restr
     }
 }
 
-static void maxpool_window(const lki_conv_shape *s, const float *image, size_t oy, size_t ox,
-                           float *best, uint32_t *where)
+/* `count` channels from `first` on of output (oy, ox). */
+static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox, size_t first,
+                           size_t count, float *best, uint32_t *where)
 {
-    bool first = true;
+    const lki_conv_shape *s = m->shape;
+    float                 x[CHANNELS];
+    bool                  any = false;
     for (size_t ky = 0; ky < s->kh; ky++) {
         size_t iy = oy * s->stride + ky - s->pad; /* wraps above the image: then it is >= h */
         if (iy >= s->h)
@@ -50,70 +84,97 @@ static void maxpool_window(const lki_conv_shape *s, const float *image, size_t o
             size_t ix = ox * s->stride + kx - s->pad;
             if (ix >= s->w)
                 continue;
-            uint32_t     at = (uint32_t)(iy * s->w + ix);
-            const float *x  = image + (size_t)at * s->cin;
-            if (first) {
-                memcpy(best, x, s->cin * sizeof *x);
-                for (size_t i = 0; i < s->cin; i++)
-                    where[i] = at;
-                first = false;
-            } else {
-                compete(x, at, s->cin, best, where);
-            }
+            uint32_t at = (uint32_t)(iy * s->w + ix);
+            load(m->type, count, m->x, (sample * s->h * s->w + at) * s->cin + first, x);
+            if (any)
+                compete(x, at, count, best, where);
+            else
+                memcpy(best, x, count * sizeof *x);
+            for (size_t i = 0; i < count && !any; i++)
+                where[i] = at;
+            any = true;
         }
     }
-    LK_ASSERT(!first);
+    LK_ASSERT(any);
 }
 
+/* A row of outputs. */
 static void maxpool_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
     const lki_conv_shape *s = m->shape;
-    const float          *image = m->x + index / s->oh * s->h * s->w * s->cin;
+    float                 best[CHANNELS];
     (void)thread;
 
-    for (size_t ox = 0; ox < s->ow; ox++) {
-        size_t out = (index * s->ow + ox) * s->cin;
-        maxpool_window(s, image, index % s->oh, ox, m->y + out, m->argmax + out);
-    }
+    for (size_t ox = 0; ox < s->ow; ox++)
+        for (size_t first = 0; first < s->cin; first += CHANNELS) {
+            size_t count = lki_min(CHANNELS, s->cin - first);
+            size_t out   = (index * s->ow + ox) * s->cin + first;
+            maxpool_window(m, index / s->oh, index % s->oh, ox, first, count, best,
+                           m->argmax + out);
+            store(m->type, count, best, m->y, out);
+        }
 }
 
-void lki_maxpool(lk_exec *exec, const lki_conv_shape *shape, const float *x, float *y,
+void lki_maxpool(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape, const void *x, void *y,
                  uint32_t *argmax)
 {
-    maxpool m = { .shape = shape, .x = x, .y = y, .argmax = argmax };
+    maxpool m = { .type = type, .shape = shape, .x = x, .y = y, .argmax = argmax };
     LK_ASSERT(shape->cin == shape->cout);
     lki_pool_run(lki_exec_pool(exec), shape->n * shape->oh, maxpool_task, &m);
 }
 
+/* Windows first .. last - 1 of `count` have position `at` in them. */
+typedef struct { size_t first, last; } covering;
+
+static covering covering_of(size_t at, size_t count, size_t kernel, size_t stride, size_t pad)
+{
+    size_t low = at + pad < kernel ? 0 : (at + pad - kernel) / stride + 1;
+    return (covering){ low, lki_min(count, (at + pad) / stride + 1) };
+}
+
+static void gather(const float *restrict dy, const uint32_t *restrict from, uint32_t at, size_t c,
+                   float *restrict sum)
+{
+    for (size_t i = 0; i < c; i++)
+        sum[i] = from[i] == at ? sum[i] + dy[i] : sum[i];
+}
+
+/* A row of inputs. */
 static void maxpool_backward_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
     const lki_conv_shape *s = m->shape;
-    size_t c = s->cin, blocks = (c + CHANNELS_PER_TASK - 1) / CHANNELS_PER_TASK;
-    size_t sample = index / blocks, first = index % blocks * CHANNELS_PER_TASK;
-    size_t count = lki_min(CHANNELS_PER_TASK, c - first);
-    float *dx    = m->dx + sample * s->h * s->w * c + first;
+    size_t   sample = index / s->h, iy = index % s->h;
+    covering y = covering_of(iy, s->oh, s->kh, s->stride, s->pad);
+    float    sum[CHANNELS], dy[CHANNELS];
     (void)thread;
 
-    for (size_t at = 0; at < s->h * s->w && !m->add; at++)
-        memset(dx + at * c, 0, count * sizeof *dx);
-    for (size_t o = 0; o < s->oh * s->ow; o++) {
-        size_t          out  = (sample * s->oh * s->ow + o) * c + first;
-        const float    *dy   = m->dy + out;
-        const uint32_t *from = m->from + out;
-        for (size_t i = 0; i < count; i++)
-            dx[from[i] * c + i] += dy[i];
+    for (size_t i = 0, count; i < s->w * s->cin; i += count) {
+        size_t   ix = i / s->cin, first = i % s->cin;
+        covering x  = covering_of(ix, s->ow, s->kw, s->stride, s->pad);
+        count       = lki_min(CHANNELS, s->cin - first);
+        memset(sum, 0, sizeof sum);
+        if (m->add)
+            load(m->type, count, m->dx, index * s->w * s->cin + i, sum);
+        for (size_t oy = y.first; oy < y.last; oy++)
+            for (size_t ox = x.first; ox < x.last; ox++) {
+                size_t out = ((sample * s->oh + oy) * s->ow + ox) * s->cin + first;
+                load(m->type, count, m->dy, out, dy);
+                gather(dy, m->from + out, (uint32_t)(iy * s->w + ix), count, sum);
+            }
+        store(m->type, count, sum, m->dx, index * s->w * s->cin + i);
     }
 }
 
-void lki_maxpool_backward(lk_exec *exec, const lki_conv_shape *shape, const uint32_t *argmax,
-                          const float *dy, float *dx, bool add)
+void lki_maxpool_backward(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape,
+                          const uint32_t *argmax, const void *dy, void *dx, bool add)
 {
-    maxpool m = { .shape = shape, .from = argmax, .dy = dy, .dx = dx, .add = add };
-    size_t  blocks = (shape->cin + CHANNELS_PER_TASK - 1) / CHANNELS_PER_TASK;
-    lki_pool_run(lki_exec_pool(exec), shape->n * blocks, maxpool_backward_task, &m);
+    maxpool m = { .type = type, .shape = shape, .from = argmax, .dy = dy, .dx = dx, .add = add };
+    lki_pool_run(lki_exec_pool(exec), shape->n * shape->h, maxpool_backward_task, &m);
 }
+
+/* ---- Mean -------------------------------------------------------------------------------- */
 
 typedef struct {
     lk_dtype    type;
@@ -123,29 +184,15 @@ typedef struct {
     bool        add;
 } avgpool;
 
-static float value_at(lk_dtype type, const void *values, size_t i)
-{
-    return type == LK_BF16 ? lki_bf16_widen(((const uint16_t *)values)[i])
-                           : ((const float *)values)[i];
-}
-
-static void put(lk_dtype type, void *values, size_t i, float x)
-{
-    if (type == LK_BF16)
-        ((uint16_t *)values)[i] = lki_bf16_narrow(x);
-    else
-        ((float *)values)[i] = x;
-}
-
 /* By blocks of channels, whose sums are FP32 whatever they are stored as. */
 static void avgpool_task(void *context, size_t index, uint32_t thread)
 {
     const avgpool *a = context;
-    float          sum[CHANNELS_PER_TASK];
+    float          sum[CHANNELS];
     (void)thread;
 
-    for (size_t first = 0; first < a->c; first += CHANNELS_PER_TASK) {
-        size_t count = lki_min(CHANNELS_PER_TASK, a->c - first);
+    for (size_t first = 0; first < a->c; first += CHANNELS) {
+        size_t count = lki_min(CHANNELS, a->c - first);
         memset(sum, 0, sizeof sum);
         for (size_t p = 0; p < a->positions; p++)
             for (size_t i = 0; i < count; i++)

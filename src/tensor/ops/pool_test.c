@@ -30,7 +30,7 @@ static void maxpool_bits(void **state)
         uint32_t *want_argmax = nn_bytes(out * sizeof *argmax);
         lki_reference_maxpool(s, x, want, want_argmax);
         for (size_t k = 0; k < m.count; k++) {
-            lki_maxpool(m.exec[k], s, x, y, argmax);
+            lki_maxpool(m.exec[k], LK_F32, s, x, y, argmax);
             nn_same(m.exec[k], "y", out, y, want);
             assert_memory_equal(argmax, want_argmax, out * sizeof *argmax);
         }
@@ -54,7 +54,7 @@ static void maxpool_keeps_nan(void **state)
             float    x[4] = { 1.0f, 2.0f, 3.0f, 4.0f }, y = 0.0f;
             uint32_t argmax = 9;
             x[at] = x[3] = NAN;
-            lki_maxpool(m.exec[k], &s, x, &y, &argmax);
+            lki_maxpool(m.exec[k], LK_F32, &s, x, &y, &argmax);
             assert_true(isnan(y));
             assert_int_equal(argmax, at);
         }
@@ -81,7 +81,7 @@ static void maxpool_backward_bits(void **state)
         }
         for (size_t k = 0; k < m.count; k++) {
             float *dx = nn_values(in, 4);
-            lki_maxpool_backward(m.exec[k], s, argmax, dy, dx, add);
+            lki_maxpool_backward(m.exec[k], LK_F32, s, argmax, dy, dx, add);
             nn_same(m.exec[k], "dx", in, dx, want);
             free(dx);
         }
@@ -90,6 +90,38 @@ static void maxpool_backward_bits(void **state)
         free(dy);
         free(want);
         free(argmax);
+    }
+    nn_machines_free(&m);
+}
+
+/* Values as in FP32, and gradients that overlapping windows add in FP32, rounded once. */
+static void maxpool_bits_in_bf16(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < 2 * SHAPES; i++) {
+        const lki_conv_shape *s = &shapes[i / 2];
+        bool   add = i % 2 != 0;
+        size_t in = s->n * s->h * s->w * s->cin, out = s->n * s->oh * s->ow * s->cin;
+        float *x = tied_values(in), *y = nn_values(out, 2), *dy = nn_values(out, 3);
+        float *start = nn_values(in, 4), *dx = nn_values(in, 4);
+        uint32_t *argmax = nn_bytes(out * sizeof *argmax), *want = nn_bytes(out * sizeof *want);
+        uint16_t *x16 = nn_bf16(x, in), *dy16 = nn_bf16(dy, out), *start16 = nn_bf16(start, in);
+        uint16_t *y16 = nn_bytes(out * sizeof *y16), *dx16 = nn_bytes(in * sizeof *dx16);
+        memcpy(dx, start, in * sizeof *dx);
+        lki_reference_maxpool(s, x, y, want);
+        lki_maxpool_backward(m.exec[0], LK_F32, s, want, dy, dx, add);
+        for (size_t k = 0; k < m.count; k++) {
+            lki_maxpool(m.exec[k], LK_BF16, s, x16, y16, argmax);
+            nn_same_rounded(m.exec[k], "y", out, y16, y);
+            assert_memory_equal(argmax, want, out * sizeof *argmax);
+            memcpy(dx16, start16, in * sizeof *dx16);
+            lki_maxpool_backward(m.exec[k], LK_BF16, s, argmax, dy16, dx16, add);
+            nn_same_rounded(m.exec[k], "dx", in, dx16, dx);
+        }
+        void *lists[] = { x, y, dy, start, dx, argmax, want, x16, dy16, start16, y16, dx16 };
+        for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++)
+            free(lists[k]);
     }
     nn_machines_free(&m);
 }
@@ -182,8 +214,8 @@ static void maxpool_gradients(void **state)
         uint32_t *argmax = nn_bytes(out * sizeof *argmax);
         for (size_t k = 0; k < in; k++)
             x[k] = (float)(k * 7919 % 8191); /* no ties within a window: differences are defined */
-        lki_maxpool(exec, s, x, y, argmax);
-        lki_maxpool_backward(exec, s, argmax, dy, dx, false);
+        lki_maxpool(exec, LK_F32, s, x, y, argmax);
+        lki_maxpool_backward(exec, LK_F32, s, argmax, dy, dx, false);
         exact e = { s, nn_doubles(x, in), nn_doubles(dy, out) };
         nn_gradient("dx", exact_loss, &e, e.x, in, dx, NULL);
         free(e.x);
@@ -203,6 +235,7 @@ int main(void)
         cmocka_unit_test(maxpool_bits),
         cmocka_unit_test(maxpool_keeps_nan),
         cmocka_unit_test(maxpool_backward_bits),
+        cmocka_unit_test(maxpool_bits_in_bf16),
         cmocka_unit_test(avgpool_bits),
         cmocka_unit_test(avgpool_bits_in_bf16),
         cmocka_unit_test(maxpool_gradients),
