@@ -22,7 +22,7 @@ static results results_of(const lki_conv_shape *s, float scale)
     counts  c = counts_of(s);
     results r = { .x = nn_values_bf16(c.x, 1, scale), .dy = nn_values_bf16(c.y, 2, scale),
                   .y = nn_values_bf16(c.y, 3, 1), .dx = nn_values_bf16(c.x, 3, 1),
-                  .sum = nn_values_bf16(c.x, 4, scale), .w = nn_values(c.w, 5),
+                  .sum = nn_values_bf16(c.x, 4, scale * scale), .w = nn_values(c.w, 5),
                   .dw = nn_values(c.w, 6) };
     for (size_t i = 0; i < c.w; i++) {
         r.w[i] *= scale;
@@ -46,7 +46,7 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
 {
     counts    c       = counts_of(s);
     void     *scratch = scratch_new(exec, s);
-    uint16_t *y = nn_values_bf16(c.y, 7, 1), *dx = nn_values_bf16(c.x, 4, scale);
+    uint16_t *y = nn_values_bf16(c.y, 7, 1), *dx = nn_values_bf16(c.x, 4, scale * scale);
     float    *dw = nn_values(c.w, 6);
     for (size_t i = 0; i < c.w; i++)
         dw[i] *= scale * scale;
