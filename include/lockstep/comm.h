@@ -341,6 +341,8 @@ typedef struct {
     uint32_t            shards;     /* 0 or 1: every host wants every slice; at most the hosts */
     float              *out;        /* `elements` wide; only my slices are written.  May be the
                                      * data of a node that I hold (in place) */
+    bool                packed;     /* out has my slices alone, one behind the other (those that my
+                                     * host wants) */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };

@@ -195,6 +195,7 @@ static lk_status act(lk_request *request)
     lki_tree_input   *inputs = comm->inputs;
     lki_tree_input   *parts  = inputs + (size_t)comm->size * LK_TREE_NODES_MAX;
     uint32_t          count  = collect(comm, &request->op, inputs);
+    size_t            packed = 0;
 
     LK_TRY(check_cover(comm, request, inputs, count));
     for (size_t i = 0; i < tree->slice_count; i++) {
@@ -205,7 +206,9 @@ static lk_status act(lk_request *request)
             parts[k] = inputs[k];
             parts[k].data += slice->first;
         }
-        lki_tree_sum_f32(tree->leaves, parts, count, slice->count, tree->out + slice->first);
+        lki_tree_sum_f32(tree->leaves, parts, count, slice->count,
+                         tree->out + (tree->packed ? packed : slice->first));
+        packed += slice->count;
     }
     return LK_OK;
 }

@@ -1,7 +1,7 @@
 /* tree_reduce_test.c -- the central operation: the same bits for every map of virtual workers.
  *
  * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
- *         map of virtual workers to ranks, every slicing; with many operations open at once,
+ *         map of virtual workers to ranks, every slicing, with sums in their place or packed; with many operations open at once,
  *         completed in any order; and tells when the nodes do not cover the tree.  Between hosts
  *         the bytes are those of the formula.
  * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
@@ -120,12 +120,13 @@ static bool owns(lk_comm *comm, const lk_tree_op *op, const lk_slice *slice)
 
 static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
 {
+    size_t packed = 0;
     for (size_t s = 0; s < op->slice_count; s++) {
         const lk_slice *slice = &op->slices[s];
         size_t          end   = owns(comm, op, slice) ? slice->first + slice->count : 0;
-        for (size_t i = slice->first; i < end; i++) {
+        for (size_t i = slice->first; i < end; i++, packed++) {
             float want = tree(0, op->leaves, i, call);
-            CHECK(memcmp(&op->out[i], &want, sizeof want) == 0);
+            CHECK(memcmp(&op->out[op->packed ? packed : i], &want, sizeof want) == 0);
         }
     }
     return true;
@@ -147,7 +148,7 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     float     *apart = memory + LK_TREE_NODES_MAX * ELEMENTS;
     lk_tree_op op    = { .leaves = m.leaves, .elements = elements, .nodes = m.nodes,
                          .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
-                         .shards = set.shards,
+                         .shards = set.shards, .packed = !in_place && call % 4 < 2,
                          .out = in_place && m.node_count > 0
                                     ? memory + (m.node_count - 1) * elements : apart };
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);

@@ -48,6 +48,7 @@ struct lki_forest {
     branch         *branches;
     size_t          branch_count, branch_capacity;
     uint64_t       *pieces; /* of every slice: how many pieces lie before it; and in all */
+    size_t         *places; /* of every slice that is mine: where its sum goes, in tree.out */
 };
 
 enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float) };
@@ -87,6 +88,19 @@ static void find_peers_of(lki_forest *f, uint32_t owner)
         f->peers[owner_on(f, &slice, host)] = true;
 }
 
+static void find_places(lki_forest *f)
+{
+    size_t packed = 0;
+
+    for (size_t i = 0; i < f->tree.slice_count; i++) {
+        const lk_slice *slice = &f->tree.slices[i];
+        if (!is_mine(f, slice) || !wants(f, slice, here(f)))
+            continue;
+        f->places[i] = f->tree.packed ? packed : slice->first;
+        packed += slice->count;
+    }
+}
+
 /* All ranks learn which leaves the hosts have, also those that own nothing. */
 static void find_peers(lki_forest *f)
 {
@@ -124,8 +138,11 @@ lk_status lki_forest_new(lki_forest **out, lk_request *r)
         st = LKI_NEW(&f->peers, r->comm->size, "owners on other hosts");
     if (st == LK_OK)
         st = LKI_NEW(&f->pieces, f->tree.slice_count + 1, "pieces of slices");
+    if (st == LK_OK)
+        st = LKI_NEW(&f->places, f->tree.slice_count + 1, "places of slices");
     if (st == LK_OK) {
         find_peers(f);
+        find_places(f);
         st = lki_tree_gather_start(&f->gathering, r, f);
     }
     if (st != LK_OK) {
@@ -147,6 +164,7 @@ void lki_forest_free(lki_forest *f)
     lki_free(f->peers);
     lki_free(f->branches);
     lki_free(f->pieces);
+    lki_free(f->places);
     lki_free(f);
 }
 
@@ -339,12 +357,18 @@ static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slic
     }
 }
 
-static void sum_part(const lki_forest *f, lki_schedule *s, lki_spot room, size_t each,
-                     elements part)
+/* Where the sum of element `at` of a slice of mine goes. */
+static lki_spot in_sums(const lki_forest *f, const lk_slice *slice, size_t at)
+{
+    return in_memory(f->tree.out, f->places[slice - f->tree.slices] + (at - slice->first));
+}
+
+static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice, lki_spot room,
+                     size_t each, elements part)
 {
     if (part.count == 0)
         return;
-    lki_schedule_combine_begin(s, in_memory(f->tree.out, part.first), true, 0, f->tree.leaves,
+    lki_schedule_combine_begin(s, in_sums(f, slice, part.first), true, 0, f->tree.leaves,
                                part.count);
     for (size_t i = 0; i < f->branch_count; i++) {
         const branch *b = &f->branches[i];
@@ -366,9 +390,9 @@ static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *
         elements theirs = part_of(f, slice, piece, host);
         if (host == here(f) || !wants(f, slice, host))
             continue;
-        lki_schedule_send(s, owner_on(f, slice, host), in_memory(f->tree.out, mine.first),
+        lki_schedule_send(s, owner_on(f, slice, host), in_sums(f, slice, mine.first),
                           mine.count * sizeof(float));
-        lki_schedule_receive(s, owner_on(f, slice, host), in_memory(f->tree.out, theirs.first),
+        lki_schedule_receive(s, owner_on(f, slice, host), in_sums(f, slice, theirs.first),
                              theirs.count * sizeof(float));
     }
 }
@@ -401,7 +425,7 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
         return;
     receive_branches(f, s, slice, room, each, part.count * sizeof(float));
     lki_schedule_round(s, 2);
-    sum_part(f, s, room, each, part);
+    sum_part(f, s, slice, room, each, part);
     exchange_sums(f, s, slice, piece);
 }
 
