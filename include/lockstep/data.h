@@ -96,7 +96,8 @@ typedef struct lk_loader lk_loader;
 typedef struct {
     uint64_t seed;
     uint32_t global_batch, micro_batch, virtual_workers;
-    uint32_t first, count; /* serves virtual workers [first, first + count) */
+    uint32_t first, count; /* serves `count` virtual workers: first, first + stride ... */
+    uint32_t stride;       /* 0 = 1 */
     bool     drop_last;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
     uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 */

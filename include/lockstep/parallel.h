@@ -18,8 +18,10 @@
  * Placement: "ddp" keeps one copy of the parameters and of the optimizer's state per host, in an
  * arena; each worker reduces and updates the slices that it owns.  "zero1" keeps the parameters so,
  * but of the optimizer's state each host has only the part that its workers update (ZeRO-1); on one
- * host the two are the same.  "single" is the plain
- * reference that every strategy must equal: one worker, V whole gradients, one recursive sum.
+ * host the two are the same.  "zero2" keeps no whole gradients either: virtual workers are dealt in
+ * rounds, and as soon as a bucket (whole blocks) of a round is complete its sum goes to who updates
+ * that part, and its memory to the next but one (ZeRO-2).  "single" is the plain reference that
+ * every strategy must equal: one worker, V whole gradients, one recursive sum.
  *
  * Threads: one at a time per lk_parallel.  All calls but the readers are collective.
  */
@@ -38,6 +40,7 @@ typedef struct lk_parallel lk_parallel;
 /* Where a gradient term lives in the layout: use `use` of parameter `param`. */
 typedef struct {
     uint32_t param, use;
+    uint32_t same_block; /* not 0: is made together with the term before it */
 } lk_parallel_term;
 
 /* Running state (BatchNorm): see lk_plan_state() in lockstep/nn.h. */
@@ -134,8 +137,9 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t 
                                                 uint32_t which, size_t first, size_t count,
                                                 float *out);
 
-/* The virtual workers that this rank runs: [first, first + count). */
-LK_API void lk_parallel_range(const lk_parallel *parallel, uint32_t *first, uint32_t *count);
+/* The virtual workers that this rank runs: first, first + stride, ..., `count` of them. */
+LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
+                              uint32_t *stride);
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
@@ -150,8 +154,10 @@ LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t 
  * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
 
-/* Where the current turn adds the sum of its samples' gradients; NULL-terminated use is not
- * needed: terms are numbered as in the options. */
+/* Where the current turn adds the sum of its samples' gradients; terms are numbered as in the
+ * options.  With "zero2" and one micro-batch to a virtual worker there is room for the terms of two
+ * buckets: ask for them in order, just before they are made, and say when they are ready (which
+ * lets go of the memory); LK_EINVAL from lk_parallel_finish() where that is not done. */
 LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t term);
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
 
@@ -190,7 +196,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double l
                                                  lk_step_result *result);
 
 /* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
- * (my range's count, width) rows in order of virtual worker. */
+ * (my share's count, width) rows in order of virtual worker. */
 LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine,
                                               uint32_t width, double *out);
 

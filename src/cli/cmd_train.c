@@ -57,9 +57,9 @@ static bool read_restart(const char *text, void *target, lki_message *error)
 static const lki_choice strategies[] = {
     { "ddp", 0, NULL },
     { "zero1", 0, NULL },
+    { "zero2", 0, NULL },
     { "single", 0, NULL },
-    { "zero2", 0, HERE_LATER "; use zero1" },
-    { "zero3", 0, HERE_LATER "; use zero1" },
+    { "zero3", 0, HERE_LATER "; use zero2" },
     { "hybrid", 0, HERE_LATER "; use zero1" },
     { NULL, 0, NULL },
 };

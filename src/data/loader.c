@@ -90,8 +90,9 @@ static void fill(lk_loader *loader, uint64_t place, uint64_t step, uint32_t v, u
 
 static bool fill_step(lk_loader *loader, uint64_t step)
 {
-    uint32_t end = loader->options.first + loader->options.count;
-    for (uint32_t v = loader->options.first; v < end; v++)
+    const lk_loader_options *o = &loader->options;
+    uint32_t                 v = o->first;
+    for (uint32_t i = 0; i < o->count; i++, v += o->stride)
         for (uint32_t micro = 0; micro < loader->micro_count; micro++) {
             uint64_t  place;
             lki_track *track;
@@ -132,9 +133,9 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
                                   "times --micro-batch %u (%llu)", o->global_batch,
                        o->virtual_workers, o->micro_batch, (unsigned long long)unit);
     if (o->count == 0 || o->first >= o->virtual_workers ||
-        o->count > o->virtual_workers - o->first)
-        return lk_fail(LK_EINVAL, "loader: virtual workers %u up to %llu are not among %u",
-                       o->first, (unsigned long long)o->first + o->count, o->virtual_workers);
+        o->count - 1 > (o->virtual_workers - 1 - o->first) / (o->stride ? o->stride : 1))
+        return lk_fail(LK_EINVAL, "loader: %u virtual workers from %u, every %u, are not among %u",
+                       o->count, o->first, o->stride ? o->stride : 1, o->virtual_workers);
     if (o->start_step > o->end_step)
         return lk_fail(LK_EINVAL, "loader: starts at step %llu, after its end %llu",
                        (unsigned long long)o->start_step, (unsigned long long)o->end_step);
@@ -186,6 +187,8 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
     LK_TRY(LKI_NEW(&loader, 1, "loader"));
     loader->dataset = dataset;
     loader->options = *options;
+    if (options->stride == 0)
+        loader->options.stride = 1;
     loader->slots   = (options->ahead == 0 ? AHEAD_DEFAULT : options->ahead) + 1;
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);

@@ -202,7 +202,7 @@ static void impossible_options_are_refused(void **state)
     refuses(set, o, "no multiple");
     refuses(set, options_for(0, 0), "virtual workers");
     refuses(set, options_for(V, 1), "virtual workers");
-    refuses(set, options_for(1, V), "virtual workers 1 up to 5");
+    refuses(set, options_for(1, V), "virtual workers from 1");
     o = options_for(0, V);
     o.start_step = 8;
     refuses(set, o, "after its end 7");

@@ -17,10 +17,7 @@
 #include "parallel/strategy.h"
 #include "tensor/exec.h"
 
-enum {
-    IN_FLIGHT_MAX = 32,    /* requests that a rank keeps open */
-    MERGE_CHUNK   = 16384, /* elements a task merges or clears */
-};
+enum { IN_FLIGHT_MAX = 32 }; /* requests that a rank keeps open */
 
 /* One bucket's reduction, prepared once. */
 typedef struct {
@@ -35,6 +32,7 @@ typedef struct {
 typedef struct {
     lk_arena         *arena;
     float            *buffers; /* mine: plan.buffers gradient spaces */
+    lki_virtual_plan  plan;
     lki_merge_counter counter;
     reduction        *reductions;
     uint32_t          reduction_count; /* the buckets, and one for running state if there is any */
@@ -97,24 +95,14 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
     return LK_OK;
 }
 
-/* Running state: micro_count rows of state_width, each dealt to the owners in equal parts. */
-static lk_status state_slices(lk_parallel *parallel, ddp *self)
+static lk_status reduce_states(lk_parallel *parallel, ddp *self)
 {
-    size_t parts = (size_t)parallel->micro_count * parallel->world.widest, i = 0;
-    LK_TRY(LKI_NEW(&self->state_slices, parts, "running state slices"));
-    for (uint32_t k = 0; k < parallel->micro_count; k++)
-        for (uint32_t o = 0; o < parallel->world.widest; o++) {
-            size_t begin = parallel->state_width * o / parallel->world.widest;
-            size_t end   = parallel->state_width * (o + 1) / parallel->world.widest;
-            if (end > begin)
-                self->state_slices[i++] = (lk_slice){ .first = k * parallel->state_width + begin,
-                                                      .count = end - begin,
-                                                      .owner = o };
-        }
+    size_t count;
+    LK_TRY(lki_state_slices(parallel, &self->state_slices, &count));
     self->reductions[self->reduction_count++] =
         (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,
                                 .slices      = self->state_slices,
-                                .slice_count = i },
+                                .slice_count = count },
                      .first = parallel->layout->grad_elements };
     return LK_OK;
 }
@@ -125,13 +113,13 @@ static void aim(lk_parallel *parallel, ddp *self)
         reduction *r     = &self->reductions[b];
         r->op.leaves     = parallel->leaves;
         r->op.nodes      = r->nodes;
-        r->op.node_count = parallel->plan.node_count;
-        for (uint32_t i = 0; i < parallel->plan.node_count; i++) {
-            lki_node node = parallel->plan.nodes[i];
+        r->op.node_count = self->plan.node_count;
+        for (uint32_t i = 0; i < self->plan.node_count; i++) {
+            lki_node node = self->plan.nodes[i];
             r->nodes[i]   = (lk_tree_node){ node.first, node.count,
                                             buffer_at(parallel, node.buffer) + r->first };
         }
-        r->op.out = buffer_at(parallel, parallel->plan.nodes[0].buffer) + r->first;
+        r->op.out = buffer_at(parallel, self->plan.nodes[0].buffer) + r->first;
     }
 }
 
@@ -142,11 +130,12 @@ static lk_status ddp_attach(lk_parallel *parallel)
 
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
-    if (parallel->plan.node_count > LK_TREE_NODES_MAX)
+    lki_virtual_plan_make(&self->plan, parallel->leaves, parallel->ranks, parallel->rank);
+    if (self->plan.node_count > LK_TREE_NODES_MAX)
         return lk_fail(LK_EINVAL,
                        "%u virtual workers on %u workers: rank %u would hold %u partial "
                        "sums, %d is the limit; use fewer virtual workers",
-                       parallel->leaves, parallel->ranks, parallel->rank, parallel->plan.node_count,
+                       parallel->leaves, parallel->ranks, parallel->rank, self->plan.node_count,
                        LK_TREE_NODES_MAX);
     LK_TRY(open_arena(parallel, self));
     LK_TRY(LKI_NEW(&self->reductions, layout->bucket_count + 1, "bucket reductions"));
@@ -161,7 +150,7 @@ static lk_status ddp_attach(lk_parallel *parallel)
                                                 .terms = bucket->terms };
     }
     if (parallel->state_width > 0)
-        LK_TRY(state_slices(parallel, self));
+        LK_TRY(reduce_states(parallel, self));
     aim(parallel, self);
     return LK_OK;
 }
@@ -179,33 +168,6 @@ static void ddp_detach(lk_parallel *parallel)
     parallel->private = NULL;
 }
 
-/* ---- Clearing and merging, in parallel --------------------------------------------------- */
-
-typedef struct {
-    float       *left;
-    const float *right; /* NULL: clear */
-    size_t       count;
-} stretch;
-
-static void merge_chunk(void *context, size_t i)
-{
-    const stretch *s     = context;
-    size_t         first = i * MERGE_CHUNK, n = lki_min(MERGE_CHUNK, s->count - first);
-    if (s->right == NULL)
-        memset(s->left + first, 0, n * sizeof(float));
-    else
-        lki_merge_f32(n, s->left + first, s->right + first);
-}
-
-static void merge(const lk_parallel *parallel, float *left, const float *right, size_t count)
-{
-    stretch   s     = { left, right, count };
-    lki_track *track  = lki_exec_track(parallel->exec);
-    uint64_t  begun = lki_trace_begin(track);
-    lk_parallel_for(parallel->exec, (count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
-    lki_trace_end(track, LKI_SPAN_MERGE, 0, begun);
-}
-
 /* ---- A step ------------------------------------------------------------------------------ */
 
 static void begin_step(lk_parallel *parallel, ddp *self)
@@ -216,15 +178,21 @@ static void begin_step(lk_parallel *parallel, ddp *self)
         self->reductions[b].pending = self->reductions[b].terms;
 }
 
-static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, float **gradients)
+static lki_gradients gradients_in(const lk_parallel *parallel, uint32_t buffer)
+{
+    float *whole = buffer_at(parallel, buffer);
+    return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
+}
+
+static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
 {
     ddp *self = ddp_of(parallel);
-    if (leaf == parallel->plan.first)
+    if (leaf == self->plan.first)
         begin_step(parallel, self);
-    *gradients = buffer_at(parallel, lki_counter_push(&self->counter, leaf));
-    merge(parallel, *gradients, NULL, parallel->width);
+    *out = gradients_in(parallel, lki_counter_push(&self->counter, leaf));
+    lki_merge(parallel, out->gradients, NULL, parallel->width);
 
-    self->last_leaf   = leaf + 1 == parallel->plan.first + parallel->plan.count;
+    self->last_leaf   = leaf + 1 == self->plan.first + self->plan.count;
     self->merge_count = 0;
     if (self->last_leaf)
         while (lki_counter_merge(&self->counter, &self->merges[self->merge_count].left,
@@ -253,7 +221,7 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
     while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
         reduction *r = &self->reductions[self->started];
         for (uint32_t m = 0; m < self->merge_count; m++)
-            merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,
+            lki_merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,
                   buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
         if (self->started - self->completed == IN_FLIGHT_MAX)
             LK_TRY(complete_oldest(self, true, &done));
@@ -288,7 +256,7 @@ static lk_status ddp_end_leaf(lk_parallel *parallel)
     if (self->last_leaf)
         return start_complete(parallel, self);
     while (lki_counter_merge(&self->counter, &left, &right))
-        merge(parallel, buffer_at(parallel, left), buffer_at(parallel, right), parallel->width);
+        lki_merge(parallel, buffer_at(parallel, left), buffer_at(parallel, right), parallel->width);
     return LK_OK;
 }
 
@@ -301,15 +269,20 @@ static lk_status ddp_progress(lk_parallel *parallel)
     return LK_OK;
 }
 
-static lk_status ddp_reduce(lk_parallel *parallel, float **sums)
+static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     ddp *self = ddp_of(parallel);
     bool done;
     LK_ASSERT(self->started == self->reduction_count);
     while (self->completed < self->started)
         LK_TRY(complete_oldest(self, true, &done));
-    *sums = buffer_at(parallel, parallel->plan.nodes[0].buffer);
+    *sums = gradients_in(parallel, self->plan.nodes[0].buffer);
     return LK_OK;
+}
+
+static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
+{
+    return (lki_passes){ lki_count_branches(parallel, 0, parallel->leaves, host), 1 };
 }
 
 const lki_strategy_ops lki_strategy_ddp = {
@@ -322,6 +295,7 @@ const lki_strategy_ops lki_strategy_ddp = {
     .end_leaf   = ddp_end_leaf,
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
+    .passes     = ddp_passes,
 };
 
 /* ZeRO-1 (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
@@ -337,4 +311,5 @@ const lki_strategy_ops lki_strategy_zero1 = {
     .end_leaf   = ddp_end_leaf,
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
+    .passes     = ddp_passes,
 };

@@ -9,28 +9,17 @@
 
 /* ---- What travels ------------------------------------------------------------------------ */
 
-static uint32_t host_of_leaf(const lk_parallel *parallel, uint32_t leaf)
-{
-    uint32_t rank = 0, first, count;
-    for (;; rank++) {
-        lki_virtual_range(parallel->leaves, parallel->ranks, rank, &first, &count);
-        if (leaf < first + count)
-            return parallel->world.host_of[rank];
-    }
-}
-
-/* The largest subtrees of which a host has all virtual workers: each travels once. */
-static uint32_t count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
-                               uint32_t host)
+uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
+                            uint32_t host)
 {
     uint32_t have = 0;
     for (uint32_t leaf = first; leaf < first + count; leaf++)
-        have += host_of_leaf(parallel, leaf) == host;
+        have += parallel->world.host_of[lki_share_rank(&parallel->dealing, leaf)] == host;
     if (have == count || have == 0)
         return have == count;
     uint32_t left = lki_tree_left(count);
-    return count_branches(parallel, first, left, host) +
-           count_branches(parallel, first + left, count - left, host);
+    return lki_count_branches(parallel, first, left, host) +
+           lki_count_branches(parallel, first + left, count - left, host);
 }
 
 /* Of sums that every host wants a host makes its share, and sends that to all others; of sums that
@@ -38,8 +27,8 @@ static uint32_t count_branches(const lk_parallel *parallel, uint32_t first, uint
 static void count_sent(const lk_parallel *parallel, uint32_t host, lk_parallel_cost *cost)
 {
     const lki_layout *layout   = parallel->layout;
+    lki_passes        passes   = parallel->ops->passes(parallel, host);
     uint64_t          others   = parallel->world.hosts - 1;
-    uint64_t          branches = count_branches(parallel, 0, parallel->leaves, host);
     uint64_t          whole    = parallel->micro_count * parallel->state_width, kept = 0;
 
     for (uint32_t b = 0; b < layout->bucket_count; b++)
@@ -48,12 +37,13 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, lk_parallel_c
             if (layout->shards == 1)
                 whole += slice->count;
             else if (slice->shard != host)
-                cost->sent_gradients += branches * slice->count * sizeof(float);
+                cost->sent_gradients += passes.branches * slice->count * sizeof(float);
         }
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++)
         if (layout->owners[layout->spans[i].owner].shard == host)
             kept += lki_layout_width(layout, &layout->spans[i]);
-    cost->sent_gradients += (branches + 1) * others * whole * sizeof(float) / (others + 1);
+    cost->sent_gradients += (passes.branches + passes.sums) * others * whole * sizeof(float) /
+                            (others + 1);
     cost->sent_params += others * kept * sizeof(float);
 }
 

@@ -1,7 +1,7 @@
 /* estimate_test.c -- what is told before a run is what the run takes.
  *
  * Method: hosts of one rank each, over a simulated transport, take a step; what their wires have
- *         counted is compared with the estimate and the bytes by which ranks agree, and the arena
+ *         counted is compared with the estimate and the bytes by which ranks agree, and the arenas
  *         with the estimate of memory.  Equal, but for the elements that a cut into equal parts
  *         leaves over.
  */
@@ -45,11 +45,17 @@ static bool take_step(lk_comm *comm, lk_parallel *p)
     return true;
 }
 
+/* Of a bucket: of all virtual workers, or of each subtree of a round. */
+static uint64_t count_reductions(const lk_parallel *p)
+{
+    return p->ops->rounds ? p->rounds.first[p->rounds.rounds] : 1;
+}
+
 /* Sets of virtual workers with every reduction, reports, and, where they are dealt, sums of
  * squares. */
 static uint64_t bytes_to_agree(const lk_parallel *p)
 {
-    uint64_t reductions = p->layout->bucket_count + (p->state_width > 0);
+    uint64_t reductions = (p->layout->bucket_count + (p->state_width > 0)) * count_reductions(p);
     uint64_t sums       = p->shards > 1 ? p->mine_count * sizeof(double) : 0;
     return (p->ranks - 1) * (reductions * sizeof(uint64_t) + p->reported[p->rank] + sums);
 }
@@ -60,7 +66,19 @@ static uint64_t left_over(const lk_parallel *p)
     uint64_t cuts = p->micro_count;
     for (uint32_t b = 0; p->shards == 1 && b < p->layout->bucket_count; b++)
         cuts += p->layout->buckets[b].slice_count;
-    return cuts * p->ranks * p->plan.node_count * 2 * sizeof(float);
+    lki_virtual_plan ranges;
+    lki_virtual_plan_make(&ranges, p->leaves, p->ranks, p->rank);
+    uint64_t sums = p->ops->rounds ? count_reductions(p) : ranges.node_count;
+    return cuts * p->ranks * sums * 2 * sizeof(float);
+}
+
+/* Of all arenas that the strategy has made on this host. */
+static size_t arena_bytes(const lk_comm *comm)
+{
+    size_t bytes = 0;
+    for (const lk_arena *a = comm->span->local->arenas; a != NULL; a = a->next)
+        bytes += lk_arena_bytes(a);
+    return bytes;
 }
 
 static bool takes_what_was_told(lk_comm *comm, void *context)
@@ -68,9 +86,12 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     const job   *j = context;
     lk_parallel *p;
     uint64_t     all[HOSTS_MAX], most = 0;
+    size_t       arenas = arena_bytes(comm);
 
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
     CHECK(lk_arena_bytes(p->arena) == j->cost.params + j->cost.optimizer + j->cost.tables);
+    CHECK(arena_bytes(comm) - arenas ==
+          j->cost.params + j->cost.optimizer + j->cost.tables + j->cost.gradients);
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     if (!take_step(comm, p))
         return false;
@@ -86,11 +107,11 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
 
 static void steps_take_what_was_told(void **state)
 {
-    static const char *const strategies[] = { "ddp", "zero1" };
+    static const char *const strategies[] = { "ddp", "zero1", "zero2" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
     (void)state;
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
-        for (size_t s = 0; s < 2; s++)
+        for (size_t s = 0; s < 3; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
                 job j = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
@@ -124,6 +145,34 @@ static void states_are_shared_out(void **state)
         assert_int_equal(lk_parallel_estimate(&cost, &large, 1, &options, sizes, hosts), LK_OK);
         assert_int_equal(cost.params, params);
         assert_in_range(cost.optimizer, 2 * params / hosts, 2 * params / hosts + 2 * slack);
+    }
+}
+
+/* 4 bytes of gradients for each partial sum of an equal part, and the two buckets under way; the
+ * traffic of whole gradients (5.2 and 7.2.1). */
+static void gradients_are_shared_out(void **state)
+{
+    static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    enum { LAYERS = 10, WIDTH = 512 };
+    lk_param            layers[LAYERS];
+    lk_parallel_options options = { .virtual_workers    = 8,
+                                    .optimizer          = { .kind = LK_ADAMW },
+                                    .bucket_bytes       = 1,
+                                    .first_bucket_bytes = 1 };
+    const size_t        layer   = WIDTH * WIDTH * sizeof(float), all = LAYERS * layer;
+    (void)state;
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] = (lk_param){ .name = "w", .shape = { 2, { WIDTH, WIDTH } } };
+    for (uint32_t hosts = 1; hosts <= 8; hosts *= 2) {
+        static const size_t partials[9] = { [1] = 4, [2] = 3, [4] = 2, [8] = 1 };
+        lk_parallel_cost    cost;
+        options.strategy = "zero2";
+        assert_int_equal(lk_parallel_estimate(&cost, layers, LAYERS, &options, sizes, hosts),
+                         LK_OK);
+        assert_int_equal(cost.optimizer, 2 * all / hosts);
+        assert_int_equal(cost.gradients, 2 * layer + partials[hosts] * all / hosts);
+        if (hosts == options.virtual_workers)
+            assert_int_equal(cost.sent_gradients + cost.sent_params, 2 * all / hosts * (hosts - 1));
     }
 }
 
@@ -169,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
+        cmocka_unit_test(gradients_are_shared_out),
         cmocka_unit_test(agrees_with_the_paper),
         cmocka_unit_test(fails_as_opening_would),
     };

@@ -52,13 +52,14 @@ static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *optio
     LK_TRY(LKI_NEW(&layout->terms, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->term_at, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->term_of, total, "gradient terms"));
+    LK_TRY(LKI_NEW(&layout->first_piece, (size_t)total + 1, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->first_bucket, total, "gradient terms"));
     LK_TRY(LKI_NEW(&layout->last_bucket, total, "gradient terms"));
     layout->term_count = total;
     if (options->terms == NULL)
         for (uint32_t p = layout->param_count; p-- > 0;)
             for (uint32_t u = lki_layout_uses(layout, p); u-- > 0;)
-                layout->terms[t++] = (lk_parallel_term){ p, u };
+                layout->terms[t++] = (lk_parallel_term){ .param = p, .use = u };
     else if (options->term_count == total)
         memcpy(layout->terms, options->terms, total * sizeof *layout->terms);
     else
@@ -78,6 +79,17 @@ static lk_status copy_terms(lki_layout *layout, const lk_parallel_options *optio
         *of = t;
     }
     return LK_OK;
+}
+
+size_t lki_layout_piece(const lki_layout *layout, const lki_param_span *span, uint32_t use)
+{
+    uint32_t term = layout->term_of[layout->first_use[span->param] + use];
+    return layout->first_piece[term] + span->inside / LKI_NORM_BLOCK;
+}
+
+size_t lki_layout_pieces(const lki_layout *layout)
+{
+    return layout->first_piece[layout->term_count];
 }
 
 static void place(lki_layout *layout)
@@ -110,20 +122,31 @@ static lk_status make_spans(lki_layout *layout)
                                                  .at     = layout->param_at[p] + inside,
                                                  .inside = inside };
         }
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p                 = layout->terms[t].param;
+        layout->first_piece[t + 1] = layout->first_piece[t] + layout->first_span[p + 1] -
+                                     layout->first_span[p];
+    }
     return LK_OK;
 }
 
-/* Walks the gradient space span by span: visit(layout, term, span, bucket). */
+/* Walks the gradient space span by span. */
 typedef struct {
-    size_t   limits[2];
-    uint32_t bucket;
-    size_t   filled; /* bytes in the open bucket */
+    const lki_layout *layout;
+    size_t            limits[2];
+    uint32_t          bucket;
+    size_t            filled; /* bytes in the open bucket */
 } bucket_walk;
 
-/* The bucket that takes the next `count` elements; a bucket is closed when it reaches its limit. */
-static uint32_t bucket_take(bucket_walk *walk, size_t count)
+/* The bucket that takes span `i` of a term, `count` elements; one that has reached its limit takes
+ * no more, but perhaps the rest of a block. */
+static uint32_t bucket_take(bucket_walk *walk, uint32_t term, size_t i, size_t count)
 {
-    if (walk->filled >= walk->limits[walk->bucket > 0]) {
+    const lki_layout       *layout = walk->layout;
+    const lk_parallel_term *t      = &layout->terms[term];
+    bool ends = !layout->whole_blocks || (!t->same_block && i == layout->first_span[t->param]);
+
+    if (ends && walk->filled >= walk->limits[walk->bucket > 0]) {
         walk->bucket++;
         walk->filled = 0;
     }
@@ -131,11 +154,11 @@ static uint32_t bucket_take(bucket_walk *walk, size_t count)
     return walk->bucket;
 }
 
-static bucket_walk walk_begin(const lk_parallel_options *options)
+static bucket_walk walk_begin(const lki_layout *layout, const lk_parallel_options *options)
 {
     size_t cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
     size_t first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
-    return (bucket_walk){ .limits = { lki_min(first, cap), cap } };
+    return (bucket_walk){ .layout = layout, .limits = { lki_min(first, cap), cap } };
 }
 
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
@@ -146,14 +169,14 @@ size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
 
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
 {
-    bucket_walk walk     = walk_begin(options);
+    bucket_walk walk     = walk_begin(layout, options);
     size_t      capacity = 0;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
             size_t   width = lki_layout_width(layout, &layout->spans[i]);
-            uint32_t b     = bucket_take(&walk, width);
+            uint32_t b     = bucket_take(&walk, t, i, width);
             if (b == layout->bucket_count) {
                 LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b, sizeof *layout->buckets,
                                    "buckets"));
@@ -180,13 +203,13 @@ static lk_status deal_spans(lki_layout *layout, const lk_parallel_options *optio
     if (status == LK_OK)
         status = LKI_NEW(&done, layout->bucket_count, "bucket owners");
     for (int pass = 0; status == LK_OK && pass < 2; pass++) {
-        bucket_walk walk = walk_begin(options);
+        bucket_walk walk = walk_begin(layout, options);
         for (uint32_t t = 0; t < layout->term_count; t++) {
             uint32_t p = layout->terms[t].param;
             for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
                 lki_param_span *span  = &layout->spans[i];
                 size_t          width = lki_layout_width(layout, span);
-                uint32_t        b     = bucket_take(&walk, width);
+                uint32_t        b     = bucket_take(&walk, t, i, width);
                 if (layout->terms[t].use != 0)
                     continue;
                 if (pass == 0)
@@ -209,8 +232,8 @@ static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
     LK_TRY(LKI_NEW(&layout->owners, deal->count, "owners"));
     LK_TRY(LKI_NEW(&layout->kept, deal->shards, "shards"));
     memcpy(layout->owners, deal->owners, deal->count * sizeof *deal->owners);
-    layout->owner_count = deal->count;
-    layout->shards      = deal->shards;
+    layout->owner_count  = deal->count;
+    layout->shards       = deal->shards;
     return LK_OK;
 }
 
@@ -240,7 +263,7 @@ static lk_status take_turns(lki_layout *layout)
 /* Neighbouring spans of one owner are one slice. */
 static lk_status make_slices(lki_layout *layout, const lk_parallel_options *options)
 {
-    bucket_walk walk     = walk_begin(options);
+    bucket_walk walk     = walk_begin(layout, options);
     size_t      capacity = 0;
     uint32_t    open     = UINT32_MAX, last = UINT32_MAX;
 
@@ -249,7 +272,7 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
             const lki_param_span *span   = &layout->spans[i];
             size_t                width  = lki_layout_width(layout, span);
-            uint32_t              b      = bucket_take(&walk, width);
+            uint32_t              b      = bucket_take(&walk, t, i, width);
             lki_bucket           *bucket = &layout->buckets[b];
             lki_owner             owner  = layout->owners[span->owner];
             if (b != open) {
@@ -280,6 +303,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     *out               = NULL;
     lki_layout *layout = NULL;
     LK_TRY(LKI_NEW(&layout, 1, "parameter layout"));
+    layout->whole_blocks = deal->whole_blocks;
     lk_status status = copy_params(layout, params, param_count);
     if (status == LK_OK)
         status = copy_terms(layout, options);
@@ -311,11 +335,11 @@ void lki_layout_free(lki_layout *layout)
         return;
     for (uint32_t b = 0; b < layout->bucket_count; b++)
         lki_free(layout->buckets[b].slices);
-    void *parts[] = { layout->params,    layout->sizes,        layout->param_at,
-                      layout->terms,     layout->term_at,      layout->term_of,
-                      layout->first_use, layout->first_bucket, layout->last_bucket,
-                      layout->spans,     layout->first_span,   layout->buckets,
-                      layout->owners,    layout->kept };
+    void *parts[] = { layout->params,      layout->sizes,     layout->param_at,
+                      layout->terms,       layout->term_at,   layout->term_of,
+                      layout->first_piece, layout->first_use, layout->first_bucket,
+                      layout->last_bucket, layout->spans,     layout->first_span,
+                      layout->buckets,     layout->owners,    layout->kept };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);
     lki_free(layout);

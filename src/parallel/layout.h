@@ -33,6 +33,7 @@ typedef struct {
 typedef struct {
     lki_owner *owners;
     uint32_t   count, shards;
+    bool       whole_blocks; /* a bucket ends where a block's terms do, whatever its size */
 } lki_deal;
 
 /* A contiguous range of the gradient space that travels as one. */
@@ -52,6 +53,8 @@ typedef struct {
     size_t           *term_at; /* in the gradient space */
     uint32_t         *term_of; /* [first_use[p] + u] = the term of use u of parameter p */
     uint32_t         *first_use;
+    size_t           *first_piece; /* of each term, among the spans of all terms */
+    bool              whole_blocks;
     uint32_t         *first_bucket, *last_bucket; /* of each term */
     lki_param_span   *spans;                      /* by parameter, then position */
     size_t            span_count;
@@ -73,6 +76,11 @@ void                   lki_layout_free(lki_layout *layout);
 /* Uses of a parameter, at least 1; where use `use` of a span lies in the gradient space. */
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
 size_t   lki_layout_grad_at(const lki_layout *layout, const lki_param_span *span, uint32_t use);
+
+/* The number of a span's use `use` among the spans of all terms in the order of the gradient space,
+ * of which there are lki_layout_pieces(). */
+size_t lki_layout_piece(const lki_layout *layout, const lki_param_span *span, uint32_t use);
+size_t lki_layout_pieces(const lki_layout *layout);
 
 /* The width of a span in both spaces: the last one of a tensor takes the padding along. */
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span);

@@ -23,13 +23,14 @@ enum { ALIGN = 16 };
 static lk_status find_strategy(const lki_strategy_ops **out, const char *name)
 {
     static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_zero1,
-                                                   &lki_strategy_single };
+                                                   &lki_strategy_zero2, &lki_strategy_single };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (name == NULL || strcmp(name, all[i]->name) == 0) {
             *out = all[i];
             return LK_OK;
         }
-    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp, zero1 and single", name);
+    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp, zero1, zero2 and single",
+                   name);
 }
 
 static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
@@ -108,11 +109,8 @@ static lk_status own_spans(lk_parallel *parallel)
     for (size_t i = 0; i < layout->span_count; i++)
         if (lki_owns(parallel, &layout->spans[i]))
             parallel->mine[parallel->mine_count++] = i;
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
-        uint32_t first, count;
-        lki_virtual_range(parallel->leaves, parallel->ranks, r, &first, &count);
-        parallel->reported[r] = count * parallel->report_bytes;
-    }
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        parallel->reported[r] = lki_share_of(&parallel->dealing, r).count * parallel->report_bytes;
     return LK_OK;
 }
 
@@ -139,7 +137,7 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
                              const lk_parallel_options *options)
 {
     lki_deal  deal;
-    lk_status status = lki_shards_deal(parallel, parallel->ops->sharded, &deal);
+    lk_status status = lki_shards_deal(parallel, &deal);
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
     lki_free(deal.owners);
@@ -164,6 +162,10 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
         sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
     LK_TRY(check_options(parallel, options));
     LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    parallel->dealing = (lki_dealing){ parallel->leaves, parallel->ranks, parallel->ops->rounds };
+    parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
+    if (parallel->ops->rounds)
+        LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
     LK_TRY(open_layout(parallel, params, param_count, options));
     return copy_states(parallel, options);
 }
@@ -183,7 +185,6 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
         parallel->exec = parallel->own_exec;
     }
     LK_TRY(lki_verify_same_model(parallel, options));
-    lki_virtual_plan_make(&parallel->plan, parallel->leaves, parallel->ranks, parallel->rank);
     LK_TRY(own_spans(parallel));
     LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
     (void)lay_out(parallel, lk_arena_data(parallel->arena));
@@ -216,6 +217,7 @@ void lk_parallel_free(lk_parallel *parallel)
         return;
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
+    lki_round_plan_deinit(&parallel->rounds);
     lki_shards_close(parallel);
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
@@ -286,10 +288,12 @@ lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const fl
     return lk_barrier(parallel->comm);
 }
 
-void lk_parallel_range(const lk_parallel *parallel, uint32_t *first, uint32_t *count)
+void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
+                       uint32_t *stride)
 {
-    *first = parallel->plan.first;
-    *count = parallel->plan.count;
+    *first  = parallel->share.first;
+    *count  = parallel->share.count;
+    *stride = parallel->share.stride;
 }
 
 /* ---- Turns ------------------------------------------------------------------------------- */
@@ -352,7 +356,7 @@ void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler
 /* The current virtual worker, counted over all. */
 static uint32_t leaf_now(const lk_parallel *parallel)
 {
-    return parallel->plan.first + parallel->leaf;
+    return parallel->share.first + parallel->leaf * parallel->share.stride;
 }
 
 static void end_turn(lk_parallel *parallel)
@@ -373,14 +377,14 @@ static void begin_leaf(lk_parallel *parallel)
     uint32_t leaf = leaf_now(parallel);
     memset(parallel->ready, 0, parallel->layout->term_count);
     memset(lki_report_of(parallel, leaf), 0, parallel->report_bytes);
-    keep(parallel, parallel->ops->begin_leaf(parallel, leaf, &parallel->gradients));
+    keep(parallel, parallel->ops->begin_leaf(parallel, leaf, &parallel->current));
 }
 
 bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
     if (parallel->turning)
         end_turn(parallel);
-    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->plan.count)
+    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->share.count)
         return false;
     if (parallel->micro == 0)
         begin_leaf(parallel);
@@ -394,14 +398,18 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
-    return parallel->gradients + parallel->layout->term_at[term];
+    float *at = NULL;
+    if (parallel->ops->find_term == NULL)
+        return parallel->current.gradients + parallel->layout->term_at[term];
+    keep(parallel, parallel->ops->find_term(parallel, term, &at));
+    return at;
 }
 
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
 {
     LK_ASSERT(parallel->turning && state < parallel->state_count);
-    return parallel->gradients + parallel->layout->grad_elements +
-           parallel->micro * parallel->state_width + parallel->state_at[state];
+    return parallel->current.states + parallel->micro * parallel->state_width +
+           parallel->state_at[state];
 }
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
@@ -433,7 +441,7 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
 
 lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
 {
-    float           *sums = NULL;
+    lki_gradients    sums;
     lk_parallel_turn turn;
     *result = (lk_step_result){ 0 };
     if (!parallel->under_way && !failed(parallel))
@@ -443,7 +451,7 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     if (!failed(parallel))
         keep(parallel, parallel->ops->reduce(parallel, &sums));
     if (!failed(parallel))
-        keep(parallel, lki_step_finish(parallel, sums, lr, result));
+        keep(parallel, lki_step_finish(parallel, &sums, lr, result));
     parallel->under_way = false;
     return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
 }
@@ -459,15 +467,14 @@ lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t wi
         status = LKI_NEW(&column, leaves, "sums");
     if (status == LK_OK) {
         send = sheet + row * parallel->ranks;
-        memcpy(send, mine, (size_t)parallel->plan.count * width * sizeof *mine);
+        memcpy(send, mine, (size_t)parallel->share.count * width * sizeof *mine);
         status = lk_all_gather(parallel->comm, send, sheet, row * sizeof *send);
     }
     for (uint32_t w = 0; status == LK_OK && w < width; w++) {
-        for (uint32_t r = 0, v = 0; r < parallel->ranks; r++) {
-            uint32_t first, count;
-            lki_virtual_range(leaves, parallel->ranks, r, &first, &count);
-            for (uint32_t i = 0; i < count; i++)
-                column[v++] = sheet[r * row + (size_t)i * width + w];
+        for (uint32_t r = 0; r < parallel->ranks; r++) {
+            lki_share share = lki_share_of(&parallel->dealing, r);
+            for (uint32_t i = 0; i < share.count; i++)
+                column[share.first + i * share.stride] = sheet[r * row + (size_t)i * width + w];
         }
         out[w] = lki_tree_sum_f64(column, leaves);
     }

@@ -191,7 +191,8 @@ static lk_status train(rank_run *run, lk_parallel **out)
     if (w->mischief == OTHER_SHAPE && lk_comm_rank(run->comm) == 1)
         mine[2].shape.dims[0] = 34;
     lk_parallel_options    options      = w->options;
-    const lk_parallel_term terms[TERMS] = { { 2, 0 }, { 3, 0 }, { 1, 0 }, { 0, 1 }, { 0, 0 } };
+    const lk_parallel_term terms[TERMS] = { { 2, 0, 0 }, { 3, 0, 0 }, { 1, 0, 0 },
+                                                  { 0, 1, 0 }, { 0, 0, 0 } };
     if (w->mischief == OTHER_TERMS && lk_comm_rank(run->comm) == 1) {
         options.terms      = terms;
         options.term_count = TERMS;
@@ -282,18 +283,19 @@ static crew make_hosted(uint32_t leaves, hosted hosts)
 static void hash_of(const crew *w, char hash[65])
 {
     static rank_run runs[RANKS_MAX];
-    uint32_t        next = 0;
+    lki_dealing     dealing = { w->options.virtual_workers, w->ranks,
+                                strcmp(w->options.strategy, "zero2") == 0 };
     run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)
             print_message("rank %u: %s\n", r, runs[r].error.message);
         assert_int_equal(runs[r].status, LK_OK);
         assert_string_equal(runs[r].hash, runs[0].hash);
-        assert_true(runs[r].ran_count >= 1);
+        lki_share share = lki_share_of(&dealing, r);
+        assert_int_equal(runs[r].ran_count, share.count);
         for (uint32_t i = 0; i < runs[r].ran_count; i++)
-            assert_int_equal(runs[r].ran[i], next++);
+            assert_int_equal(runs[r].ran[i], share.first + i * share.stride);
     }
-    assert_int_equal(next, w->options.virtual_workers);
     memcpy(hash, runs[0].hash, 65);
 }
 
@@ -306,9 +308,14 @@ static void any_number_of_workers_gives_the_bits_of_single(void **state)
         crew single = make_crew("single", leaves[i], 1);
         hash_of(&single, want);
         for (uint32_t ranks = 1; ranks <= leaves[i]; ranks++) {
-            crew ddp = make_crew("ddp", leaves[i], ranks);
-            ddp.announce = ranks % 2 == 0;
-            hash_of(&ddp, got);
+            crew w     = make_crew("ddp", leaves[i], ranks);
+            w.announce = ranks % 2 == 0;
+            hash_of(&w, got);
+            assert_string_equal(got, want);
+            w.options.strategy     = "zero2";
+            w.options.bucket_bytes = ranks % 3 == 0 ? 1 : 0;
+            if (ranks % 2 == 1)
+                hash_of(&w, got);
             assert_string_equal(got, want);
         }
     }
@@ -336,12 +343,46 @@ static void several_hosts_give_the_bits_of_single(void **state)
             w.announce                   = i % 2 == 0;
             w.options.bucket_bytes       = i % 3 == 0 ? 0 : 17000;
             w.options.first_bucket_bytes = w.options.bucket_bytes / 2;
-            hash_of(&w, got);
-            assert_string_equal(got, want);
-            w.options.strategy = "zero1";
-            hash_of(&w, got);
-            assert_string_equal(got, want);
+            for (size_t k = 0; k < 3; k++) {
+                w.options.strategy = (const char *[]){ "ddp", "zero1", "zero2" }[k];
+                hash_of(&w, got);
+                assert_string_equal(got, want);
+            }
         }
+    }
+}
+
+/* Virtual workers of one micro-batch, whose gradients nobody has whole. */
+static void run_zero2(uint32_t leaves, uint32_t ranks, hosted hosts, const char *want)
+{
+    static const size_t caps[] = { 1, 17000, 1 << 20 };
+    char                got[65];
+    crew                zero2        = make_crew("zero2", leaves, ranks);
+    zero2.hosts                      = hosts;
+    zero2.announce                   = true;
+    zero2.options.micro_count        = 1;
+    zero2.options.bucket_bytes       = caps[(leaves + ranks) % 3];
+    zero2.options.first_bucket_bytes = zero2.options.bucket_bytes;
+    hash_of(&zero2, got);
+    assert_string_equal(got, want);
+}
+
+static void rounds_give_the_bits_of_single(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 1; leaves <= 12; leaves = leaves * 3 / 2 + 1) {
+        char want[65];
+        crew single                = make_crew("single", leaves, 1);
+        single.options.micro_count = 1;
+        hash_of(&single, want);
+        for (uint32_t ranks = 1; ranks <= leaves; ranks += 1 + leaves / 3) {
+            run_zero2(leaves, ranks, (hosted){ 0 }, want);
+            if (ranks > 1)
+                run_zero2(leaves, ranks, (hosted){ .hosts = ranks, .each = 1, .seed = ranks },
+                          want);
+        }
+        for (size_t i = 0; leaves >= 8 && i < SHAPES; i++)
+            run_zero2(leaves, hosted_size(shapes[i]), shapes[i], want);
     }
 }
 
@@ -483,21 +524,11 @@ static void names_a_gradient_that_is_not_finite(void **state)
     fails_with(NOT_FINITE, LK_ENONFINITE, "step 3: the gradient of 'w'");
 }
 
-static void names_the_tensor_in_which_models_differ(void **state)
+static void names_what_ranks_disagree_about(void **state)
 {
     (void)state;
     fails_with(OTHER_SHAPE, LK_EMISMATCH, "parameter 2, 'b'");
-}
-
-static void names_the_tensor_whose_values_differ(void **state)
-{
-    (void)state;
     fails_with(OTHER_VALUES, LK_EMISMATCH, "different values of 'b'");
-}
-
-static void names_another_order_of_terms(void **state)
-{
-    (void)state;
     fails_with(OTHER_TERMS, LK_EMISMATCH, "order of gradient terms");
 }
 
@@ -522,6 +553,20 @@ static void refuses_calls_out_of_turn(void **state)
     assert_string_equal(got, want);
 }
 
+/* Where there is room for two buckets, nobody may hold on to more of them. */
+static void refuses_gradients_that_nobody_finishes(void **state)
+{
+    crew zero2 = make_crew("zero2", 6, 3);
+    (void)state;
+    zero2.options.micro_count        = 1;
+    zero2.options.bucket_bytes       = 1;
+    zero2.options.first_bucket_bytes = 1;
+    for (uint32_t hosts = 0; hosts <= 3; hosts += 3) {
+        zero2.hosts = (hosted){ .hosts = hosts, .each = 1, .seed = 9 };
+        crew_fails_with(&zero2, LK_EINVAL, "'s' are not ready; call lk_parallel_grad_ready()");
+    }
+}
+
 static void refuses_more_workers_than_virtual_workers(void **state)
 {
     (void)state;
@@ -537,6 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_workers_gives_the_bits_of_single),
         cmocka_unit_test(several_hosts_give_the_bits_of_single),
+        cmocka_unit_test(rounds_give_the_bits_of_single),
         cmocka_unit_test(buckets_do_not_change_bits),
         cmocka_unit_test(sgd_and_no_clipping_too),
         cmocka_unit_test(every_optimizer_gives_the_bits_of_single),
@@ -544,11 +590,10 @@ int main(void)
         cmocka_unit_test(names_memory_that_changed),
         cmocka_unit_test(names_hosts_that_drift_apart),
         cmocka_unit_test(names_a_gradient_that_is_not_finite),
-        cmocka_unit_test(names_the_tensor_in_which_models_differ),
-        cmocka_unit_test(names_the_tensor_whose_values_differ),
-        cmocka_unit_test(names_another_order_of_terms),
+        cmocka_unit_test(names_what_ranks_disagree_about),
         cmocka_unit_test(refuses_a_thread_that_rounds_otherwise),
         cmocka_unit_test(refuses_calls_out_of_turn),
+        cmocka_unit_test(refuses_gradients_that_nobody_finishes),
         cmocka_unit_test(refuses_more_workers_than_virtual_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

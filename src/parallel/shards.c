@@ -21,19 +21,40 @@ struct lki_piece_list {
 
 /* ---- Owners ------------------------------------------------------------------------------ */
 
-lk_status lki_shards_deal(lk_parallel *parallel, bool sharded, lki_deal *deal)
+lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
 {
     const lki_world *world = &parallel->world;
 
-    parallel->shards = sharded ? world->hosts : 1;
-    parallel->shard  = sharded ? world->host_of[parallel->rank] : 0;
+    parallel->shards = parallel->ops->sharded ? world->hosts : 1;
+    parallel->shard  = parallel->ops->sharded ? world->host_of[parallel->rank] : 0;
     bool whole       = parallel->shards == 1;
     *deal            = (lki_deal){ .count  = whole ? parallel->world.widest : parallel->ranks,
-                                   .shards = parallel->shards };
+                                   .shards = parallel->shards,
+                                   .whole_blocks = parallel->ops->whole_blocks };
     LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
     for (uint32_t o = 0; o < deal->count; o++)
         deal->owners[o] = whole ? (lki_owner){ 0, o }
                                 : (lki_owner){ world->host_of[o], world->local_of[o] };
+    return LK_OK;
+}
+
+lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count)
+{
+    const uint32_t owners = parallel->world.widest;
+    lk_slice      *slices = NULL;
+
+    *count = 0;
+    LK_TRY(LKI_NEW(&slices, (size_t)parallel->micro_count * owners, "running state slices"));
+    for (uint32_t k = 0; k < parallel->micro_count; k++)
+        for (uint32_t o = 0; o < owners; o++) {
+            size_t begin = parallel->state_width * o / owners;
+            size_t end   = parallel->state_width * (o + 1) / owners;
+            if (end > begin)
+                slices[(*count)++] = (lk_slice){ .first = k * parallel->state_width + begin,
+                                                 .count = end - begin,
+                                                 .owner = o };
+        }
+    *out = slices;
     return LK_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "parallel/strategy.h"
 
 /* Who owns: every host has all, or a shard of its own.  The caller frees deal->owners. */
-LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, bool sharded, lki_deal *deal);
+LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal);
 
 /* Once layout and arena are there; lki_shards_close() accepts a half-made one. */
 LK_NODISCARD lk_status lki_shards_open(lk_parallel *parallel);

@@ -43,10 +43,16 @@ static float *whole_gradient(const lk_parallel *parallel, uint32_t leaf)
     return (float *)parallel->private + parallel->width * leaf;
 }
 
-static lk_status single_begin_leaf(lk_parallel *parallel, uint32_t leaf, float **gradients)
+static lki_gradients gradients_of(const lk_parallel *parallel, uint32_t leaf)
 {
-    *gradients = whole_gradient(parallel, leaf);
-    memset(*gradients, 0, parallel->width * sizeof(float));
+    float *whole = whole_gradient(parallel, leaf);
+    return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
+}
+
+static lk_status single_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
+{
+    *out = gradients_of(parallel, leaf);
+    memset(out->gradients, 0, parallel->width * sizeof(float));
     return LK_OK;
 }
 
@@ -77,11 +83,19 @@ static void sum_tree(const lk_parallel *parallel, uint32_t first, uint32_t count
         a[i] = a[i] + b[i];
 }
 
-static lk_status single_reduce(lk_parallel *parallel, float **sums)
+static lk_status single_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     sum_tree(parallel, 0, parallel->leaves);
-    *sums = whole_gradient(parallel, 0);
+    *sums = gradients_of(parallel, 0);
     return LK_OK;
+}
+
+/* There is one host. */
+static lki_passes single_passes(const lk_parallel *parallel, uint32_t host)
+{
+    (void)parallel;
+    (void)host;
+    return (lki_passes){ 0 };
 }
 
 const lki_strategy_ops lki_strategy_single = {
@@ -93,4 +107,5 @@ const lki_strategy_ops lki_strategy_single = {
     .term_ready = single_term_ready,
     .end_leaf   = single_end_leaf,
     .reduce     = single_reduce,
+    .passes     = single_passes,
 };

@@ -28,8 +28,8 @@ enum { SPANS_PER_TASK = 8 };
 /* Runs task over my spans, a few at a time. */
 typedef struct step_context step_context;
 struct step_context {
-    lk_parallel *parallel;
-    float       *sums;
+    lk_parallel         *parallel;
+    const lki_gradients *sums;
     void (*visit)(step_context *step, size_t span);
     lk_update      update;
     _Atomic size_t corrupt; /* the first span whose parameters were not what was written */
@@ -61,10 +61,10 @@ static void sum_span(step_context *step, size_t index)
     lk_parallel          *parallel = step->parallel;
     const lki_layout     *layout   = parallel->layout;
     const lki_param_span *span     = &layout->spans[index];
-    float                *sum      = step->sums + lki_layout_grad_at(layout, span, 0);
+    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
-        lki_merge_f32(span->count, sum, step->sums + lki_layout_grad_at(layout, span, use));
+        lki_merge_f32(span->count, sum, lki_gradient_of(parallel, step->sums, span, use));
     *lki_block_sum(parallel, span, LKI_OF_GRADIENT) =
         lki_block_sum_squares(parallel->exec, span->count, sum);
     if (parallel->measures > LKI_OF_VALUES)
@@ -180,7 +180,7 @@ static void direct_span(step_context *step, size_t index)
 {
     lk_parallel          *parallel = step->parallel;
     const lki_param_span *span     = &parallel->layout->spans[index];
-    float                *sum      = step->sums + lki_layout_grad_at(parallel->layout, span, 0);
+    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
     float                *state[2] = { NULL, NULL };
     lk_update             update   = step->update;
 
@@ -238,7 +238,7 @@ static void update_span(step_context *step, size_t index)
     update.no_decay = layout->params[span->param].no_decay;
     update.trust    = trust_of(parallel, &update, span->param);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count,
-                        step->sums + lki_layout_grad_at(layout, span, 0), values, state);
+                        lki_gradient_of(parallel, step->sums, span, 0), values, state);
     parallel->hashes[index] = lki_xxh3(values, bytes);
 }
 
@@ -264,7 +264,7 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 }
 
 /* Running state: one update per micro-batch index, in order, from the mean over its samples. */
-static void update_running(const lk_parallel *parallel, const float *sums, uint32_t owner)
+static void update_running(const lk_parallel *parallel, const float *states, uint32_t owner)
 {
     size_t begin = parallel->state_width * owner / parallel->world.widest;
     size_t end   = parallel->state_width * (owner + 1) / parallel->world.widest;
@@ -276,7 +276,7 @@ static void update_running(const lk_parallel *parallel, const float *sums, uint3
         if (samples == 0)
             continue;
         float        inverse = (float)(1.0 / (double)samples);
-        const float *sum     = sums + parallel->layout->grad_elements + k * parallel->state_width;
+        const float *sum     = states + k * parallel->state_width;
         uint32_t     state   = 0;
         for (size_t i = begin; i < end; i++) {
             while (state + 1 < parallel->state_count && i >= parallel->state_at[state + 1])
@@ -307,10 +307,9 @@ static lk_status compare_hosts(const lk_parallel *parallel)
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         uint64_t whole = 0;
         for (uint32_t r = 0; r < parallel->ranks; r++) {
-            uint32_t first, count;
-            lki_virtual_range(parallel->leaves, parallel->ranks, r, &first, &count);
+            lki_share share = lki_share_of(&parallel->dealing, r);
             if (parallel->world.host_of[r] == host)
-                whole ^= lki_report_of(parallel, first)->written;
+                whole ^= lki_report_of(parallel, share.first)->written;
         }
         if (host == 0)
             first_host = whole;
@@ -329,7 +328,7 @@ static lk_status meet(lk_parallel *parallel)
 {
     char *base = lk_arena_data(parallel->arena);
     if (parallel->world.hosts > 1)
-        lki_report_of(parallel, parallel->plan.first)->written = hash_of_written(parallel);
+        lki_report_of(parallel, parallel->share.first)->written = hash_of_written(parallel);
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
     return lki_shards_gather_sums(parallel);
@@ -351,11 +350,12 @@ static lk_status update(step_context *step, double lr, const lk_step_result *res
         return corrupt_error(parallel, step->corrupt);
     for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
          o += parallel->locals)
-        update_running(parallel, step->sums, o);
+        update_running(parallel, step->sums->states, o);
     return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);
 }
 
-lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result)
+lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                          lk_step_result *result)
 {
     step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
 

@@ -13,20 +13,39 @@
 
 #include "base/status.h"
 #include "parallel/layout.h"
-#include "parallel/virtual.h"
+#include "parallel/rounds.h"
 #include "parallel/world.h"
+
+/* What a host sends of gradients: so many subtrees of virtual workers, which come from it, and so
+ * many sums, of which it makes a part for all others. */
+typedef struct {
+    uint64_t branches, sums;
+} lki_passes;
+
+/* Where the gradients of a virtual worker, or the sums over all, lie. */
+typedef struct {
+    float        *gradients; /* a whole gradient space; or, where there are places, what I own */
+    const size_t *places;    /* of the pieces that I own (lki_layout_piece()), or NULL */
+    float        *states;    /* micro_count rows of state_width */
+} lki_gradients;
 
 typedef struct {
     const char *name;
-    bool        sharded; /* each host keeps the optimizer's state of its own part of the model */
+    bool        sharded;      /* each host keeps the optimizer's state of its own part */
+    bool        rounds;       /* virtual workers are dealt in rounds, not in ranges */
+    bool        whole_blocks; /* buckets are */
     /* Bytes of gradients that a host holds, which may be more than any machine has (0: too many to
      * count).  Asks nothing but the model, the world and the virtual workers. */
     size_t (*bytes)(const lk_parallel *parallel, uint32_t host);
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
-    /* Starts the rank's next virtual worker: *gradients is its zeroed gradient space. */
-    lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, float **gradients);
+    /* Starts the rank's next virtual worker, whose zeroed gradients lie at *out. */
+    lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, lki_gradients *out);
+
+    /* (optional) Where the current virtual worker adds a term, which may be elsewhere in every turn
+     * and waits until there is room.  *out is memory for the term even if it fails. */
+    lk_status (*find_term)(lk_parallel *parallel, uint32_t term, float **out);
 
     /* The current virtual worker has finished a term / all of them.  Every term is announced
      * before end_leaf(). */
@@ -36,11 +55,15 @@ typedef struct {
     /* (optional) Moves communication forward without waiting. */
     lk_status (*progress)(lk_parallel *parallel);
 
-    /* The gradient space in which my spans hold the sums over all virtual workers; waits. */
-    lk_status (*reduce)(lk_parallel *parallel, float **sums);
+    /* Where my spans' sums over all virtual workers are; waits. */
+    lk_status (*reduce)(lk_parallel *parallel, lki_gradients *sums);
+
+    /* What a host sends of every element.  Asks nothing but what bytes() does. */
+    lki_passes (*passes)(const lk_parallel *parallel, uint32_t host);
 } lki_strategy_ops;
 
-extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_single;
+extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_zero2,
+    lki_strategy_single;
 
 typedef struct lki_piece_list lki_piece_list; /* shards.c */
 
@@ -70,7 +93,9 @@ struct lk_parallel {
     double           clip_norm;
     uint32_t         leaves, micro_count;
     lki_layout      *layout;
-    lki_virtual_plan plan;
+    lki_dealing      dealing;
+    lki_share        share;  /* my virtual workers */
+    lki_round_plan   rounds; /* if they are dealt so */
 
     /* Running state: state_width elements, padded per state; its sums follow the gradients. */
     uint32_t           state_count;
@@ -83,7 +108,7 @@ struct lk_parallel {
     lk_arena *arena;
     float    *params, *optimizer_state[2], *running; /* optimizer_state: of my host's shard */
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
-    char     *reports;    /* [leaves], report_bytes each */
+    char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
 
     /* Mine. */
@@ -98,10 +123,10 @@ struct lk_parallel {
     /* The step under way, if there is one. */
     bool     under_way;
     uint64_t step;
-    uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my range */
+    uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my share */
     bool     turning;
-    float   *gradients; /* of the current virtual worker */
-    lk_error failure;   /* kept until lk_parallel_finish() */
+    lki_gradients current; /* of the current virtual worker */
+    lk_error      failure; /* kept until lk_parallel_finish() */
 };
 
 /* Whether this rank is the one of its host that does the work on a span where its owner's number
@@ -129,7 +154,8 @@ static inline double *lki_block_sum(const lk_parallel *parallel, const lki_param
 
 static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)
 {
-    return (lki_report *)(void *)(parallel->reports + leaf * parallel->report_bytes);
+    size_t place = lki_share_place(&parallel->dealing, leaf);
+    return (lki_report *)(void *)(parallel->reports + place * parallel->report_bytes);
 }
 
 /* parallel.c: all that needs neither memory for values nor other ranks; parallel->world and rank
@@ -140,7 +166,29 @@ LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_par
 size_t                 lki_parallel_arena(lk_parallel *parallel);
 
 /* step.c: everything after the reduction. */
-lk_status lki_step_finish(lk_parallel *parallel, float *sums, double lr, lk_step_result *result);
+lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
+                          lk_step_result *result);
+
+/* Where a span's use `use` lies in sums or gradients. */
+static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_gradients *from,
+                                     const lki_param_span *span, uint32_t use)
+{
+    const lki_layout *layout = parallel->layout;
+    return from->gradients + (from->places == NULL ? lki_layout_grad_at(layout, span, use)
+                                                   : from->places[lki_layout_piece(layout, span,
+                                                                                   use)]);
+}
+
+/* The slices of running state: each of micro_count rows dealt to the owners of a host in equal
+ * parts.  The caller frees *out. */
+LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
+
+/* merge.c: left = left + right, or left = 0 where right is NULL, by all threads. */
+void lki_merge(const lk_parallel *parallel, float *left, const float *right, size_t count);
+
+/* The largest subtrees of [first, first + count) of which a host runs all virtual workers. */
+uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
+                            uint32_t host);
 
 /* agree.c: LK_EMISMATCH names the first tensor, or the options, in which a rank differs. */
 lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options);

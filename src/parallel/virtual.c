@@ -30,6 +30,33 @@ uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end)
     return branches_in(0, leaves, begin, end);
 }
 
+lki_share lki_share_of(const lki_dealing *d, uint32_t rank)
+{
+    lki_share share = { .stride = 1 };
+    if (d->rounds)
+        share = (lki_share){ .first  = rank,
+                             .count  = (d->leaves - rank + d->ranks - 1) / d->ranks,
+                             .stride = d->ranks };
+    else
+        lki_virtual_range(d->leaves, d->ranks, rank, &share.first, &share.count);
+    return share;
+}
+
+uint32_t lki_share_rank(const lki_dealing *d, uint32_t leaf)
+{
+    if (d->rounds)
+        return leaf % d->ranks;
+    return (uint32_t)((((uint64_t)leaf + 1) * d->ranks - 1) / d->leaves);
+}
+
+uint32_t lki_share_place(const lki_dealing *d, uint32_t leaf)
+{
+    if (!d->rounds)
+        return leaf;
+    uint32_t rank = leaf % d->ranks, longer = d->leaves % d->ranks;
+    return rank * (d->leaves / d->ranks) + (rank < longer ? rank : longer) + leaf / d->ranks;
+}
+
 void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
 {
     *counter = (lki_merge_counter){ .leaves = leaves };
@@ -39,7 +66,8 @@ void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves)
 static uint32_t free_buffer(const lki_merge_counter *counter)
 {
     for (uint32_t buffer = 0;; buffer++) {
-        bool taken = false;
+        LK_ASSERT(buffer < 64);
+        bool taken = (counter->reserved >> buffer & 1) != 0;
         for (uint32_t i = 0; i < counter->depth; i++)
             taken |= counter->stack[i].buffer == buffer;
         if (!taken)
@@ -47,14 +75,19 @@ static uint32_t free_buffer(const lki_merge_counter *counter)
     }
 }
 
-uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf)
+uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint32_t count)
 {
     LK_ASSERT(counter->depth < LKI_NODES_MAX);
     uint32_t buffer                  = free_buffer(counter);
-    counter->stack[counter->depth++] = (lki_node){ leaf, 1, buffer };
+    counter->stack[counter->depth++] = (lki_node){ first, count, buffer };
     if (buffer >= counter->used)
         counter->used = buffer + 1;
     return buffer;
+}
+
+uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf)
+{
+    return lki_counter_push_node(counter, leaf, 1);
 }
 
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right)

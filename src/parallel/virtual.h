@@ -1,9 +1,12 @@
 /* parallel/virtual.h -- which virtual workers a rank runs, and how their gradients merge.
  *
- * A rank runs a contiguous range of the V virtual workers.  It computes them in order and merges
- * neighbours like a binary counter: as soon as two adjacent sums are the two children of a node
- * of the canonical tree, the left one takes the right one in.  What is left at the end are
- * the few maximal subtrees of the range; each travels once.  The peak number of live buffers is
+ * Virtual workers are dealt in ranges or in rounds.  In rounds (rounds.h) rank r runs r, r + N,
+ * r + 2N ..., so that neighbours are computed at the same time.
+ *
+ * In ranges a rank runs a contiguous part of the V virtual workers.  It computes them in order and
+ * merges neighbours like a binary counter: as soon as two adjacent sums are the two children of a
+ * node of the canonical tree, the left one takes the right one in.  What is left at the end are the
+ * few maximal subtrees of the range; each travels once.  The peak number of live buffers is
  * known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the buffer
  * of every gradient.
  */
@@ -27,6 +30,23 @@ typedef struct {
     lki_node nodes[LKI_NODES_MAX];
 } lki_virtual_plan;
 
+/* The ways to deal V virtual workers to ranks. */
+typedef struct {
+    uint32_t leaves, ranks;
+    bool     rounds; /* else ranges */
+} lki_dealing;
+
+/* Of a rank: virtual workers first, first + stride, ..., `count` of them. */
+typedef struct {
+    uint32_t first, count, stride;
+} lki_share;
+
+lki_share lki_share_of(const lki_dealing *dealing, uint32_t rank);
+/* Who runs `leaf`, and how many virtual workers come before it if ranks' shares follow each other.
+ */
+uint32_t lki_share_rank(const lki_dealing *dealing, uint32_t leaf);
+uint32_t lki_share_place(const lki_dealing *dealing, uint32_t leaf);
+
 /* The range of `rank`: [rank V / N, (rank + 1) V / N). */
 void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first,
                        uint32_t *count);
@@ -39,6 +59,7 @@ uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
 /* The live sums while a range is being computed. */
 typedef struct {
     uint32_t leaves, depth, used;
+    uint64_t reserved; /* a bit for each buffer that is not to be handed out, though it is free */
     lki_node stack[LKI_NODES_MAX];
 } lki_merge_counter;
 
@@ -46,6 +67,9 @@ void lki_counter_begin(lki_merge_counter *counter, uint32_t leaves);
 
 /* The buffer in which virtual worker `leaf`, the next of the range, accumulates. */
 uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf);
+
+/* The same for a sum over `count` of them, from `first`. */
+uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint32_t count);
 
 /* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);

@@ -69,8 +69,10 @@ static lk_status check_workers(lk_train_config *c)
                        "--virtual-workers (or --global-batch), or lower --workers",
                        c->workers, c->virtual_workers);
     if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
-        strcmp(c->strategy, "zero1") != 0 && strcmp(c->strategy, "single") != 0)
-        return lk_fail(LK_EUNSUPPORTED, "--strategy %s: this version has ddp, zero1 and single",
+        strcmp(c->strategy, "zero1") != 0 && strcmp(c->strategy, "zero2") != 0 &&
+        strcmp(c->strategy, "single") != 0)
+        return lk_fail(LK_EUNSUPPORTED,
+                       "--strategy %s: this version has ddp, zero1, zero2 and single",
                        c->strategy);
     if (c->strategy != NULL && strcmp(c->strategy, "single") == 0 && c->workers != 1)
         return lk_fail(LK_EINVAL, "--strategy single is the one-worker reference; use --workers 1");

@@ -31,7 +31,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));
     out->states = states;
     for (uint32_t t = 0; t < term_count; t++)
-        terms[t] = (lk_parallel_term){ model_terms[t].param, model_terms[t].use };
+        terms[t] = (lk_parallel_term){ model_terms[t].param, model_terms[t].use,
+                                       t > 0 && model_terms[t].block == model_terms[t - 1].block };
     for (uint32_t i = 0; i < state_count; i++)
         states[i] = (lk_parallel_state){ model_states[i].name, model_states[i].count,
                                          model_states[i].initial, model_states[i].momentum };

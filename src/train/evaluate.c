@@ -22,12 +22,12 @@ static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t 
     return LKI_NEW(&s->y, micro_batch * s->y_count, "evaluation samples");
 }
 
-/* Where this rank stands on its way through its slices, which follow each other. */
+/* Where this rank stands on its way through its slices. */
 typedef struct {
     lk_walk  walk;
     samples  samples;
     lk_pass  pass; /* of the slice under way */
-    uint32_t leaf; /* counts from 0 in my range */
+    uint32_t leaf; /* counts from 0 in my share */
     uint64_t at;
     double  *mine; /* three sums a slice */
 } course;
@@ -56,7 +56,9 @@ static void micro_batch(lki_session *session, course *c, uint64_t end)
 static void advance(lki_session *session, course *c, uint64_t count)
 {
     for (; c->leaf < session->count; c->leaf++) {
-        uint64_t end = slice_begin(session, (uint64_t)session->first + c->leaf + 1);
+        uint64_t v   = (uint64_t)session->first + c->leaf * session->stride;
+        uint64_t end = slice_begin(session, v + 1);
+        c->at        = lki_max(c->at, slice_begin(session, v));
         for (; c->at < end; count--) {
             if (count == 0)
                 return;
@@ -74,11 +76,12 @@ static void advance(lki_session *session, course *c, uint64_t count)
 static uint64_t count_rounds(const lki_session *session, uint64_t each)
 {
     uint64_t longest = 0, size = session->config->micro_batch;
+    lki_dealing dealing = { session->config->virtual_workers, session->ranks,
+                            session->stride > 1 };
     for (uint32_t r = 0; r < session->ranks; r++) {
-        uint32_t first, count;
-        uint64_t batches = 0;
-        lki_virtual_range(session->config->virtual_workers, session->ranks, r, &first, &count);
-        for (uint64_t v = first; v < (uint64_t)first + count; v++)
+        lki_share share   = lki_share_of(&dealing, r);
+        uint64_t  batches = 0;
+        for (uint64_t i = 0, v = share.first; i < share.count; i++, v += share.stride)
             batches += (slice_begin(session, v + 1) - slice_begin(session, v) + size - 1) / size;
         longest = lki_max(longest, batches);
     }
@@ -92,7 +95,6 @@ static lk_status walk_part(lki_session *session, course *c)
     uint32_t leaves = session->config->virtual_workers;
     uint64_t each   = (uint64_t)session->micro_count *
                     ((leaves + session->ranks - 1) / session->ranks);
-    c->at = slice_begin(session, session->first);
     for (uint64_t rounds = count_rounds(session, each); rounds > 0; rounds--) {
         advance(session, c, each);
         LK_TRY(lk_barrier(session->comm));

@@ -18,6 +18,21 @@
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
+/* Terms follow each other from the last block to the first. */
+static lk_status list_terms(lki_session *s)
+{
+    uint32_t            count, blocks = lk_model_block_count(s->model), t = 0;
+    const lk_grad_term *terms = lk_model_terms(s->model, &count);
+    LK_TRY(LKI_NEW(&s->first_terms, (size_t)blocks + 1, "terms of blocks"));
+    for (uint32_t i = 0; i < blocks; i++) {
+        while (t < count && terms[t].block == blocks - 1 - i)
+            t++;
+        s->first_terms[i + 1] = t;
+    }
+    LK_ASSERT(t == count);
+    return LK_OK;
+}
+
 static lk_status open_model(lki_session *s)
 {
     const lk_dataset_info *data    = lk_dataset_describe(s->dataset);
@@ -34,6 +49,7 @@ static lk_status open_model(lki_session *s)
     LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
     LK_TRY(LKI_NEW(&s->grads, s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&s->state_sums, s->state_count + 1, "state table"));
+    LK_TRY(list_terms(s));
     return lk_engine_open(&s->engine, s->model, s->exec, s->config->precision,
                           s->config->micro_batch, 1);
 }
@@ -57,6 +73,7 @@ static lk_status open_loader(lki_session *s)
                                        .virtual_workers = c->virtual_workers,
                                        .first           = s->first,
                                        .count           = s->count,
+                                       .stride          = s->stride,
                                        .drop_last       = c->drop_last,
                                        .start_step      = s->start,
                                        .end_step        = c->steps };
@@ -117,7 +134,9 @@ static void tell_kernels(lki_session *s, bool end)
 static lk_status introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
-    char     text[32];
+    char     text[32], every[32];
+
+    (void)snprintf(every, sizeof every, ", every %u", s->stride);
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
@@ -128,10 +147,11 @@ static lk_status introduce(lki_session *s)
                         (unsigned long long)s->config->steps, s->config->global_batch,
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
         for (uint32_t r = 0; r < s->ranks; r++)
-            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu", r,
+            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s", r,
                             (unsigned long long)all[3 * r], host_text(s, r, text),
                             (unsigned long long)all[3 * r + 1],
-                            (unsigned long long)(all[3 * r + 1] + all[3 * r + 2] - 1));
+                            (unsigned long long)(all[3 * r + 1] + (all[3 * r + 2] - 1) * s->stride),
+                            s->stride > 1 && all[3 * r + 2] > 1 ? every : "");
         tell_kernels(s, false);
     }
     lki_free(all);
@@ -163,7 +183,7 @@ static lk_status session_open(lki_session *s)
     LK_TRY(own_directory(s));
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
-    lk_parallel_range(s->parallel, &s->first, &s->count);
+    lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     LK_TRY(lki_journal_begin(s->journal, s->start));
@@ -186,11 +206,32 @@ static lk_status session_close(lki_session *s)
     lki_free(s->param_data);
     lki_free(s->state_data);
     lki_free(s->grads);
+    lki_free(s->first_terms);
     lki_free(s->state_sums);
     return status;
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
+
+static void fetch_grads(lki_session *s, uint32_t block)
+{
+    uint32_t i = lk_model_block_count(s->model) - 1 - block;
+    for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
+        s->grads[t] = lk_parallel_grad(s->parallel, t);
+}
+
+/* The loss may make gradients on the way. */
+static void on_before_forward(void *user, uint32_t block)
+{
+    lki_session *s = user;
+    if (block + 1 == lk_model_block_count(s->model))
+        fetch_grads(s, block);
+}
+
+static void on_before_backward(void *user, uint32_t block)
+{
+    fetch_grads(user, block);
+}
 
 static void on_grad_ready(void *user, uint32_t context, uint32_t term)
 {
@@ -218,9 +259,11 @@ static void fetch_values(lki_session *s)
  * reported when the last micro-batch is done; `chain` carries it. */
 static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
 {
-    lk_hooks hooks = { .user           = s,
-                       .grad_ready     = on_grad_ready,
-                       .after_backward = on_after_backward };
+    lk_hooks hooks = { .user            = s,
+                       .before_forward  = on_before_forward,
+                       .before_backward = on_before_backward,
+                       .grad_ready      = on_grad_ready,
+                       .after_backward  = on_after_backward };
     lk_walk  walk  = { .training = true,
                        .seed     = s->config->seed,
                        .step     = (uint32_t)batch->step,
@@ -231,8 +274,6 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
 
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
-    for (uint32_t t = 0; t < s->term_count; t++)
-        s->grads[t] = lk_parallel_grad(s->parallel, t);
     for (uint32_t i = 0; i < s->state_count; i++)
         s->state_sums[i] = lk_parallel_state_sum(s->parallel, i);
     if (batch->micro_index == 0)

@@ -37,10 +37,11 @@ typedef struct {
     const lk_param *params;
     uint32_t        param_count, state_count, term_count, micro_count;
     const lk_state *states;
-    uint32_t        first, count; /* my virtual workers */
+    uint32_t        first, count, stride; /* my virtual workers */
 
     const float **param_data, **state_data; /* fetched each step */
-    float       **grads, **state_sums;      /* fetched each turn */
+    float       **grads, **state_sums;      /* fetched each turn; gradients block by block */
+    uint32_t     *first_terms; /* [block_count + 1]: of each block, counted from the last block */
     float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */

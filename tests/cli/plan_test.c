@@ -33,6 +33,15 @@ static void tells_memory_and_traffic(void **state)
     double sent = number(r.out, "\"sent_gradients\"", "zero1") +
                   number(r.out, "\"sent_parameters\"", "zero1");
     assert_true(sent > 0 && sent <= 4 * params);
+
+    /* 8 workers, as many virtual ones: a whole gradient in the rooms of each of two workers, and
+     * one partial sum of what they own */
+    assert_true(number(r.out, "\"parameters\"", "zero2") == params);
+    assert_true(number(r.out, "\"optimizer\"", "zero2") < 2 * params);
+    assert_true(number(r.out, "\"gradients\"", "zero2") > 2 * params);
+    assert_true(number(r.out, "\"gradients\"", "zero2") < 3 * params);
+    assert_true(number(r.out, "\"sent_gradients\"", "zero2") +
+                    number(r.out, "\"sent_parameters\"", "zero2") == sent);
 }
 
 static void one_host_sends_nothing(void **state)

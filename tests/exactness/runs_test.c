@@ -57,36 +57,43 @@ static const way ways[] = {
     { 8, 6, 2, "--workers 6 --hosts 2 --bucket-mb 0.1 --first-bucket-mb 0.01 --threads 2" },
     { 12, 4, 2, "--workers 4 --hosts 2 --isa avx2 --strategy zero1" },
     { 12, 7, 3, "--workers 7 --hosts 3 --bucket-mb 1" },
+    { 8, 2, 1, "--workers 2 --strategy zero2 --bucket-mb 0.01 --threads 2" },
+    { 8, 5, 2, "--workers 5 --hosts 2 --strategy zero2 --bucket-mb 0.02 --isa avx2" },
+    { 12, 4, 4, "--workers 4 --hosts 4 --strategy zero2 --bucket-mb 0.1" },
+    { 12, 5, 1, "--workers 5 --worker-mode threads --strategy zero2 --isa portable" },
 };
 
 typedef struct {
     int      status;
     char     hash[65];
+    bool     rounds;               /* virtual workers are dealt in rounds, not in ranges */
     uint32_t ranks, hosts, leaves; /* as the ranks reported them */
 } outcome;
 
 static void read_line(outcome *out, const char *line)
 {
-    unsigned rank, host = 0, first, last;
+    unsigned rank, host = 0, first, last, every = 1;
     if (sscanf(line, "run %64[0-9a-f]", out->hash) == 1)
         return;
     if (sscanf(line, "rank %u (pid %*u) runs virtual workers %u-%u", &rank, &first, &last) != 3 &&
         sscanf(line, "rank %u (pid %*u on host %u) runs virtual workers %u-%u", &rank, &host,
                &first, &last) != 4)
         return;
+    if (strstr(line, ", every ") != NULL)
+        assert_int_equal(sscanf(strstr(line, ", every "), ", every %u", &every), 1);
     assert_int_equal(rank, out->ranks);
-    assert_int_equal(first, out->leaves);
-    assert_true(last >= first);
+    assert_int_equal(first, out->rounds ? rank : out->leaves);
+    assert_true(last >= first && (out->rounds || every == 1));
     assert_true(host == out->hosts || host + 1 == out->hosts);
     out->ranks++;
     out->hosts  = host + 1;
-    out->leaves = last + 1;
+    out->leaves += (last - first) / every + 1;
 }
 
 static outcome run(const run_model *model, uint32_t leaves, const char *options)
 {
     char    command[2048], line[1024], tail[4096] = "";
-    outcome out = { 0 };
+    outcome out = { .rounds = strstr(options, "zero2") != NULL };
     (void)snprintf(
         command, sizeof command,
         "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --seed 3 --steps %s "

@@ -1,9 +1,9 @@
 /* tree_reduce_test.c -- the central operation: the same bits for every map of virtual workers.
  *
  * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
- *         map of virtual workers to ranks, every slicing, with sums in their place or packed; with many operations open at once,
- *         completed in any order; and tells when the nodes do not cover the tree.  Between hosts
- *         the bytes are those of the formula.
+ *         map of virtual workers to ranks, every slicing, with sums in their place or
+ *         packed; with many operations open at once, completed in any order; and tells when the
+ *         nodes do not cover the tree.  Between hosts the bytes are those of the formula.
  * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
  *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
  *         must match the same reference, all match each other.

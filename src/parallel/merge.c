@@ -1,0 +1,34 @@
+/* merge.c -- gradients added to gradients, or cleared, by all threads of a rank. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+#include "tensor/exec.h"
+
+enum { MERGE_CHUNK = 16384 }; /* elements a task merges or clears */
+
+typedef struct {
+    float       *left;
+    const float *right; /* NULL: clear */
+    size_t       count;
+} stretch;
+
+static void merge_chunk(void *context, size_t i)
+{
+    const stretch *s     = context;
+    size_t         first = i * MERGE_CHUNK, n = lki_min(MERGE_CHUNK, s->count - first);
+    if (s->right == NULL)
+        memset(s->left + first, 0, n * sizeof(float));
+    else
+        lki_merge_f32(n, s->left + first, s->right + first);
+}
+
+void lki_merge(const lk_parallel *parallel, float *left, const float *right, size_t count)
+{
+    stretch    s     = { left, right, count };
+    lki_track *track = lki_exec_track(parallel->exec);
+    uint64_t   begun = lki_trace_begin(track);
+    lk_parallel_for(parallel->exec, (count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
+    lki_trace_end(track, LKI_SPAN_MERGE, 0, begun);
+}
