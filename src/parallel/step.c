@@ -201,7 +201,8 @@ static lk_status measure_tensors(step_context *step)
     if (parallel->measures <= LKI_OF_MOVES)
         return LK_OK;
     visit_mine(step, LKI_SPAN_UPDATE, direct_span);
-    LK_TRY(parallel->shards > 1 ? lki_shards_gather_sums(parallel) : lk_barrier(parallel->comm));
+    LK_TRY(lk_barrier(parallel->comm)); /* others may still read what gathering writes again */
+    LK_TRY(lki_shards_gather_sums(parallel));
     (void)tensor_norms(parallel, LKI_OF_MOVES);
     return LK_OK;
 }
