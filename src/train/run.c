@@ -4,7 +4,6 @@
  * finished gradient announced to the strategy, which reduces between blocks -> norm, clip, update
  * -> log, evaluation, checkpoint.  Nothing that reaches a parameter reads a clock or a rank.
  */
-#include <locale.h>
 #include <math.h>
 #include <string.h>
 #include <sys/types.h>
@@ -15,6 +14,7 @@
 #include "base/memory.h"
 #include "tensor/exec.h"
 #include "train/session.h"
+#include "train/surroundings.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -562,32 +562,6 @@ static lk_status loop(lki_session *s, lk_train_result *result)
                                  : "nothing was saved: there is no --checkpoint directory");
 }
 
-/* What the caller's thread may have set and a run must not see: how numbers are rounded, and with
- * which decimal point they are written. */
-typedef struct {
-    uint64_t float_mode;
-    locale_t numbers, before;
-} surroundings;
-
-static surroundings surroundings_enter(void)
-{
-    surroundings around = { .float_mode = lki_float_mode(),
-                            .numbers    = newlocale(LC_NUMERIC_MASK, "C", NULL) };
-    lki_float_mode_set(LKI_FLOAT_STANDARD); /* threads that we start inherit it */
-    if (around.numbers != NULL)
-        around.before = uselocale(around.numbers);
-    return around;
-}
-
-static void surroundings_leave(const surroundings *around)
-{
-    if (around->numbers != NULL) {
-        (void)uselocale(around->before);
-        freelocale(around->numbers);
-    }
-    lki_float_mode_set(around->float_mode);
-}
-
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
     lki_session s = { .config      = config,
@@ -601,7 +575,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                                        .validation_loss     = (double)NAN,
                                        .validation_accuracy = (double)NAN };
 
-    surroundings around = surroundings_enter();
+    lki_surroundings around = lki_surroundings_enter();
     lk_status    status = session_open(&s);
     if (status == LK_OK)
         status = loop(&s, result);
@@ -609,6 +583,6 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
     if (status != LK_OK && status != LK_ESTOPPED)
         lk_comm_abort(comm); /* records this rank's error and wakes the others */
     lk_status closed = session_close(&s);
-    surroundings_leave(&around);
+    lki_surroundings_leave(&around);
     return status == LK_OK ? closed : lki_fail_again(&why);
 }
