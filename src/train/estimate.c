@@ -96,20 +96,27 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     return status;
 }
 
-lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_cost *out)
+lk_status lki_model_alone(lk_model **out, lk_train_config *config)
 {
     lk_dataset *dataset = NULL;
-    lk_model   *model   = NULL;
 
-    *out = (lk_train_cost){ 0 };
+    *out = NULL;
     LK_TRY(lki_train_complete(config, false));
     lk_dataset_options data = lki_dataset_options(config);
     LK_TRY(lk_dataset_open(&dataset, config->data, &data));
     lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
-    lk_status        status  = lk_model_build(&model, config->model, &options);
-    if (status == LK_OK)
-        status = estimate_model(config, model, hosts, out);
-    lk_model_free(model);
+    lk_status        status  = lk_model_build(out, config->model, &options);
     lk_dataset_free(dataset);
+    return status;
+}
+
+lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_cost *out)
+{
+    lk_model *model;
+
+    *out = (lk_train_cost){ 0 };
+    LK_TRY(lki_model_alone(&model, config));
+    lk_status status = estimate_model(config, model, hosts, out);
+    lk_model_free(model);
     return status;
 }

@@ -285,19 +285,12 @@ static lk_status model_step(lk_step_model *out, double *flops, step_source *from
 lk_status lk_train_model_step(lk_step_model *out, double *flops, lk_train_config *config,
                               uint32_t hosts, const lk_rates *rates, const lk_calibration *measured)
 {
-    lk_dataset *dataset = NULL;
-    lk_model   *model   = NULL;
+    lk_model *model;
 
     *out = (lk_step_model){ 0 };
-    LK_TRY(lki_train_complete(config, false));
-    lk_dataset_options data = lki_dataset_options(config);
-    LK_TRY(lk_dataset_open(&dataset, config->data, &data));
-    lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
-    lk_status        status  = lk_model_build(&model, config->model, &options);
-    step_source      from    = { config, model, NULL, rates, measured };
-    if (status == LK_OK)
-        status = model_step(out, flops, &from, hosts);
+    LK_TRY(lki_model_alone(&model, config));
+    step_source from   = { config, model, NULL, rates, measured };
+    lk_status   status = model_step(out, flops, &from, hosts);
     lk_model_free(model);
-    lk_dataset_free(dataset);
     return status;
 }

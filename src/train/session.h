@@ -54,6 +54,9 @@ typedef struct {
  * its data. */
 LK_NODISCARD lk_status lki_train_complete(lk_train_config *config, bool runs);
 
+/* estimate.c: completes `config` and builds its model for what needs no data: told, not run. */
+LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
+
 /* The strategy's options, as config and model say; lki_parallel_options_free() frees what they
  * point to. */
 LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
