@@ -161,6 +161,13 @@ static bool arrives_soon(lk_comm *comm, lki_goal goal)
     return false;
 }
 
+/* A peer may publish what is waited for and die between two looks: whoever has seen a failure looks
+ * at the goal once more.  What has arrived counts; the failure is the next operation's. */
+static lk_status look_for_failure(lk_comm *comm, lki_goal goal)
+{
+    return lki_failed(comm) ? lki_group_failure(comm) : lki_peers_check(comm, goal);
+}
+
 static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *late)
 {
     lki_ring(comm);
@@ -174,9 +181,9 @@ static lk_status await_slowly(lk_comm *comm, lki_goal goal, int64_t ms, int64_t 
         sleep_a_slice(comm, goal, left < SLICE_MS ? left : SLICE_MS);
         if (lki_arrived(comm, goal))
             return LK_OK;
-        if (lki_failed(comm))
-            return lki_group_failure(comm);
-        LK_TRY(lki_peers_check(comm, goal));
+        lk_status st = look_for_failure(comm, goal);
+        if (st != LK_OK)
+            return lki_arrived(comm, goal) ? LK_OK : st;
         int64_t now    = lki_now_ms();
         began         += now - before > LATE_MS ? now - before : 0;
         int64_t waited = now - began;
