@@ -1,0 +1,64 @@
+/* arrived_test.c -- an operation that all have come to is done, even if one of them has died since.
+ *
+ * Method: the linker hands a waiting rank's look for the dead to the function below, which lets the
+ *         other one come and die before it looks.  Both what the first is told of the operation
+ *         and of the next one must be as if it had looked a moment earlier.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "comm/world.h"
+
+enum { WAITER, VICTIM };
+
+static _Atomic int *waited; /* WAITER has looked, and VICTIM was not there */
+
+lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal);
+lk_status __real_lki_peers_check(lk_comm *comm, lki_goal goal);
+
+lk_status __wrap_lki_peers_check(lk_comm *comm, lki_goal goal)
+{
+    if (comm->rank == WAITER && atomic_exchange(waited, 1) == 0) {
+        struct pollfd ended = { .fd = comm->self->pidfds[VICTIM], .events = POLLIN };
+        if (poll(&ended, 1, 20000) != 1)
+            abort();
+    }
+    return __real_lki_peers_check(comm, goal);
+}
+
+static bool come_and_die(lk_comm *comm, void *context)
+{
+    (void)context;
+    while (comm->rank == VICTIM && atomic_load(waited) == 0)
+        (void)usleep(200);
+    CHECK(lk_barrier(comm) == LK_OK);
+    if (comm->rank == VICTIM)
+        (void)raise(SIGKILL);
+    CHECK(lk_barrier(comm) == LK_EPEER);
+    CHECK(strstr(lk_error_last()->message, "rank 1") != NULL);
+    return true;
+}
+
+static void what_has_arrived_counts(void **state)
+{
+    (void)state;
+    for (int deaf = 0; deaf < 2; deaf++) {
+        world w = { .size = 2, .timeout_ms = 20000, .victim = NOBODY, .deaf = deaf != 0 };
+        atomic_store(waited, 0);
+        assert_int_equal(world_run(w, come_and_die, NULL), 1 << WAITER);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_has_arrived_counts),
+    };
+    waited = mmap(NULL, sizeof *waited, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return waited == MAP_FAILED ? 1 : cmocka_run_group_tests_name("comm.arrived", tests, NULL, NULL);
+}
