@@ -60,5 +60,7 @@ int main(void)
         cmocka_unit_test(what_has_arrived_counts),
     };
     waited = mmap(NULL, sizeof *waited, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return waited == MAP_FAILED ? 1 : cmocka_run_group_tests_name("comm.arrived", tests, NULL, NULL);
+    if (waited == MAP_FAILED)
+        return 1;
+    return cmocka_run_group_tests_name("comm.arrived", tests, NULL, NULL);
 }
