@@ -40,10 +40,13 @@ typedef struct {
     const char *exactness_id;  /* design rule 8 */
     const char *weights;       /* the weights hash, 64 hex digits */
     const char *config;        /* a JSON object: every option that defines the result */
+    const uint64_t *spared;    /* writing: steps that stay, however old they are */
+    size_t          spared_count;
 } lk_checkpoint_info;
 
 /* Writes DIR/step-%08u, and once that is durable removes the steps older than the newest `keep`
- * (0 = keep all) that are complete by their manifests; never the one just written.  Creates DIR if
+ * (0 = keep all) that are complete by their manifests; never the one just written, nor one that
+ * `info` spares.  Creates DIR if
  * need be.  LK_EINVAL when the step is already there and whole (a damaged one is moved aside, to
  * DIR/damaged-step-...); LK_EIO with the file and the reason, nothing
  * half-written left under the final name.  A file's name ends in ".safetensors". */

@@ -63,6 +63,11 @@ typedef struct {
 
 /* ---- Training ---------------------------------------------------------------------------- */
 
+/* What says which of two evaluations is better. */
+typedef enum { LK_BEST_BY_LOSS = 0, LK_BEST_BY_ACCURACY } lk_best_by;
+
+enum { LK_BEST_MAX = 64 };
+
 /* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
 typedef struct {
     const char      *model;         /* "gpt", "resnet", "mlp" */
@@ -103,6 +108,20 @@ typedef struct {
     int64_t resume_step;             /* -1 = newest */
     const char *log;
     uint64_t    eval_every; /* 0 = at the end, if there is a validation part */
+
+    /* Ends that may come before `steps`, each with an evaluation and a checkpoint as that has; 0 =
+     * no such end.  Learning rates go by `steps`. */
+    double   max_epochs;
+    uint64_t max_samples, max_tokens; /* the step with the last of them is the last */
+    uint32_t max_time_ms;           /* since the run was started or resumed, by any rank's clock */
+    double (*clock)(void *context); /* (optional) seconds, in place of this machine's clock */
+    void    *clock_context;
+    uint32_t patience;  /* evaluations in a row without a loss that is below the lowest before */
+    double   min_delta; /* them by more than this */
+
+    /* Checkpoints of the best evaluations, which stay beside the newest `keep`. */
+    uint32_t   keep_best; /* how many; at most LK_BEST_MAX */
+    lk_best_by best_by;
 
     /* What is written down of its time; see docs/tracing.md. */
     const char     *trace;   /* every rank leaves a part of it, for lk_trace_merge() */
@@ -206,6 +225,7 @@ typedef struct {
     char     run[65];     /* hash of a run: weights, state, optimizer state, loss_bits */
     uint64_t steps;
     double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
+    const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
 } lk_train_result;
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */

@@ -41,8 +41,11 @@ static inline void small_init(small *s, uint64_t step)
                                           .tensors = s->optimizer, .tensor_count = 1 };
     s->files[2]     = (lk_checkpoint_file){ .name = "state.safetensors",
                                           .tensors = s->state, .tensor_count = 1 };
-    s->info         = (lk_checkpoint_info){ step, UINT64_MAX, "v8-b4", WEIGHTS,
-                                            "{\"lr\": 0.001, \"layers\": 2}" };
+    s->info         = (lk_checkpoint_info){ .step         = step,
+                                            .seed         = UINT64_MAX,
+                                            .exactness_id = "v8-b4",
+                                            .weights      = WEIGHTS,
+                                            .config       = "{\"lr\": 0.001, \"layers\": 2}" };
 }
 
 static inline lk_status small_write(const char *dir, uint64_t step, uint32_t keep)

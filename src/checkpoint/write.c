@@ -214,6 +214,14 @@ static void retire(writer *w, const char *name)
         lki_directory_remove(away);
 }
 
+static bool is_spared(const lk_checkpoint_info *info, uint64_t step)
+{
+    bool spared = step == info->step;
+    for (size_t i = 0; i < info->spared_count && !spared; i++)
+        spared = info->spared[i] == step;
+    return spared;
+}
+
 /* Steps older than the keep-th complete one go; of a newer incomplete one nobody knows enough. */
 static void prune(writer *w, uint32_t keep)
 {
@@ -224,7 +232,7 @@ static void prune(writer *w, uint32_t keep)
     for (size_t i = 0; i < count; i++) {
         char name[LKI_STEP_NAME_BYTES];
         lki_step_name(name, steps[i]);
-        if (complete >= keep && steps[i] != w->info->step)
+        if (complete >= keep && !is_spared(w->info, steps[i]))
             retire(w, name);
         else if (steps[i] == w->info->step ||
                  (lki_directory_join(w->scratch, w->dir, name) == LK_OK &&

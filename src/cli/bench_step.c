@@ -28,7 +28,8 @@ enum { STEPS = 20, WARM_UP = 3 };
 static const char *const left_out[] = {
     "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
     "quiet", "steps", "validation", "split-seed", "milestones", "gamma", "warmup", "schedule",
-    "min-lr", "restart", NULL,
+    "min-lr", "restart", "patience", "min-delta", "max-epochs", "max-samples", "max-tokens",
+    "max-time", "keep-best", "best-by", NULL,
 };
 
 /* clang-format off */

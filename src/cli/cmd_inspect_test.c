@@ -25,8 +25,11 @@ static int make_checkpoint(void **state)
                                          .tensor_count = 1 };
     strcpy(folder, "/tmp/lockstep-inspect-XXXXXX");
     lk_weights_hash(&tensor, 1, weights);
-    const lk_checkpoint_info info = { 40, UINT64_MAX, "id-1", weights,
-                                      "{\"lr\":0.1,\"model\":\"gpt\"}" };
+    const lk_checkpoint_info info = { .step         = 40,
+                                      .seed         = UINT64_MAX,
+                                      .exactness_id = "id-1",
+                                      .weights      = weights,
+                                      .config       = "{\"lr\":0.1,\"model\":\"gpt\"}" };
     return mkdtemp(folder) == NULL || lk_checkpoint_write(folder, &info, &file, 1, 0) != LK_OK;
 }
 

@@ -71,6 +71,11 @@ static const lki_choice optimizers[] = {
     { "lion", LK_LION, NULL },
     { NULL, 0, NULL },
 };
+static const lki_choice judges[] = {
+    { "loss", LK_BEST_BY_LOSS, NULL },
+    { "accuracy", LK_BEST_BY_ACCURACY, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice momenta[] = {
     { "gradients", LK_MOMENTUM_OF_GRADIENTS, NULL },
     { "steps", LK_MOMENTUM_OF_STEPS, NULL },
@@ -124,6 +129,8 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       poly = { "schedule", { "poly" } }, wsd = { "schedule", { "wsd" } },
                       scaled = { "scale-lr", { "linear", "sqrt" } },
                       validation = { "validation", { NULL } },
+                      evaluations = { "eval-every", { NULL } },
+                      patience = { "patience", { NULL } }, best = { "keep-best", { NULL } },
                       checkpoint = { "checkpoint", { NULL } };
 
 /* Written out where a row needs more than the short forms carry. */
@@ -301,6 +308,12 @@ const lki_option lki_train_table[] = {
     { .needs = &checkpoint, .name = "keep", .type = LKI_OPTION_U32, .value = "N",
       .offset = AT(config.keep), .low = 1, .high = 1 << 20, .preset = "3",
       .help = "the newest checkpoints that are kept" },
+    { .needs = &checkpoint, .name = "keep-best", .type = LKI_OPTION_U32, .value = "K",
+      .offset = AT(config.keep_best), .low = 1, .high = LK_BEST_MAX, .preset = "none",
+      .help = "also write one at each of the K best evaluations, kept beside the newest" },
+    { .needs = &best, .name = "best-by", .type = LKI_OPTION_CHOICE, .value = "WHAT",
+      .offset = AT(config.best_by), .choices = judges, .preset = "loss",
+      .help = "which evaluation is better" },
     { .name = "resume", .type = LKI_OPTION_CUSTOM, .value = "auto|STEP", .value_optional = true,
       .read = read_resume,
       .help = "go on from the newest checkpoint in DIR, or that of STEP; auto: if there is one" },
@@ -314,6 +327,23 @@ const lki_option lki_train_table[] = {
     LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
             "evaluate on the validation part every N steps"),
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
+
+    { .group = "ends before --steps (each evaluates, saves and is a normal end)",
+      .needs = &evaluations, .name = "patience", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(config.patience), .low = 1, .high = 1 << 30, .preset = "none",
+      .help = "evaluations in a row that may bring no lower loss" },
+    { .needs = &patience, .name = "min-delta", .type = LKI_OPTION_REAL, .value = "X",
+      .offset = AT(config.min_delta), .range = &lki_range_not_negative, .preset = "0",
+      .help = "how much lower a loss is, at least, to count as lower" },
+    LKI_REAL("max-epochs", "X", AT(config.max_epochs), &lki_range_positive, "none",
+             "passes over the data"),
+    LKI_U64("max-samples", "N", AT(config.max_samples), 1, UINT64_MAX >> 16, "none",
+            "samples; the step with the last of them is the last"),
+    LKI_U64("max-tokens", "N", AT(config.max_tokens), 1, UINT64_MAX >> 16, "none",
+            "tokens of text, likewise"),
+    { .name = "max-time", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
+      .offset = AT(config.max_time_ms), .range = &lki_range_positive, .preset = "none",
+      .help = "time since the run was started or resumed; the step under way is finished" },
 
     LKI_NODE_OPTIONS(AT(nodes)),
     LKI_OPTIONS_END,

@@ -186,6 +186,8 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
     put_scaling(object, &config->scaling);
     put_optimizer(object, config);
+    if (config->keep_best > 0)
+        put_text(object, "best-by", config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss");
     return object;
 }
 
@@ -248,15 +250,16 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
     return status;
 }
 
-/* The precision may change, as the exactness id tells, and then there is a loss scale or none. */
+/* The precision may change, as the exactness id tells, and then there is a loss scale or none; so
+ * may there be best checkpoints from here on. */
 static bool is_free(const char *key, const json_t *other)
 {
-    static const char *const scaling[] = { "loss-scale", "initial-scale", "scale-window",
-                                           "hysteresis" };
-    bool is_scaling = false;
-    for (size_t i = 0; i < sizeof scaling / sizeof scaling[0]; i++)
-        is_scaling = is_scaling || strcmp(key, scaling[i]) == 0;
-    return strcmp(key, "precision") == 0 || (is_scaling && other == NULL);
+    static const char *const later[] = { "loss-scale", "initial-scale", "scale-window",
+                                           "hysteresis", "best-by" };
+    bool may_come = false;
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
+        may_come = may_come || strcmp(key, later[i]) == 0;
+    return strcmp(key, "precision") == 0 || (may_come && other == NULL);
 }
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)

@@ -28,7 +28,7 @@ struct lki_report_file {
     FILE                  *log; /* NULL: none was asked for */
     bool                   terminal, bar_shown;
     double                 begun, shown; /* shown: when the bar was drawn last */
-    uint64_t               start;
+    uint64_t               start, end;
 };
 
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
@@ -98,12 +98,13 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     return LK_OK;
 }
 
-lk_status lki_journal_begin(lki_journal *journal, uint64_t start)
+lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
 {
     if (journal == NULL)
         return LK_OK;
     journal->begun = lki_seconds();
     journal->start = start;
+    journal->end   = end;
     return journal->config->log == NULL ? LK_OK : log_open(journal, journal->config->log, start);
 }
 
@@ -171,15 +172,14 @@ static size_t terminal_columns(void)
 static void show_bar(lki_journal *journal, const lki_step_record *r, double rate, double left)
 {
     char   bar[BAR + 1], line[256];
-    size_t full    = (size_t)(r->step * BAR / journal->config->steps);
+    size_t full    = (size_t)(r->step * BAR / journal->end);
     size_t columns = lki_min(terminal_columns() - 1, sizeof line - 1);
     memset(bar, '.', BAR);
     memset(bar, '#', full);
     bar[BAR] = '\0';
     (void)snprintf(line, sizeof line, "[%s] step %llu/%llu  loss %.4f  %.0f %s/s  %02d:%02d left",
-                   bar, (unsigned long long)r->step, (unsigned long long)journal->config->steps,
-                   r->loss, rate, r->tokens ? "tokens" : "samples", (int)(left / 60),
-                   (int)fmod(left, 60));
+                   bar, (unsigned long long)r->step, (unsigned long long)journal->end, r->loss,
+                   rate, r->tokens ? "tokens" : "samples", (int)(left / 60), (int)fmod(left, 60));
     line[columns] = '\0';
     fprintf(stderr, "\r\033[K%s", line);
     journal->bar_shown = true;
@@ -188,7 +188,7 @@ static void show_bar(lki_journal *journal, const lki_step_record *r, double rate
 
 static void show(lki_journal *journal, const lki_step_record *r)
 {
-    uint64_t steps = journal->config->steps, done = r->step - journal->start;
+    uint64_t steps = journal->end, done = r->step - journal->start;
     double   spent = lki_seconds() - journal->begun;
     double   left  = spent / (double)done * (double)(steps - r->step);
     double   units = (double)(r->tokens ? r->tokens : r->samples);
@@ -274,7 +274,13 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL || journal->log == NULL)
         return LK_OK;
-    return log_checked(
-        journal, fprintf(journal->log, "{\"step\": %llu, \"weights\": \"%s\", \"run\": \"%s\"}\n",
-                         (unsigned long long)result->steps, result->weights, result->run));
+    char ended[64] = "";
+    if (result->ended != NULL)
+        (void)snprintf(ended, sizeof ended, ", \"ended\": \"%s\"", result->ended);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"weights\": \"%s\", "
+                               "\"run\": \"%s\"%s}\n",
+                               (unsigned long long)result->steps, result->weights, result->run,
+                               ended));
 }

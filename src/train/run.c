@@ -76,7 +76,7 @@ static lk_status open_loader(lki_session *s)
                                        .stride          = s->stride,
                                        .drop_last       = c->drop_last,
                                        .start_step      = s->start,
-                                       .end_step        = c->steps };
+                                       .end_step        = lki_max(s->start, s->end) };
     return lk_loader_open(&s->loader, s->dataset, &options);
 }
 
@@ -144,7 +144,7 @@ static lk_status introduce(lki_session *s)
                         "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
                         s->config->model, lk_model_param_elements(s->model),
                         (unsigned long long)lk_dataset_describe(s->dataset)->train_count,
-                        (unsigned long long)s->config->steps, s->config->global_batch,
+                        (unsigned long long)s->end, s->config->global_batch,
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
         for (uint32_t r = 0; r < s->ranks; r++)
             lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s", r,
@@ -186,7 +186,8 @@ static lk_status session_open(lki_session *s)
     lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
-    LK_TRY(lki_journal_begin(s->journal, s->start));
+    lki_find_end(s);
+    LK_TRY(lki_journal_begin(s->journal, s->start, s->end));
     LK_TRY(introduce(s));
     LK_TRY(open_loader(s));
     return lki_observe_open(s);
@@ -247,7 +248,7 @@ static void on_after_backward(void *user, uint32_t block)
     lk_parallel_progress(s->parallel);
 }
 
-static void fetch_values(lki_session *s)
+void lki_fetch_values(lki_session *s)
 {
     for (uint32_t p = 0; p < s->param_count; p++)
         s->param_data[p] = lk_parallel_param(s->parallel, p);
@@ -357,7 +358,7 @@ static lk_status begin_step(lki_session *s, uint64_t step)
     lk_status  status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)
         s->loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
-    fetch_values(s);
+    lki_fetch_values(s);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return status;
 }
@@ -394,83 +395,12 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
 
 /* ---- The loop ---------------------------------------------------------------------------- */
 
-/* A request may reach the ranks at different moments, and on one host only. */
-static lk_status stop_asked(lki_session *s, bool *stop)
-{
-    uint32_t flag = s->config->stop != NULL && s->config->stop(s->config->stop_context);
-    LK_TRY(lk_all_reduce(s->comm, &flag, &flag, 1, LK_U32, LK_MAX));
-    *stop = flag != 0;
-    return LK_OK;
-}
-
-static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result)
-{
-    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
-    lk_comm_note(s->comm, step, "evaluating");
-    fetch_values(s);
-    LK_TRY(lki_evaluate(s, &result->validation_loss, &result->validation_accuracy));
-    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
-    return lki_journal_evaluation(s->journal, step, result->validation_loss,
-                                  result->validation_accuracy);
-}
-
-static bool due(uint64_t every, uint64_t step)
-{
-    return every > 0 && step % every == 0;
-}
-
-/* Rank 0 looks for all: where an epoch begins, and before anything is saved or finished. */
-static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
-{
-    uint64_t samples = lk_dataset_describe(s->dataset)->train_count;
-    bool begins = lk_step_at(samples, s->config->global_batch, s->config->drop_last, done).first ==
-                  0;
-    return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
-}
-
-static lk_status save(lki_session *s, uint64_t step)
-{
-    uint64_t  begun  = lki_trace_begin(lki_exec_track(s->exec));
-    lk_status status = lki_save(s, step);
-    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_CHECKPOINT, 0, begun);
-    return status;
-}
-
-/* Asks whether to stop, and whether the data are still what they were. */
-static lk_status look_round(lki_session *s, uint64_t done, bool *stop, bool *saving)
-{
-    const lk_train_config *c     = s->config;
-    lki_track             *track = lki_exec_track(s->exec);
-    uint64_t               begun = lki_trace_begin(track);
-
-    LK_TRY(stop_asked(s, stop));
-    *saving = done == c->steps || *stop ||
-              (c->checkpoint != NULL && due(c->checkpoint_every, done));
-    LK_TRY(check_data(s, done, *saving));
-    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
-    return LK_OK;
-}
-
-static lk_status after_step(lki_session *s, uint64_t done, bool *stop, lk_train_result *result)
-{
-    const lk_train_config *c          = s->config;
-    bool                   validation = lk_dataset_describe(s->dataset)->validation_count > 0;
-    bool                   saving;
-
-    LK_TRY(look_round(s, done, stop, &saving));
-    if (validation && (done == c->steps || due(c->eval_every, done)))
-        LK_TRY(evaluate(s, done, result));
-    if (c->checkpoint != NULL && saving)
-        LK_TRY(save(s, done));
-    return LK_OK;
-}
-
 /* What a run is for: weights, and what the last evaluation says of them.  All ranks see the same.
  */
-static lk_status check_end(const lki_session *s, const lk_train_result *result)
+static lk_status check_end(const lki_session *s, uint64_t done, const lk_train_result *result)
 {
     static const char  advice[]  = "lower the learning rate or clip the gradient";
-    unsigned long long steps     = s->config->steps;
+    unsigned long long steps     = done;
     bool               evaluated = lk_dataset_describe(s->dataset)->validation_count > 0;
 
     for (uint32_t p = 0; p < s->param_count; p++) {
@@ -481,7 +411,7 @@ static lk_status check_end(const lki_session *s, const lk_train_result *result)
             return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps, finite,
                            s->params[p].name, (double)values[finite], advice);
     }
-    if (evaluated && s->start < steps && !isfinite(result->validation_loss))
+    if (evaluated && s->start < done && !isfinite(result->validation_loss))
         return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,
                        advice);
     return LK_OK;
@@ -506,9 +436,29 @@ static lk_status verify_same_end(const lki_session *s, const lk_train_result *re
     return status;
 }
 
+/* Which limit it was, and which checkpoints are the best. */
+static void tell_end(lki_session *s, uint64_t done)
+{
+    const lki_watch *watch = &s->watch;
+    if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
+        lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
+                         "not fallen below %.4f of step %llu in %llu evaluations",
+                         s->config->patience, (unsigned long long)done, watch->lowest,
+                         (unsigned long long)watch->lowest_step, (unsigned long long)watch->stale);
+    else if (s->ended != NULL)
+        lki_journal_note(s->journal, "--%s ended the run after step %llu of %llu", s->ended,
+                         (unsigned long long)done, (unsigned long long)s->config->steps);
+    for (uint32_t i = 0; i < watch->best_count && s->config->keep_best > 0; i++)
+        lki_journal_say(s->journal, "best checkpoint %u: step %llu, validation %s %.4f", i + 1,
+                        (unsigned long long)watch->best[i].step,
+                        s->config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
+                        watch->best[i].value);
+}
+
 static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
 {
     result->steps = done;
+    result->ended = s->ended;
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));
@@ -518,11 +468,12 @@ static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
     tell_kernels(s, true);
     LK_TRY(lki_journal_end(s->journal, result));
     lki_journal_say(s->journal, "run %s", result->run);
+    tell_end(s, done);
     return lk_barrier(s->comm); /* nobody leaves while others still read the model */
 }
 
 /* A step and all that follows it before the next: what a trace calls a step. */
-static lk_status whole_step(lki_session *s, uint64_t step, bool *stop, lk_train_result *result)
+static lk_status whole_step(lki_session *s, uint64_t step, lk_train_result *result)
 {
     lki_track      *track = lki_exec_track(s->exec);
     uint64_t        begun = lki_trace_begin(track);
@@ -536,30 +487,29 @@ static lk_status whole_step(lki_session *s, uint64_t step, bool *stop, lk_train_
     uint64_t said = lki_trace_begin(track);
     LK_TRY(lki_journal_step(s->journal, &record));
     lki_trace_end(track, LKI_SPAN_LOG, 0, said);
-    LK_TRY(after_step(s, step + 1, stop, result));
+    LK_TRY(lki_after_step(s, step + 1, result));
     lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)(step + 1), begun);
     return LK_OK;
 }
 
 static lk_status loop(lki_session *s, lk_train_result *result)
 {
-    const lk_train_config *c    = s->config;
-    bool                   stop = false;
-    uint64_t               done = s->start;
+    uint64_t done = s->start;
 
-    while (done < c->steps && !stop) {
-        LK_TRY(whole_step(s, done, &stop, result));
+    while (done < s->end && s->ended == NULL && !s->stopped) {
+        LK_TRY(whole_step(s, done, result));
         done++;
     }
+    bool complete = done >= s->end || s->ended != NULL;
     LK_TRY(lki_observe_report(s));
-    if (done == c->steps)
-        LK_TRY(check_end(s, result));
+    if (complete)
+        LK_TRY(check_end(s, done, result));
     LK_TRY(finish(s, done, result));
-    if (done == c->steps)
+    if (complete)
         return LK_OK;
     return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
-                   c->checkpoint ? "the state is saved, continue with --resume"
-                                 : "nothing was saved: there is no --checkpoint directory");
+                   s->config->checkpoint ? "the state is saved, continue with --resume"
+                                         : "nothing was saved: there is no --checkpoint directory");
 }
 
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)

@@ -21,6 +21,7 @@ typedef struct {
     char              *config; /* JSON */
     char               weights[65];
     lk_checkpoint_info info;
+    uint64_t           spared[LK_BEST_MAX];
 } sheet;
 
 /* ---- Values that are in parts ------------------------------------------------------------ */
@@ -151,6 +152,9 @@ static lk_status describe(lki_session *session, uint64_t step, sheet *s)
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
     if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
         (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));
+    json_t *watch = lki_watch_json(&session->watch, config);
+    if (watch != NULL)
+        (void)json_object_set_new(object, "watch", watch);
     s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(object);
     if (s->config == NULL)
@@ -159,7 +163,11 @@ static lk_status describe(lki_session *session, uint64_t step, sheet *s)
                                     .seed         = config->seed,
                                     .exactness_id = session->exactness_id,
                                     .weights      = s->weights,
-                                    .config       = s->config };
+                                    .config       = s->config,
+                                    .spared       = s->spared,
+                                    .spared_count = session->watch.best_count };
+    for (uint32_t i = 0; i < session->watch.best_count; i++)
+        s->spared[i] = session->watch.best[i].step;
     return lki_journal_sync(session->journal);
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/data.h"
 #include "lockstep/parallel.h"
 #include "lockstep/train.h"
+#include "train/watch.h"
 
 #define LKI_MODEL_FILE "model.safetensors"
 #define LKI_OPTIMIZER_FILE "optimizer.safetensors"
@@ -46,7 +47,12 @@ typedef struct {
     char          exactness_id[33];
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
     lk_loss_scaler scaler;        /* the checkpoint's, if it says */
+    lki_watch     watch;          /* what evaluations have said so far */
     uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
+    uint64_t      end;            /* the step to end with, if nothing ends the run before */
+    const char   *ended;          /* the option that ends it; NULL: it goes on */
+    bool          stopped;        /* by a request, before its end */
+    double        began;          /* by the clock of max_time_ms */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
 } lki_session;
 
@@ -137,6 +143,18 @@ void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to
 /* Collective: mean loss and accuracy over the validation part, each sample once. */
 LK_NODISCARD lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy);
 
+/* ---- Between two steps (after.c) --------------------------------------------------------- */
+
+/* Where the run is to end; once s->start is known, and its watch. */
+void lki_find_end(lki_session *session);
+
+/* The values of this step. */
+void lki_fetch_values(lki_session *session);
+
+/* Collective, after each step: evaluation and a checkpoint if they are due, and whether the run
+ * ends (s->ended) or is asked to (s->stopped). */
+LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_train_result *result);
+
 /* ---- Where the time goes (observe.c): nothing without --trace or a report ---------------- */
 
 typedef struct lki_step_record lki_step_record;
@@ -168,8 +186,9 @@ struct lki_step_record {
 /* Everything below takes a NULL journal (other ranks) and does nothing. */
 LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
 
-/* Opens the log for a run that goes on after `start` steps: cut back to there, or new. */
-LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start);
+/* Opens the log for a run that goes on after `start` steps up to `end`: cut back to there, or new.
+ */
+LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);
 void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
 LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,

@@ -56,10 +56,10 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     return LK_OK;
 }
 
-/* Whether this run goes on with that one; leaves its loss chain and loss scaler. */
+/* Whether this run goes on with that one; leaves its loss chain, loss scaler and watch. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
-                                  lk_loss_scaler *scaler)
+                                  lk_loss_scaler *scaler, lki_watch *watch)
 {
     json_error_t error;
     json_t      *stored = json_loads(info->config, 0, &error);
@@ -73,6 +73,7 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
+    lki_watch_read(json_object_get(stored, "watch"), watch);
     json_decref(stored);
     json_decref(mine);
     LK_TRY(status);
@@ -87,6 +88,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
     bool           exists     = false;
     lk_checkpoint *checkpoint = NULL;
     lk_loss_scaler scaler     = { .scale = 0 };
+    lki_watch      watch;
     char           chain[65], path[4096];
 
     if (config->resume)
@@ -99,7 +101,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
                        (long long)config->resume_step);
     LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
     lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain,
-                                        &scaler);
+                                        &scaler, &watch);
     lk_checkpoint_free(checkpoint);
     return status;
 }
@@ -184,7 +186,7 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
-                            session->loss_chain, &session->scaler));
+                            session->loss_chain, &session->scaler, &session->watch));
     note_exactness(session, info);
     session->start = info->step;
     return LK_OK;
@@ -204,6 +206,8 @@ static lk_status resume(lki_session *session)
         status = lk_broadcast(session->comm, session->loss_chain, sizeof session->loss_chain, 0);
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &session->scaler, sizeof session->scaler, 0);
+    if (status == LK_OK)
+        status = lk_broadcast(session->comm, &session->watch, sizeof session->watch, 0);
     lk_parallel_load_scaler(session->parallel, &session->scaler);
     if (status == LK_OK)
         status = load_all(session, checkpoint);

@@ -124,6 +124,25 @@ static void a_signal_saves_and_has_status_75(void **state)
     }
 }
 
+static void a_limit_is_a_normal_end(void **state)
+{
+    static command_result r;
+    char                  steps[65], limit[65];
+    run_command(&r, *state, MLP "--steps 3 --quiet");
+    read_weights(&r, steps);
+    run_command(&r, *state, MLP "--steps 9 --workers 2 --max-samples 20 --log limit.log --quiet");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, limit);
+    assert_string_equal(limit, steps);
+    assert_string_equal(r.err, "--max-samples ended the run after step 3 of 9\n");
+    (void)run_shell(&r, *state, "tail -n 1 limit.log");
+    assert_says(r.out, "{\"step\": 3, \"weights\": ");
+    assert_says(r.out, ", \"ended\": \"max-samples\"}");
+    run_command(&r, *state, MLP "--steps 3 --min-delta 0.1");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--min-delta needs --patience N");
+}
+
 static void a_trained_gpt_writes(void **state)
 {
     static const char     sample[] = "sample run --prompt ab --tokens 40 ";
@@ -264,6 +283,7 @@ int main(void)
         cmocka_unit_test(weights_that_are_not_finite_are_refused),
         cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
+        cmocka_unit_test(a_limit_is_a_normal_end),
         cmocka_unit_test(a_trained_gpt_writes),
         cmocka_unit_test(a_default_is_recorded),
         cmocka_unit_test(other_kernels_are_named),

@@ -1,0 +1,115 @@
+/* after.c -- between two steps: evaluation, checkpoints, and whether the run ends here.
+ *
+ * All ranks decide the same.  Most of it follows from the step and from evaluations, which are the
+ * same everywhere; a request to stop and a clock are not, so ranks tell each other once a step, and
+ * what one of them has seen ends the run for all after the same step.
+ */
+#include "base/file.h"
+#include "tensor/exec.h"
+#include "train/session.h"
+
+/* What a rank sees that others may not; a request goes before time that is over. */
+enum { SEES_NOTHING, SEES_TIME, SEES_REQUEST };
+
+static double clock_of(const lki_session *s)
+{
+    return s->config->clock != NULL ? s->config->clock(s->config->clock_context) : lki_seconds();
+}
+
+void lki_find_end(lki_session *s)
+{
+    s->end   = lki_last_step(s->config, lk_dataset_describe(s->dataset), &s->ended);
+    s->began = clock_of(s);
+    if (s->start < s->end) /* else it is over: by what s->ended says, or all its steps are made */
+        s->ended = lki_watch_tires(&s->watch, s->config) ? "patience" : NULL;
+}
+
+static bool time_is_over(const lki_session *s)
+{
+    uint32_t most = s->config->max_time_ms;
+    return most > 0 && clock_of(s) - s->began >= (double)most / 1e3;
+}
+
+/* A request may reach the ranks at different moments, and on one host only. */
+static lk_status look_round(lki_session *s)
+{
+    const lk_train_config *c     = s->config;
+    lki_track             *track = lki_exec_track(s->exec);
+    uint64_t               begun = lki_trace_begin(track);
+    uint32_t               seen  = time_is_over(s) ? SEES_TIME : SEES_NOTHING;
+
+    if (c->stop != NULL && c->stop(c->stop_context))
+        seen = SEES_REQUEST;
+    LK_TRY(lk_all_reduce(s->comm, &seen, &seen, 1, LK_U32, LK_MAX));
+    s->stopped = seen == SEES_REQUEST;
+    if (seen == SEES_TIME)
+        s->ended = "max-time";
+    lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
+    return LK_OK;
+}
+
+static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result)
+{
+    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
+    lk_comm_note(s->comm, step, "evaluating");
+    lki_fetch_values(s);
+    LK_TRY(lki_evaluate(s, &result->validation_loss, &result->validation_accuracy));
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
+    return lki_journal_evaluation(s->journal, step, result->validation_loss,
+                                  result->validation_accuracy);
+}
+
+static bool due(uint64_t every, uint64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* Rank 0 looks for all: where an epoch begins, and before anything is saved or finished. */
+static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
+{
+    uint64_t samples = lk_dataset_describe(s->dataset)->train_count;
+    bool begins = lk_step_at(samples, s->config->global_batch, s->config->drop_last, done).first ==
+                  0;
+    return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
+}
+
+static lk_status save(lki_session *s, uint64_t step)
+{
+    uint64_t  begun  = lki_trace_begin(lki_exec_track(s->exec));
+    lk_status status = lki_save(s, step);
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_CHECKPOINT, 0, begun);
+    return status;
+}
+
+/* Takes notice of an evaluation, which may be the last; *best: it is one of those to be kept.  One
+ * that is only made because the run is interrupted here does not count: where it is not, there is
+ * none. */
+static lk_status judge(lki_session *s, uint64_t done, lk_train_result *result, bool *best)
+{
+    LK_TRY(evaluate(s, done, result));
+    if (done < s->config->steps && !due(s->config->eval_every, done))
+        return LK_OK;
+    *best = lki_watch_see(&s->watch, s->config, done, result->validation_loss,
+                          result->validation_accuracy);
+    if (done < s->end && s->ended == NULL && lki_watch_tires(&s->watch, s->config))
+        s->ended = "patience";
+    return LK_OK;
+}
+
+lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
+{
+    const lk_train_config *c    = s->config;
+    const lk_dataset_info *data = lk_dataset_describe(s->dataset);
+    bool                   best = false;
+
+    LK_TRY(look_round(s));
+    if (done == s->end)
+        (void)lki_last_step(c, data, &s->ended);
+    bool ends = done == s->end || s->ended != NULL;
+    if (data->validation_count > 0 && (ends || due(c->eval_every, done)))
+        LK_TRY(judge(s, done, result, &best));
+    bool saving = ends || s->ended != NULL || s->stopped || best ||
+                  (c->checkpoint != NULL && due(c->checkpoint_every, done));
+    LK_TRY(check_data(s, done, saving));
+    return c->checkpoint != NULL && saving ? save(s, done) : LK_OK;
+}
