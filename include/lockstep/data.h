@@ -21,11 +21,19 @@ extern "C" {
 
 typedef struct lk_dataset lk_dataset;
 
+/* What images of the training part go through each time they are read, drawn for (seed, epoch,
+ * sample).  All 0: nothing. */
 typedef struct {
-    uint32_t context;    /* tokens: T, the length of a sample */
-    double   validation; /* the fraction kept for validation, 0 <= f < 1 */
-    uint64_t seed;       /* text window offsets; synthetic data */
-    uint64_t split_seed; /* which images are the validation part; default 0 */
+    uint32_t crop; /* up to so many pixels of black come in from each side: pad and crop */
+    bool     flip; /* every other one is mirrored, left to right */
+} lk_augment;
+
+typedef struct {
+    uint32_t   context;    /* tokens: T, the length of a sample */
+    double     validation; /* the fraction kept for validation, 0 <= f < 1 */
+    uint64_t   seed;       /* text window offsets; augmentation; synthetic data */
+    uint64_t   split_seed; /* which images are the validation part; default 0 */
+    lk_augment augment;    /* for sources of images: LK_EINVAL for others */
 } lk_dataset_options;
 
 typedef struct {
@@ -65,7 +73,7 @@ LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
 /* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
  * shifted by one.  Arrays: x is float[count], y int32_t[1].
- * `epoch` only matters for text windows in training; validation ignores it. */
+ * `epoch` matters for text windows and augmentation, in training; validation ignores it. */
 LK_API void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
                             uint64_t index, void *x, int32_t *y);
 

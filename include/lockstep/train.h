@@ -3,6 +3,7 @@
 #define LK_TRAIN_H
 
 #include "lockstep/comm.h"
+#include "lockstep/data.h"
 #include "lockstep/models.h"
 #include "lockstep/optim.h"
 #include "lockstep/parallel.h"
@@ -80,6 +81,7 @@ typedef struct {
     uint32_t    global_batch; /* required */
     uint32_t    micro_batch, virtual_workers;
     bool        drop_last;
+    lk_augment  augment;      /* of images */
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */

@@ -184,6 +184,9 @@ const lki_option lki_train_table[] = {
     { .needs = &validation, .name = "split-seed", .type = LKI_OPTION_U64, .value = "N",
       .offset = AT(config.split_seed), .high = UINT64_MAX, .preset = "0",
       .help = "which images are kept for validation" },
+    { .name = "augment", .type = LKI_OPTION_CUSTOM, .value = "crop=P,flip",
+      .read = lki_read_augment, .preset = "none",
+      .help = "images differ each time: moved by up to P pixels, every other one mirrored" },
     LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
 
     { .group = "workers (they never change the result)", .name = "workers",

@@ -33,6 +33,9 @@ extern const lki_option lki_train_table[];
 bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
 bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
 
+/* What images go through. */
+bool lki_read_augment(const char *text, void *target, lki_message *error);
+
 /* Train's rows but those named, of which none but MODEL is required, and `own`; the caller's to
  * free().  NULL without memory. */
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own);

@@ -150,9 +150,15 @@ static void cifar10_read_sample(const lk_dataset *dataset, uint64_t index, float
             x[3 * i + c] = self->pixel[c][record[1 + c * PLANE + i]];
 }
 
+static float cifar10_blank(const lk_dataset *dataset, uint32_t channel)
+{
+    return ((const cifar10 *)dataset->state)->pixel[channel][0];
+}
+
 const lki_source lki_source_cifar10 = {
     .name        = "cifar10",
     .open        = cifar10_open,
     .close       = cifar10_close,
     .read_sample = cifar10_read_sample,
+    .blank       = cifar10_blank,
 };

@@ -98,6 +98,7 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
     if (*rest == '\0')
         return lk_fail(LK_EINVAL, "'%s' names no data after the colon", spec);
     LK_TRY(dataset->source->open(dataset, rest));
+    LK_TRY(lki_augment_check(dataset, spec));
     if (!dataset->info.tokens) {
         dataset->elements = 1;
         for (uint32_t i = 0; i < dataset->info.x.rank; i++)
@@ -171,8 +172,11 @@ void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
 {
     const lk_dataset_info *info = &dataset->info;
     LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
-    if (info->tokens)
+    if (info->tokens) {
         read_window(dataset, validation, epoch, index, x, y);
-    else
-        dataset->source->read_sample(dataset, place_of(dataset, validation, index), x, y);
+        return;
+    }
+    dataset->source->read_sample(dataset, place_of(dataset, validation, index), x, y);
+    if (!validation)
+        lki_augment_apply(dataset, epoch, index, x);
 }

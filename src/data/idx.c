@@ -79,9 +79,16 @@ static void idx_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
     *label = self->file[1].values[index];
 }
 
+static float idx_blank(const lk_dataset *dataset, uint32_t channel)
+{
+    (void)channel;
+    return ((const idx *)dataset->state)->pixel[0];
+}
+
 const lki_source lki_source_idx = {
     .name        = "idx",
     .open        = idx_open,
     .close       = idx_close,
     .read_sample = idx_read_sample,
+    .blank       = idx_blank,
 };

@@ -171,9 +171,17 @@ static void npy_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
     *label = self->labels[index];
 }
 
+static float npy_blank(const lk_dataset *dataset, uint32_t channel)
+{
+    const npy *self = dataset->state;
+    (void)channel;
+    return self->x.dtype == LK_U8 ? self->pixel[0] : 0.0f;
+}
+
 const lki_source lki_source_npy = {
     .name        = "npy",
     .open        = npy_open,
     .close       = npy_close,
     .read_sample = npy_read_sample,
+    .blank       = npy_blank,
 };

@@ -31,6 +31,9 @@ typedef struct {
 
     /* Sample `index` of the files.  NULL if the source is one of tokens. */
     void (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
+
+    /* What a black pixel is to the model, in a channel.  NULL (optional): 0. */
+    float (*blank)(const lk_dataset *dataset, uint32_t channel);
 } lki_source;
 
 typedef struct lki_watched lki_watched; /* watch.c */
@@ -55,6 +58,11 @@ void                   lki_data_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
     lki_source_cifar10, lki_source_npy, lki_source_synthetic;
+
+/* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what
+ * sample `index` of the training part, just read, looks like in `epoch`. */
+LK_NODISCARD lk_status lki_augment_check(const lk_dataset *dataset, const char *spec);
+void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x);
 
 /* A keyed permutation of [0, n): see order.c. */
 uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,

@@ -24,7 +24,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
     return (lk_dataset_options){ .context    = config->context,
                                  .validation = config->validation,
                                  .seed       = config->seed,
-                                 .split_seed = config->split_seed };
+                                 .split_seed = config->split_seed,
+                                 .augment    = config->augment };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
@@ -35,6 +36,11 @@ static void put_integer(json_t *object, const char *key, uint64_t value)
 static void put_real(json_t *object, const char *key, double value)
 {
     (void)json_object_set_new(object, key, json_real(value));
+}
+
+static void put_text(json_t *object, const char *key, const char *value)
+{
+    (void)json_object_set_new(object, key, json_string(value));
 }
 
 /* The model's own options, as they are without being given, too. */
@@ -59,6 +65,18 @@ static void put_model(json_t *object, const char *name, const lk_model_options *
     }
 }
 
+/* As the option is written. */
+static void put_augment(json_t *object, const lk_augment *augment)
+{
+    char text[32] = "none";
+    if (augment->crop > 0)
+        (void)snprintf(text, sizeof text, "crop=%u%s", augment->crop,
+                       augment->flip ? ",flip" : "");
+    else if (augment->flip)
+        (void)snprintf(text, sizeof text, "flip");
+    put_text(object, "augment", text);
+}
+
 static void put_data(json_t *object, const lk_train_config *config, const lk_dataset_info *data)
 {
     json_t *input = json_array();
@@ -69,16 +87,12 @@ static void put_data(json_t *object, const lk_train_config *config, const lk_dat
     for (uint32_t i = 0; i < data->x.rank; i++)
         (void)json_array_append_new(input, json_integer((json_int_t)data->x.dims[i]));
     (void)json_object_set_new(object, "input", input);
+    put_augment(object, &config->augment);
 }
 
 static void put_flag(json_t *object, const char *key, bool value)
 {
     (void)json_object_set_new(object, key, json_boolean(value));
-}
-
-static void put_text(json_t *object, const char *key, const char *value)
-{
-    (void)json_object_set_new(object, key, json_string(value));
 }
 
 static void put_rule(json_t *object, const lk_optimizer *o)
@@ -219,6 +233,7 @@ static json_t *since_then(void)
     put_flag(since, "no-bias-correction", false);
     put_flag(since, "decay-all", false);
     put_real(since, "warmup-from", 0);
+    put_text(since, "augment", "none");
     return since;
 }
 

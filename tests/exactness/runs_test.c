@@ -33,7 +33,7 @@ static const run_model models[] = {
       "--weight-decay 0.1 --schedule cosine --warmup 2" },
     { "resnet",
       "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
-      "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2" },
+      "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2 --augment crop=2,flip" },
 };
 
 /* A way of carrying out a run, and the number of workers that it uses. */

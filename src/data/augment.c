@@ -1,0 +1,102 @@
+/* augment.c -- images of the training part, moved and mirrored.
+ *
+ * What happens to an image is drawn for (seed, epoch, sample) and for nothing else, so that
+ * neither a rank nor a slot of a batch can be seen in it, and a resumed run sees what the
+ * undisturbed one would have.  Of the four words of a draw the first moves it sideways, the second
+ * up or down, and the third says whether it is mirrored; so `flip` does not change the moves.
+ *
+ * An image is moved and mirrored where it lies, row by row: no memory, and a few microseconds for
+ * one of CIFAR-10.
+ */
+#include "data/source.h"
+
+#include <string.h>
+
+lk_status lki_augment_check(const lk_dataset *dataset, const char *spec)
+{
+    const lk_augment *augment = &dataset->options.augment;
+    lk_shape          x       = dataset->info.x;
+    if (augment->crop == 0 && !augment->flip)
+        return LK_OK;
+    if (dataset->info.tokens || x.rank != 3)
+        return lk_fail(LK_EINVAL, "--augment is for images, but '%s' has none", spec);
+    if (augment->crop < x.dims[0] && augment->crop < x.dims[1])
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "--augment crop=%u can move images of '%s' out of sight: they are "
+                              "%llu x %llu", augment->crop, spec, (unsigned long long)x.dims[0],
+                   (unsigned long long)x.dims[1]);
+}
+
+/* Uniform in [-most, most]; its bias is below (2 most + 1) / 2^32. */
+static int64_t draw_shift(uint32_t word, uint32_t most)
+{
+    return (int64_t)(word * (2 * (uint64_t)most + 1) >> 32) - (int64_t)most;
+}
+
+static void blank(const lk_dataset *dataset, float *to, size_t pixels)
+{
+    size_t channels = dataset->info.x.dims[2];
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t c = 0; c < channels; c++)
+            to[i * channels + c] = dataset->source->blank != NULL
+                                       ? dataset->source->blank(dataset, (uint32_t)c)
+                                       : 0.0f;
+}
+
+/* Row `to` of the image becomes `from`, moved by `right` pixels; NULL: there is none. */
+static void move_row(const lk_dataset *dataset, float *to, const float *from, int64_t right)
+{
+    size_t width = dataset->info.x.dims[1], channels = dataset->info.x.dims[2];
+    size_t gap  = (size_t)(right < 0 ? -right : right);
+    size_t rest = width - gap;
+    if (from == NULL) {
+        blank(dataset, to, width);
+    } else if (right >= 0) {
+        memmove(to + gap * channels, from, rest * channels * sizeof *to);
+        blank(dataset, to, gap);
+    } else {
+        memmove(to, from + gap * channels, rest * channels * sizeof *to);
+        blank(dataset, to + rest * channels, gap);
+    }
+}
+
+/* Rows are taken in the order in which none is overwritten before it was moved. */
+static void move(const lk_dataset *dataset, float *x, int64_t right, int64_t down)
+{
+    int64_t height = (int64_t)dataset->info.x.dims[0];
+    size_t  row    = dataset->info.x.dims[1] * dataset->info.x.dims[2];
+    for (int64_t i = 0; i < height; i++) {
+        int64_t to = down > 0 ? height - 1 - i : i, from = to - down;
+        bool    inside = from >= 0 && from < height;
+        move_row(dataset, x + (size_t)to * row, inside ? x + (size_t)from * row : NULL, right);
+    }
+}
+
+static void mirror(const lk_dataset *dataset, float *x)
+{
+    size_t height = dataset->info.x.dims[0], width = dataset->info.x.dims[1],
+           channels = dataset->info.x.dims[2];
+    for (size_t i = 0; i < height; i++, x += width * channels)
+        for (size_t left = 0, right = width - 1; left < right; left++, right--)
+            for (size_t c = 0; c < channels; c++) {
+                float kept              = x[left * channels + c];
+                x[left * channels + c]  = x[right * channels + c];
+                x[right * channels + c] = kept;
+            }
+}
+
+void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x)
+{
+    const lk_augment *augment = &dataset->options.augment;
+    if (augment->crop == 0 && !augment->flip)
+        return;
+    lki_random random = lki_philox(dataset->options.seed, LKI_RNG_AUGMENT, (uint32_t)index,
+                                   (uint32_t)(index >> 32), (uint32_t)epoch,
+                                   (uint32_t)(epoch >> 32) & 0xffffff);
+    int64_t right = draw_shift(random.word[0], augment->crop);
+    int64_t down  = draw_shift(random.word[1], augment->crop);
+    if (right != 0 || down != 0)
+        move(dataset, x, right, down);
+    if (augment->flip && random.word[2] >> 31 != 0)
+        mirror(dataset, x);
+}

@@ -1,0 +1,257 @@
+/* augment_test.c -- images move and flip by (seed, epoch, sample), and stay images.
+ *
+ * Goal:   what a sample becomes is its own image, padded with black, cropped and perhaps mirrored;
+ *         every move comes equally often; only training sees it; nothing but seed, epoch and
+ *         sample decides which it is.
+ * Method: build every image that there can be, plainly, and look which one it is.
+ */
+#include "data/testing.h"
+
+enum { H = 7, W = 9, SIDE = H * W, N = 40, CROP = 2, MOVES = (2 * CROP + 1) * (2 * CROP + 1) };
+
+static const lk_dataset_options plain = { .seed = 11 };
+
+static lk_dataset_options with(uint32_t crop, bool flip)
+{
+    lk_dataset_options options = plain;
+    options.augment = (lk_augment){ .crop = crop, .flip = flip };
+    return options;
+}
+
+/* Images without two equal rows or columns, none of them black anywhere. */
+static void write_images(void)
+{
+    static uint8_t images[16 + N * SIDE], labels[8 + N];
+    const uint8_t  head[16] = { 0, 0, 8, 3, 0, 0, 0, N, 0, 0, 0, H, 0, 0, 0, W };
+    const uint8_t  label_head[8] = { 0, 0, 8, 1, 0, 0, 0, N };
+    uint32_t       state = 1;
+    memcpy(images, head, sizeof head);
+    memcpy(labels, label_head, sizeof label_head);
+    for (size_t i = 16; i < sizeof images; i++) {
+        state     = state * 1664525 + 1013904223;
+        images[i] = (uint8_t)(1 + (state >> 16) % 255);
+    }
+    for (size_t i = 0; i < N; i++)
+        labels[8 + i] = (uint8_t)(i % 10);
+    lkt_write("images", images, sizeof images);
+    lkt_write("labels", labels, sizeof labels);
+}
+
+/* The pixel of `image` that stands at (row, column) after it. */
+static float pixel_after(const float *image, int right, int down, bool flip, int row, int column,
+                         size_t channels, size_t c, float black)
+{
+    int from_row    = row - down;
+    int from_column = (flip ? W - 1 - column : column) - right;
+    bool inside     = from_row >= 0 && from_row < H && from_column >= 0 && from_column < W;
+    return inside ? image[(size_t)(from_row * W + from_column) * channels + c] : black;
+}
+
+static bool is_it(const float *got, const float *image, int right, int down, bool flip,
+                  size_t channels, float black)
+{
+    for (int row = 0; row < H; row++)
+        for (int column = 0; column < W; column++)
+            for (size_t c = 0; c < channels; c++) {
+                float want = pixel_after(image, right, down, flip, row, column, channels, c,
+                                         black);
+                if (memcmp(&got[(size_t)(row * W + column) * channels + c], &want,
+                           sizeof want) != 0)
+                    return false;
+            }
+    return true;
+}
+
+/* Which of the moves, and in the second half mirrored, it is; there must be one. */
+static size_t find(const float *got, const float *image, size_t channels, float black)
+{
+    size_t found = SIZE_MAX;
+    for (size_t k = 0; k < 2 * MOVES; k++) {
+        int right = (int)(k % MOVES) / (2 * CROP + 1) - CROP;
+        int down  = (int)(k % MOVES) % (2 * CROP + 1) - CROP;
+        if (is_it(got, image, right, down, k >= MOVES, channels, black)) {
+            assert_int_equal(found, SIZE_MAX);
+            found = k;
+        }
+    }
+    assert_int_not_equal(found, SIZE_MAX);
+    return found;
+}
+
+static void every_move_comes_equally_often(void **state)
+{
+    (void)state;
+    lk_dataset_options options = with(CROP, true);
+    lk_dataset *set = lkt_open("idx:images,labels", &plain);
+    lk_dataset *moving = lkt_open("idx:images,labels", &options);
+    uint32_t seen[2 * MOVES] = { 0 };
+    float    image[SIDE], got[SIDE];
+    int32_t  label, same;
+    for (uint64_t epoch = 0; epoch < 50; epoch++)
+        for (uint64_t i = 0; i < N; i++) {
+            lk_dataset_read(set, false, epoch, i, image, &label);
+            lk_dataset_read(moving, false, epoch, i, got, &same);
+            assert_int_equal(label, same);
+            seen[find(got, image, 1, -1.0f)]++;
+        }
+    for (size_t k = 0; k < 2 * MOVES; k++) /* 2000 over 50: 40, give or take 6 */
+        assert_in_range(seen[k], 15, 70);
+    lk_dataset_free(moving);
+    lk_dataset_free(set);
+}
+
+/* Seed, epoch and sample each change it; being read again, by whomever, does not. */
+static void seed_epoch_and_sample_decide(void **state)
+{
+    (void)state;
+    lk_dataset_options options = with(CROP, true), other = options;
+    other.seed++;
+    lk_dataset *a = lkt_open("idx:images,labels", &options);
+    lk_dataset *b = lkt_open("idx:images,labels", &options);
+    lk_dataset *c = lkt_open("idx:images,labels", &other);
+    size_t   epochs = 0, seeds = 0, samples = 0;
+    float    x[5][SIDE], image[2][SIDE];
+    int32_t  y;
+    lk_dataset *set = lkt_open("idx:images,labels", &plain);
+    for (uint64_t i = 0; i + 1 < N; i++) {
+        lk_dataset_read(a, false, 3, i, x[0], &y);
+        lk_dataset_read(b, false, 4, i, x[1], &y);
+        lk_dataset_read(b, false, 3, i, x[2], &y);
+        lk_dataset_read(c, false, 3, i, x[3], &y);
+        lk_dataset_read(a, false, 3, i + 1, x[4], &y);
+        lk_dataset_read(set, false, 3, i, image[0], &y);
+        lk_dataset_read(set, false, 3, i + 1, image[1], &y);
+        assert_memory_equal(x[0], x[2], sizeof x[0]);
+        epochs += memcmp(x[0], x[1], sizeof x[0]) == 0;
+        seeds += memcmp(x[0], x[3], sizeof x[0]) == 0;
+        samples += find(x[0], image[0], 1, -1.0f) == find(x[4], image[1], 1, -1.0f);
+    }
+    assert_true(epochs < 6 && seeds < 6 && samples < 6); /* one is expected by chance */
+    lk_dataset_free(set);
+    lk_dataset_free(a);
+    lk_dataset_free(b);
+    lk_dataset_free(c);
+}
+
+static void draws_are_frozen(void **state)
+{
+    (void)state;
+    static const size_t want[8] = { 8, 24, 44, 15, 17, 44, 27, 29 };
+    lk_dataset_options options = with(CROP, true);
+    lk_dataset *set = lkt_open("idx:images,labels", &plain);
+    lk_dataset *moving = lkt_open("idx:images,labels", &options);
+    float   image[SIDE], got[SIDE];
+    int32_t y;
+    for (uint64_t i = 0; i < 8; i++) {
+        lk_dataset_read(set, false, 0, i, image, &y);
+        lk_dataset_read(moving, false, 5 + (UINT64_C(1) << 32) * (i / 4), i, got, &y);
+        assert_int_equal(find(got, image, 1, -1.0f), want[i]);
+    }
+    lk_dataset_free(moving);
+    lk_dataset_free(set);
+}
+
+/* Alone, each of the two does what it does with the other. */
+static void crop_and_flip_stand_alone(void **state)
+{
+    (void)state;
+    lk_dataset_options both = with(CROP, true), crop = with(CROP, false), flip = with(0, true);
+    lk_dataset *set[4] = { lkt_open("idx:images,labels", &plain),
+                           lkt_open("idx:images,labels", &both),
+                           lkt_open("idx:images,labels", &crop),
+                           lkt_open("idx:images,labels", &flip) };
+    float   x[4][SIDE];
+    int32_t y;
+    for (uint64_t i = 0; i < N; i++) {
+        for (size_t s = 0; s < 4; s++)
+            lk_dataset_read(set[s], false, 1, i, x[s], &y);
+        size_t k = find(x[1], x[0], 1, -1.0f), still = (MOVES - 1) / 2;
+        assert_int_equal(find(x[2], x[0], 1, -1.0f), k % MOVES);
+        assert_int_equal(find(x[3], x[0], 1, -1.0f), still + k / MOVES * MOVES);
+    }
+    for (size_t s = 0; s < 4; s++)
+        lk_dataset_free(set[s]);
+}
+
+/* A red pixel and its green and blue stay together; black is what black is in each channel. */
+static void channels_stay_together(void **state)
+{
+    (void)state;
+    static uint8_t record[3073];
+    for (size_t i = 0; i < 3072; i++)
+        record[1 + i] = (uint8_t)(i % 1024 % 251 + 1);
+    (void)mkdir("cifar", 0700);
+    lkt_write("cifar/data_batch_1.bin", record, sizeof record);
+    lk_dataset_options options = with(4, true);
+    lk_dataset *set = lkt_open("cifar10:cifar", &options);
+    static float x[3072];
+    int32_t      y;
+    for (uint64_t epoch = 0; epoch < 20; epoch++) {
+        lk_dataset_read(set, false, epoch, 0, x, &y);
+        for (size_t i = 0; i < 1024; i++) {
+            float v[3] = { x[3 * i] * 0.2470f + 0.4914f, x[3 * i + 1] * 0.2435f + 0.4822f,
+                           x[3 * i + 2] * 0.2616f + 0.4465f };
+            assert_float_equal(v[0], v[1], 1e-5);
+            assert_float_equal(v[0], v[2], 1e-5);
+            assert_true(v[0] > -1e-5f);
+        }
+    }
+    lk_dataset_free(set);
+}
+
+static void only_training_is_augmented(void **state)
+{
+    (void)state;
+    lk_dataset_options options = with(CROP, true), without = plain;
+    options.validation = without.validation = 0.5;
+    lk_dataset *set = lkt_open("idx:images,labels", &without);
+    lk_dataset *moving = lkt_open("idx:images,labels", &options);
+    size_t   same = 0;
+    float    a[SIDE], b[SIDE];
+    int32_t  y;
+    for (uint64_t i = 0; i < N / 2; i++) {
+        lk_dataset_read(set, true, 2, i, a, &y);
+        lk_dataset_read(moving, true, 2, i, b, &y);
+        assert_memory_equal(a, b, sizeof a);
+        lk_dataset_read(set, false, 2, i, a, &y);
+        lk_dataset_read(moving, false, 2, i, b, &y);
+        same += memcmp(a, b, sizeof a) == 0;
+    }
+    assert_true(same < 5);
+    lk_dataset_free(moving);
+    lk_dataset_free(set);
+}
+
+static void what_has_no_images_is_refused(void **state)
+{
+    (void)state;
+    lk_dataset_options options = with(CROP, false), far = with(H, false), flip = with(0, true);
+    options.context = 8;
+    lkt_refuses("synthetic:tokens=1000,vocab=9", &options, LK_EINVAL, "--augment is for images",
+                "tokens=1000");
+    lkt_refuses("synthetic:samples=10,features=4,classes=2", &flip, LK_EINVAL, "images",
+                "features=4");
+    lkt_refuses("idx:images,labels", &far, LK_EINVAL, "crop=7", "7 x 9");
+}
+
+static int enter(void **state)
+{
+    if (lkt_enter_folder(state) != 0)
+        return -1;
+    write_images();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_move_comes_equally_often),
+        cmocka_unit_test(seed_epoch_and_sample_decide),
+        cmocka_unit_test(draws_are_frozen),
+        cmocka_unit_test(crop_and_flip_stand_alone),
+        cmocka_unit_test(channels_stay_together),
+        cmocka_unit_test(only_training_is_augmented),
+        cmocka_unit_test(what_has_no_images_is_refused),
+    };
+    return cmocka_run_group_tests(tests, enter, lkt_leave_folder);
+}
