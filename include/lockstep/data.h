@@ -34,6 +34,11 @@ typedef struct {
     uint64_t   seed;       /* text window offsets; augmentation; synthetic data */
     uint64_t   split_seed; /* which images are the validation part; default 0 */
     lk_augment augment;    /* for sources of images: LK_EINVAL for others */
+
+    /* A file with a number of at least 0 for every sample (of the files, in their order; CIFAR-10's
+     * test batch has none): .npy, or text with white space between.  NULL: none.  For
+     * LK_ORDER_WEIGHTED; the content hash counts it in. */
+    const char *weights;
 } lk_dataset_options;
 
 typedef struct {
@@ -83,6 +88,22 @@ LK_API void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t
  * For p = 0 .. n-1 every sample comes once.  n up to 2^64 - 1. */
 LK_API uint64_t lk_sample_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t position);
 
+/* Orders of an epoch; docs/data.md describes them. */
+typedef enum {
+    LK_ORDER_PERMUTED,          /* lk_sample_at() */
+    LK_ORDER_SEQUENTIAL,        /* as the files have them */
+    LK_ORDER_TORCH_DISTRIBUTED, /* of PyTorch's DistributedSampler and DataLoader, a replica for
+                                 * each virtual worker; it repeats samples to have as many for each,
+                                 * or with drop_last leaves some out */
+    LK_ORDER_TORCH_UNSHUFFLED,  /* that with shuffle=False */
+    LK_ORDER_WEIGHTED,          /* drawn with replacement, by lk_dataset_options.weights */
+} lk_order;
+
+/* Positions of an epoch: `n`, or for PyTorch's orders n made a multiple of virtual_workers.  This
+ * is the n that the step functions below take. */
+LK_API uint64_t lk_epoch_positions(lk_order order, uint64_t n, uint32_t virtual_workers,
+                                   bool drop_last);
+
 /* What step `step` consists of, given n samples and a global batch of G >= 1.  An epoch must have
  * a step: lk_steps_per_epoch() is 0 where drop_last leaves none, and there is none to ask for. */
 typedef struct {
@@ -107,6 +128,7 @@ typedef struct {
     uint32_t first, count; /* serves `count` virtual workers: first, first + stride ... */
     uint32_t stride;       /* 0 = 1 */
     bool     drop_last;
+    lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
     uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 */
 } lk_loader_options;

@@ -82,6 +82,8 @@ typedef struct {
     uint32_t    micro_batch, virtual_workers;
     bool        drop_last;
     lk_augment  augment;      /* of images */
+    lk_order    order;
+    const char *weights;      /* a file of them; the order is LK_ORDER_WEIGHTED then */
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */

@@ -54,6 +54,14 @@ static bool read_restart(const char *text, void *target, lki_message *error)
 /* ---- The table --------------------------------------------------------------------------- */
 
 /* clang-format off */
+static const lki_choice orders[] = {
+    { "permuted", LK_ORDER_PERMUTED, NULL },
+    { "sequential", LK_ORDER_SEQUENTIAL, NULL },
+    { "torch-distributed", LK_ORDER_TORCH_DISTRIBUTED, NULL },
+    { "torch-unshuffled", LK_ORDER_TORCH_UNSHUFFLED, NULL },
+    { "weighted", LK_ORDER_WEIGHTED, "is what --weights FILE makes of it" },
+    { NULL, 0, NULL },
+};
 static const lki_choice strategies[] = {
     { "ddp", 0, NULL },
     { "zero1", 0, NULL },
@@ -187,6 +195,11 @@ const lki_option lki_train_table[] = {
     { .name = "augment", .type = LKI_OPTION_CUSTOM, .value = "crop=P,flip",
       .read = lki_read_augment, .preset = "none",
       .help = "images differ each time: moved by up to P pixels, every other one mirrored" },
+    LKI_CHOICE(LKI_OPTION_CHOICE, "order", "NAME", AT(config.order), orders, "permuted",
+               "of the samples in an epoch; torch-...: of PyTorch's DistributedSampler, a replica "
+               "for each virtual worker (see docs/data.md)"),
+    LKI_STRING("weights", "FILE", AT(config.weights), NULL,
+               "draw samples with replacement, by a number for each (text or .npy)"),
     LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
 
     { .group = "workers (they never change the result)", .name = "workers",

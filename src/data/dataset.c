@@ -103,13 +103,15 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
         dataset->elements = 1;
         for (uint32_t i = 0; i < dataset->info.x.rank; i++)
             dataset->elements *= dataset->info.x.dims[i];
-        return split_samples(dataset, spec);
+        LK_TRY(split_samples(dataset, spec));
+        return lki_weights_open(dataset, spec);
     }
     if (options->context == 0)
         return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
                                   "--context", spec);
     dataset->elements = options->context;
-    return split_tokens(dataset, spec);
+    LK_TRY(split_tokens(dataset, spec));
+    return lki_weights_open(dataset, spec);
 }
 
 lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_options *options)
@@ -135,6 +137,7 @@ void lk_dataset_free(lk_dataset *dataset)
     if (dataset->state != NULL)
         dataset->source->close(dataset);
     lki_data_watch_end(dataset);
+    lki_free(dataset->cumulative);
     lki_free(dataset);
 }
 
@@ -155,8 +158,7 @@ static void read_window(const lk_dataset *dataset, bool validation, uint64_t epo
     dataset->source->read_tokens(dataset, first + context, 1, y + context - 1);
 }
 
-/* Where sample `index` of a part lies in the files. */
-static uint64_t place_of(const lk_dataset *dataset, bool validation, uint64_t index)
+uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t index)
 {
     const lk_dataset_info *info = &dataset->info;
     if (dataset->held_out > 0)
@@ -176,7 +178,7 @@ void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
         read_window(dataset, validation, epoch, index, x, y);
         return;
     }
-    dataset->source->read_sample(dataset, place_of(dataset, validation, index), x, y);
+    dataset->source->read_sample(dataset, lki_sample_place(dataset, validation, index), x, y);
     if (!validation)
         lki_augment_apply(dataset, epoch, index, x);
 }

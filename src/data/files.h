@@ -41,6 +41,9 @@ typedef struct {
 LK_NODISCARD lk_status lki_npy_parse(lki_npy *out, const uint8_t *data, size_t bytes,
                                      const char *path);
 
+/* Element `index` as a number.  FP64 and wide integers are rounded. */
+float lki_npy_number(const lki_npy *array, size_t index);
+
 /* ---- Token files ---------------------------------------------------------------------------- */
 
 typedef struct {

@@ -20,12 +20,15 @@
 
 #include "base/memory.h"
 #include "data/loader.h"
+#include "data/sampler.h"
 
 enum { AHEAD_DEFAULT = 4, AHEAD_MAX = 4096 };
 
 struct lk_loader {
     const lk_dataset *dataset;
     lk_loader_options options;
+    lki_sampler       sampler;
+    uint64_t         *indices; /* of a micro-batch */
     uint32_t          micro_count;
     size_t            x_bytes, y_count; /* of one sample */
     uint64_t          slots;
@@ -68,20 +71,17 @@ static void hand_over(lk_loader *loader)
 static void fill(lk_loader *loader, uint64_t place, uint64_t step, uint32_t v, uint32_t micro)
 {
     const lk_loader_options *o = &loader->options;
-    uint64_t     n    = loader->dataset->info.train_count;
-    lk_step_span span = lk_step_at(n, o->global_batch, o->drop_last, step);
+    lk_step_span span = lki_sampler_step(&loader->sampler, step);
     uint8_t     *x    = loader->x + place * o->micro_batch * loader->x_bytes;
     int32_t     *y    = loader->y + place * o->micro_batch * loader->y_count;
     lk_batch     out  = { .step = step, .epoch = span.epoch, .virtual_worker = v,
                           .micro_index = micro, .x = x, .y = y };
 
-    out.samples = lk_micro_samples(span.samples, o->micro_batch, loader->micro_count, v, micro);
+    out.samples    = lki_sampler_take(&loader->sampler, &span, v, micro, loader->indices);
     out.first_slot = (v * loader->micro_count + micro) * o->micro_batch;
-    for (uint32_t i = 0; i < out.samples; i++) {
-        uint64_t index = lk_sample_at(o->seed, span.epoch, n, span.first + out.first_slot + i);
-        lk_dataset_read(loader->dataset, false, span.epoch, index, x + i * loader->x_bytes,
-                        y + i * loader->y_count);
-    }
+    for (uint32_t i = 0; i < out.samples; i++)
+        lk_dataset_read(loader->dataset, false, span.epoch, loader->indices[i],
+                        x + i * loader->x_bytes, y + i * loader->y_count);
     size_t rest = o->micro_batch - out.samples;
     memset(x + out.samples * loader->x_bytes, 0, rest * loader->x_bytes);
     memset(y + out.samples * loader->y_count, 0, rest * loader->y_count * sizeof *y);
@@ -142,7 +142,9 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
     if (o->ahead > AHEAD_MAX)
         return lk_fail(LK_EINVAL, "loader: %u micro-batches ahead; at most %d", o->ahead,
                        AHEAD_MAX);
-    if (lk_steps_per_epoch(dataset->info.train_count, o->global_batch, o->drop_last) == 0)
+    uint64_t positions = lk_epoch_positions(o->order, dataset->info.train_count,
+                                            o->virtual_workers, o->drop_last);
+    if (lk_steps_per_epoch(positions, o->global_batch, o->drop_last) == 0)
         return lk_fail(LK_EINVAL, "loader: %llu samples do not fill one global batch of %u; lower "
                                   "--global-batch or leave out --drop-last",
                        (unsigned long long)dataset->info.train_count, o->global_batch);
@@ -155,6 +157,8 @@ static lk_status allocate(lk_loader *loader)
     size_t places = (size_t)loader->slots * loader->options.micro_batch; /* < 2^13 * 2^32 */
     loader->x_bytes = loader->dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
     loader->y_count = tokens ? loader->dataset->elements : 1;
+    LK_TRY(lki_sampler_open(&loader->sampler, loader->dataset, &loader->options));
+    LK_TRY(LKI_NEW(&loader->indices, loader->options.micro_batch, "loader's samples"));
     LK_TRY(LKI_NEW(&loader->ring, loader->slots, "loader's ring"));
     LK_TRY(lki_alloc_array((void **)&loader->x, places, loader->x_bytes, "loader's samples"));
     return lki_alloc_array((void **)&loader->y, places, loader->y_count * sizeof(int32_t),
@@ -217,6 +221,8 @@ void lk_loader_free(lk_loader *loader)
         pthread_cond_destroy(&loader->more);
         pthread_mutex_destroy(&loader->lock);
     }
+    lki_sampler_close(&loader->sampler);
+    lki_free(loader->indices);
     lki_free(loader->y);
     lki_free(loader->x);
     lki_free(loader->ring);

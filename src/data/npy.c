@@ -22,33 +22,6 @@ typedef struct {
     float    pixel[256];
 } npy;
 
-#define READ_CASE(NAME, type)                                                                    \
-    case LK_##NAME: {                                                                            \
-        type value;                                                                              \
-        memcpy(&value, array->values + index * sizeof value, sizeof value);                      \
-        return (float)value;                                                                     \
-    }
-
-/* Element `index` as a number.  Alignment is not promised, hence the copies. */
-static float number_at(const lki_npy *array, size_t index)
-{
-    switch ((int)array->dtype) {
-        READ_CASE(F32, float)
-        READ_CASE(F64, double)
-        READ_CASE(U8, uint8_t)
-        READ_CASE(I8, int8_t)
-        READ_CASE(U16, uint16_t)
-        READ_CASE(I16, int16_t)
-        READ_CASE(U32, uint32_t)
-        READ_CASE(I32, int32_t)
-        READ_CASE(U64, uint64_t)
-        READ_CASE(I64, int64_t)
-    default: break;
-    }
-    LK_ASSERT(false); /* lki_npy_parse() lets no other type through */
-    return 0;
-}
-
 /* Element `index` of an integer array, its bits extended by sign or zeros to 64. */
 static uint64_t integer_at(const lki_npy *array, size_t index)
 {
@@ -68,7 +41,7 @@ static lk_status check_finite(const lki_npy *array, const char *path)
     if (array->dtype != LK_F32 && array->dtype != LK_F64)
         return LK_OK;
     for (size_t i = 0; i < array->count; i++)
-        if (!isfinite(number_at(array, i)))
+        if (!isfinite(lki_npy_number(array, i)))
             return lk_fail(LK_EFORMAT, "'%s': element %zu of %zu is not a finite FP32 number",
                            path, i, array->count);
     return LK_OK;
@@ -167,7 +140,7 @@ static void npy_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
             x[i] = self->pixel[self->x.values[first + i]];
     else
         for (size_t i = 0; i < count; i++)
-            x[i] = number_at(&self->x, first + i);
+            x[i] = lki_npy_number(&self->x, first + i);
     *label = self->labels[index];
 }
 

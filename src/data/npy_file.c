@@ -229,3 +229,32 @@ lk_status lki_npy_parse(lki_npy *out, const uint8_t *data, size_t bytes, const c
     out->values = data + start + header;
     return check_size(out, bytes - start - header, path);
 }
+
+/* ---- Values --------------------------------------------------------------------------------- */
+
+#define READ_CASE(NAME, type)                                                                    \
+    case LK_##NAME: {                                                                            \
+        type value;                                                                              \
+        memcpy(&value, array->values + index * sizeof value, sizeof value);                      \
+        return (float)value;                                                                     \
+    }
+
+/* Element `index` as a number.  Alignment is not promised, hence the copies. */
+float lki_npy_number(const lki_npy *array, size_t index)
+{
+    switch ((int)array->dtype) {
+        READ_CASE(F32, float)
+        READ_CASE(F64, double)
+        READ_CASE(U8, uint8_t)
+        READ_CASE(I8, int8_t)
+        READ_CASE(U16, uint16_t)
+        READ_CASE(I16, int16_t)
+        READ_CASE(U32, uint32_t)
+        READ_CASE(I32, int32_t)
+        READ_CASE(U64, uint64_t)
+        READ_CASE(I64, int64_t)
+    default: break;
+    }
+    LK_ASSERT(false); /* lki_npy_parse() lets no other type through */
+    return 0;
+}

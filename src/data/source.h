@@ -47,6 +47,7 @@ struct lk_dataset {
     uint64_t           held_out; /* for validation, at the end: tokens, or samples of files that
                                   * the source itself holds out */
     size_t             elements; /* of x in one sample */
+    double            *cumulative; /* weights up to each training sample and with it, or NULL */
     lki_watched       *watched;  /* files whose content is read where it lies */
     size_t             watched_count, watched_capacity;
 };
@@ -63,6 +64,19 @@ extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, l
  * sample `index` of the training part, just read, looks like in `epoch`. */
 LK_NODISCARD lk_status lki_augment_check(const lk_dataset *dataset, const char *spec);
 void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x);
+
+/* Where sample `index` of a part lies in the files. */
+uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t index);
+
+/* Weights, see weights.c: reads the file that the options name, if they do; the sample that is
+ * drawn at a position. */
+LK_NODISCARD lk_status lki_weights_open(lk_dataset *dataset, const char *spec);
+uint64_t lki_weighted_at(const lk_dataset *dataset, uint64_t seed, uint64_t epoch,
+                         uint64_t position);
+
+/* What torch.randperm(n) gives after torch.manual_seed(seed), for n below this end. */
+#define LKI_TORCH_RANDPERM_END (UINT32_MAX / 20)
+void lki_torch_randperm(uint64_t seed, uint32_t *out, size_t n);
 
 /* A keyed permutation of [0, n): see order.c. */
 uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,

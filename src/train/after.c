@@ -67,9 +67,7 @@ static bool due(uint64_t every, uint64_t step)
 /* Rank 0 looks for all: where an epoch begins, and before anything is saved or finished. */
 static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
 {
-    uint64_t samples = lk_dataset_describe(s->dataset)->train_count;
-    bool begins = lk_step_at(samples, s->config->global_batch, s->config->drop_last, done).first ==
-                  0;
+    bool begins = lki_step_span(s, done).first == 0;
     return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
 }
 

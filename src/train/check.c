@@ -81,7 +81,8 @@ static lk_status check_workers(lk_train_config *c)
 
 static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
 {
-    uint64_t per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
+    uint64_t per_epoch =
+        lk_steps_per_epoch(lki_positions(c, data), c->global_batch, c->drop_last);
     if (per_epoch == 0)
         return lk_fail(LK_EINVAL,
                        "--drop-last leaves nothing: the data have %llu samples, less than one "
@@ -112,7 +113,8 @@ static lk_status check_length(lk_train_config *c, const lk_dataset_info *data)
 static lk_status check_schedule(lk_train_config *c, const lk_dataset_info *data)
 {
     lk_schedule *s         = &c->schedule;
-    uint64_t     per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
+    uint64_t     per_epoch =
+        lk_steps_per_epoch(lki_positions(c, data), c->global_batch, c->drop_last);
     double       base      = s->lr;
     if (c->warmup_epochs != 0 && s->warmup != 0)
         return lk_fail(LK_EINVAL, "give --warmup (steps) or --warmup-epochs, not both");
@@ -260,6 +262,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_precision(c));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
+    LK_TRY(lki_order_check(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */
     LK_TRY(check_kernels(c));

@@ -25,7 +25,8 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .validation = config->validation,
                                  .seed       = config->seed,
                                  .split_seed = config->split_seed,
-                                 .augment    = config->augment };
+                                 .augment    = config->augment,
+                                 .weights    = config->weights };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
@@ -88,6 +89,7 @@ static void put_data(json_t *object, const lk_train_config *config, const lk_dat
         (void)json_array_append_new(input, json_integer((json_int_t)data->x.dims[i]));
     (void)json_object_set_new(object, "input", input);
     put_augment(object, &config->augment);
+    put_text(object, "order", lki_order_name(config->order));
 }
 
 static void put_flag(json_t *object, const char *key, bool value)
@@ -234,6 +236,7 @@ static json_t *since_then(void)
     put_flag(since, "decay-all", false);
     put_real(since, "warmup-from", 0);
     put_text(since, "augment", "none");
+    put_text(since, "order", "permuted");
     return since;
 }
 

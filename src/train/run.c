@@ -75,6 +75,7 @@ static lk_status open_loader(lki_session *s)
                                        .count           = s->count,
                                        .stride          = s->stride,
                                        .drop_last       = c->drop_last,
+                                       .order           = c->order,
                                        .start_step      = s->start,
                                        .end_step        = lki_max(s->start, s->end) };
     return lk_loader_open(&s->loader, s->dataset, &options);
@@ -153,6 +154,7 @@ static lk_status introduce(lki_session *s)
                             (unsigned long long)(all[3 * r + 1] + (all[3 * r + 2] - 1) * s->stride),
                             s->stride > 1 && all[3 * r + 2] > 1 ? every : "");
         tell_kernels(s, false);
+        lki_order_tell(s);
     }
     lki_free(all);
     return status;
@@ -346,9 +348,7 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
 /* What the step's loss is a mean over, if no target is left out. */
 static uint64_t rows_of_step(const lki_session *s, uint64_t step)
 {
-    lk_step_span span = lk_step_at(lk_dataset_describe(s->dataset)->train_count,
-                                   s->config->global_batch, s->config->drop_last, step);
-    return span.samples * lk_model_loss_rows(s->model);
+    return lki_step_span(s, step).samples * lk_model_loss_rows(s->model);
 }
 
 static lk_status begin_step(lki_session *s, uint64_t step)
@@ -378,8 +378,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     double mark = lki_seconds();
     LK_TRY(finish_step(s, record, &result));
     double       end  = lki_seconds();
-    lk_step_span span = lk_step_at(data->train_count, s->config->global_batch, s->config->drop_last,
-                                   step);
+    lk_step_span span = lki_step_span(s, step);
     record->finish_seconds = end - mark;
     record->seconds        = end - begun;
     record->epoch          = span.epoch;

@@ -90,6 +90,15 @@ lk_model_options lki_model_options(const lk_train_config *config, const lk_datas
 void               lki_resolve_optimizer(lk_optimizer *optimizer);
 lk_dataset_options lki_dataset_options(const lk_train_config *config);
 
+/* The order of samples, see samples.c: its option's value; whether options agree about it, and
+ * filling in what follows; positions of an epoch; what step `step` consists of; telling on the
+ * journal what an order repeats or leaves out. */
+const char *lki_order_name(lk_order order);
+LK_NODISCARD lk_status lki_order_check(lk_train_config *config);
+uint64_t     lki_positions(const lk_train_config *config, const lk_dataset_info *data);
+lk_step_span lki_step_span(const lki_session *session, uint64_t step);
+void         lki_order_tell(const lki_session *session);
+
 /* Appends a step's loss to the chain. */
 void lki_loss_chain_add(char chain[65], double loss);
 void lki_loss_bits(double loss, char hex[17]);

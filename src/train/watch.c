@@ -6,14 +6,16 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "train/session.h"
 
 /* ---- Limits ------------------------------------------------------------------------------ */
 
 /* The step with the last of so many samples. */
 static uint64_t steps_of(const lk_train_config *c, const lk_dataset_info *data, uint64_t samples)
 {
-    uint64_t per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
-    uint64_t epoch     = c->drop_last ? per_epoch * c->global_batch : data->train_count;
+    uint64_t positions = lki_positions(c, data);
+    uint64_t per_epoch = lk_steps_per_epoch(positions, c->global_batch, c->drop_last);
+    uint64_t epoch     = c->drop_last ? per_epoch * c->global_batch : positions;
     uint64_t rest      = samples % epoch;
     return samples / epoch * per_epoch + (rest + c->global_batch - 1) / c->global_batch;
 }
@@ -29,7 +31,7 @@ static void shorten(uint64_t *steps, const char **why, uint64_t limit, const cha
 uint64_t lki_last_step(const lk_train_config *c, const lk_dataset_info *data, const char **option)
 {
     uint64_t steps     = c->steps;
-    uint64_t per_epoch = lk_steps_per_epoch(data->train_count, c->global_batch, c->drop_last);
+    uint64_t per_epoch = lk_steps_per_epoch(lki_positions(c, data), c->global_batch, c->drop_last);
     uint64_t tokens    = lk_shape_count(data->x);
 
     *option = NULL;

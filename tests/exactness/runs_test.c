@@ -191,7 +191,8 @@ static void other_precisions_have_the_same_bits(void **state)
 
 static const run_model optimizers[] = { { "mlp, lars", OTHER_OPTIMIZER("lars --trust 0.1") },
                                         { "mlp, lamb", OTHER_OPTIMIZER("lamb") },
-                                        { "mlp, lion", OTHER_OPTIMIZER("lion") } };
+                                        { "mlp, lion",
+                                          OTHER_OPTIMIZER("lion --order torch-distributed") } };
 
 /* Steps are skipped before the fourth and after it. */
 static const run_model overflowing = {

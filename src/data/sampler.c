@@ -1,0 +1,102 @@
+/* sampler.c -- orders: from a step and a slot of its batch to a sample.
+ *
+ * An order has two parts: what stands at a position of an epoch, and which positions a slot gets.
+ * Ours deal positions to slots one after another, so that virtual worker v has a run of them.
+ * PyTorch's DistributedSampler deals them to its replicas in turn, and DataLoader cuts what each of
+ * them has into batches; with a replica for each virtual worker, slot (v, k) of a step that begins
+ * at position `first` has position first + k V + v.  So rank r there and virtual worker r here see
+ * the same samples in the same batches, the short last one included: each of its virtual workers
+ * has as many as the others.
+ */
+#include "data/sampler.h"
+
+#include "base/memory.h"
+#include "data/source.h"
+
+static bool is_torch(lk_order order)
+{
+    return order == LK_ORDER_TORCH_DISTRIBUTED || order == LK_ORDER_TORCH_UNSHUFFLED;
+}
+
+uint64_t lk_epoch_positions(lk_order order, uint64_t n, uint32_t virtual_workers, bool drop_last)
+{
+    if (!is_torch(order) || n == 0)
+        return n;
+    LK_ASSERT(virtual_workers > 0);
+    uint64_t rounds = n / virtual_workers;
+    if (!drop_last && n % virtual_workers != 0)
+        rounds++;
+    return rounds * virtual_workers;
+}
+
+lk_status lki_sampler_open(lki_sampler *out, const lk_dataset *dataset,
+                           const lk_loader_options *options)
+{
+    uint64_t n = dataset->info.train_count;
+    *out = (lki_sampler){ .dataset     = dataset,
+                          .options     = *options,
+                          .table_epoch = UINT64_MAX };
+    if ((uint32_t)options->order > LK_ORDER_WEIGHTED)
+        return lk_fail(LK_EINVAL, "loader: %d is no order", (int)options->order);
+    out->micro_count = options->global_batch / options->virtual_workers / options->micro_batch;
+    out->positions   = lk_epoch_positions(options->order, n, options->virtual_workers,
+                                          options->drop_last);
+    if ((options->order == LK_ORDER_WEIGHTED) != (dataset->cumulative != NULL))
+        return lk_fail(LK_EINVAL, "loader: samples are drawn by weights where the data set was "
+                                  "opened with weights, and only there");
+    if (options->order != LK_ORDER_TORCH_DISTRIBUTED)
+        return LK_OK;
+    if (n >= LKI_TORCH_RANDPERM_END)
+        return lk_fail(LK_EUNSUPPORTED, "PyTorch's order is known up to %llu samples; these data "
+                                        "have %llu",
+                       (unsigned long long)LKI_TORCH_RANDPERM_END - 1, (unsigned long long)n);
+    return LKI_NEW(&out->table, n, "an epoch's order");
+}
+
+void lki_sampler_close(lki_sampler *sampler)
+{
+    lki_free(sampler->table);
+    sampler->table = NULL;
+}
+
+lk_step_span lki_sampler_step(const lki_sampler *sampler, uint64_t step)
+{
+    return lk_step_at(sampler->positions, sampler->options.global_batch,
+                      sampler->options.drop_last, step);
+}
+
+/* PyTorch pads with what the epoch began with, as often as it takes. */
+static uint64_t sample_at(lki_sampler *s, uint64_t epoch, uint64_t position)
+{
+    uint64_t n = s->dataset->info.train_count;
+    switch (s->options.order) {
+    case LK_ORDER_PERMUTED: return lk_sample_at(s->options.seed, epoch, n, position);
+    case LK_ORDER_SEQUENTIAL: return position;
+    case LK_ORDER_TORCH_UNSHUFFLED: return position % n;
+    case LK_ORDER_WEIGHTED: return lki_weighted_at(s->dataset, s->options.seed, epoch, position);
+    case LK_ORDER_TORCH_DISTRIBUTED: break;
+    }
+    if (s->table_epoch != epoch)
+        lki_torch_randperm(s->options.seed + epoch, s->table, n);
+    s->table_epoch = epoch;
+    return s->table[position % n];
+}
+
+uint32_t lki_sampler_take(lki_sampler *sampler, const lk_step_span *span, uint32_t v,
+                          uint32_t micro, uint64_t *indices)
+{
+    const lk_loader_options *o       = &sampler->options;
+    bool                     dealt   = is_torch(o->order);
+    uint32_t                 workers = o->virtual_workers;
+    uint32_t mine  = dealt ? lk_micro_samples(span->samples / workers, o->micro_batch,
+                                              sampler->micro_count, 0, micro)
+                           : lk_micro_samples(span->samples, o->micro_batch, sampler->micro_count,
+                                              v, micro);
+    uint64_t first = (uint64_t)micro * o->micro_batch;
+    for (uint64_t i = 0; i < mine; i++) {
+        uint64_t slot = dealt ? (first + i) * workers + v
+                              : (uint64_t)v * sampler->micro_count * o->micro_batch + first + i;
+        indices[i] = sample_at(sampler, span->epoch, span->first + slot);
+    }
+    return mine;
+}
