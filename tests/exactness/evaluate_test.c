@@ -22,7 +22,7 @@ static verdict judge(const char *folder, int samples, const char *options)
 {
     static command_result r;
     char                  line[1024], log[4096];
-    verdict               out;
+    verdict               out = { 0 };
 
     (void)snprintf(line, sizeof line,
                    "'%s' train mlp --data synthetic:images=%d,h=4,w=4,c=1,classes=3 --hidden 9 "
