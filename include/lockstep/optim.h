@@ -49,6 +49,7 @@ typedef struct {
     double            trust;        /* lars: 0.001, the trust coefficient */
     bool              uncorrected;  /* adamw, lamb: moments' bias stays */
     bool              decay_all;    /* no_decay is not looked at */
+    double            ema;          /* decay of a moving mean of the values; 0 = there is none */
 } lk_optimizer;
 
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind);
@@ -59,8 +60,10 @@ LK_API lk_optimizer lk_optimizer_resolve(const lk_optimizer *optimizer);
 /* LK_EINVAL, with the field's name, for values that make no sense. */
 LK_API LK_NODISCARD lk_status lk_optimizer_check(const lk_optimizer *optimizer);
 
-/* State tensors per parameter (sgd 0 or 1, lars and lion 1, adamw and lamb 2) and their names
- * ("exp_avg"). */
+enum { LK_OPTIMIZER_STATES_MAX = 3 };
+
+/* State tensors per parameter (sgd 0 or 1, lars and lion 1, adamw and lamb 2; one more, the last,
+ * for a moving mean) and their names ("exp_avg"; "ema"). */
 LK_API uint32_t    lk_optimizer_state_count(const lk_optimizer *optimizer);
 LK_API const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index);
 
@@ -71,7 +74,9 @@ typedef struct {
     double   lr;
     float    scale, clip; /* clip 1 = none: multiplying by 1 changes no bit */
     bool     no_decay;
-    double   trust; /* lars, lamb: lk_optimizer_trust(); 0 = 1 */
+    double   trust;     /* lars, lamb: lk_optimizer_trust(); 0 = 1 */
+    bool     own_decay; /* `weight_decay` in place of the optimizer's, also with no_decay */
+    double   weight_decay;
 } lk_update;
 
 /* The trust ratio of a tensor by the norms of its values and of what it moves along: with lars the
@@ -89,9 +94,34 @@ LK_API void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *ex
                                 const lk_update *update, size_t n, float *g, const float *p,
                                 float *const *state);
 
+/* With a moving mean e, which is the values p after the first update: e += (1 - ema) (p - e). */
 LK_API void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                                 const lk_update *update, size_t n, const float *g, float *p,
                                 float *const *state);
+
+/* ---- Parameters that are treated otherwise ----------------------------------------------- */
+
+enum { LK_GROUPS_MAX = 16 };
+
+/* What is other for the parameters with such names: `*` in a pattern is anything, `?` any one. */
+typedef struct {
+    char   pattern[LK_NAME_MAX];
+    bool   has_lr, has_decay;
+    double lr;           /* if has_lr: times the learning rate */
+    double weight_decay; /* if has_decay: in place of the optimizer's, of norms and biases, too */
+} lk_param_group;
+
+/* What holds for one parameter. */
+typedef struct {
+    double   lr, weight_decay;
+    uint64_t own_decay; /* not 0: weight_decay holds */
+} lk_param_rule;
+
+/* The rule of each parameter: of several groups that say something the last that fits it.
+ * LK_EINVAL: a group makes no sense, or fits no parameter (the message names some of them). */
+LK_API LK_NODISCARD lk_status lk_param_rules(lk_param_rule *out, const lk_param *params,
+                                             uint32_t param_count, const lk_param_group *groups,
+                                             uint32_t group_count);
 
 /* X(NAME, "name"): in the order of lk_schedule_kind. */
 #define LK_SCHEDULES(X)                                                                          \
@@ -143,6 +173,10 @@ LK_API double lk_scale_lr(lk_lr_rule rule, double lr, uint64_t batch, uint64_t b
 /* The factor that brings a gradient of this norm to at most max_norm (<= 0: no clipping), as
  * PyTorch does: min(1, max_norm / (norm + 1e-6)), in FP64, rounded to float once. */
 LK_API float lk_clip_factor(double norm, double max_norm);
+
+/* Leaves the summed gradient times `scale`, each element at most `limit` from 0, as PyTorch's
+ * clip_grad_value_ does it: an update of it then has a scale of 1. */
+LK_API void lk_clip_values(size_t n, float *g, float scale, float limit);
 
 /* ---- Loss scaling ------------------------------------------------------------------------ */
 

@@ -57,6 +57,7 @@ typedef struct {
     size_t       bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
     lk_optimizer optimizer;
     double       clip_norm;        /* 0 = none */
+    double       clip_value;       /* of each element; 0 = none; not with clip_norm or lars */
     lk_loss_scaling scaling;       /* see lk_parallel_loss_scale() */
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
@@ -65,6 +66,8 @@ typedef struct {
     uint32_t                 term_count;
     const lk_parallel_state *states;
     uint32_t                 state_count;
+    const lk_param_group    *groups; /* see lk_param_rules() */
+    uint32_t                 group_count;
 } lk_parallel_options;
 
 /* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names

@@ -64,6 +64,10 @@ typedef struct {
 
 /* ---- Training ---------------------------------------------------------------------------- */
 
+/* Which weights are evaluated, or write: by default their moving means, where there are some
+ * (lk_optimizer.ema). */
+typedef enum { LK_WEIGHTS_DEFAULT = 0, LK_WEIGHTS_MODEL, LK_WEIGHTS_EMA } lk_weights;
+
 /* What says which of two evaluations is better. */
 typedef enum { LK_BEST_BY_LOSS = 0, LK_BEST_BY_ACCURACY } lk_best_by;
 
@@ -99,7 +103,9 @@ typedef struct {
     double       warmup_epochs; /* in place of schedule.warmup */
     lk_lr_rule   scale_lr;      /* schedule.lr fits `base_batch` (0 = 256); warmup begins there */
     uint32_t     base_batch;
-    double       clip_norm;
+    double       clip_norm, clip_value; /* 0 = none */
+    lk_param_group groups[LK_GROUPS_MAX];
+    uint32_t       group_count;
     lk_loss_scaling scaling; /* with LK_F16 alone, of which the default is LK_SCALE_PYTORCH */
 
     /* Files that rank 0 reads and writes, on its host.  (Data every host reads for itself.) */
@@ -112,6 +118,7 @@ typedef struct {
     int64_t resume_step;             /* -1 = newest */
     const char *log;
     uint64_t    eval_every; /* 0 = at the end, if there is a validation part */
+    lk_weights  eval_weights;
 
     /* Ends that may come before `steps`, each with an evaluation and a checkpoint as that has; 0 =
      * no such end.  Learning rates go by `steps`. */
@@ -254,6 +261,7 @@ typedef struct {
     double      temperature; /* 0 = always the likeliest token */
     uint32_t    top_k;       /* 0 = all tokens */
     uint64_t    seed;
+    lk_weights  weights;
     uint32_t    heads;   /* 0 = what the checkpoint says; a safetensors file does not say */
     uint32_t    threads; /* 0 = 1 */
     const char *isa;     /* as in lk_exec_open() */

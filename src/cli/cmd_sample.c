@@ -9,6 +9,11 @@ typedef struct {
 #define AT(field) offsetof(sample_options, sample.field)
 
 /* clang-format off */
+static const lki_choice weights[] = {
+    { "model", LK_WEIGHTS_MODEL, NULL },
+    { "ema", LK_WEIGHTS_EMA, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), true,
                    "a directory of checkpoints (the newest), one of them, or a .safetensors file"),
@@ -19,6 +24,8 @@ static const lki_option table[] = {
     LKI_U32("top-k", "K", AT(top_k), 1, 65536, "all", "draw from the K likeliest bytes only"),
     LKI_U64("seed", "N", AT(seed), 0, UINT64_MAX, "0",
             "of the draws; the same seed, the same text"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), weights,
+               "ema, if there are any", "the model's as they are, or their moving means"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "what the checkpoint says",
             "attention heads; a .safetensors file does not say"),
     LKI_U32("threads", "N", AT(threads), 1, 1024, "1", "threads to compute with"),

@@ -79,6 +79,11 @@ static const lki_choice optimizers[] = {
     { "lion", LK_LION, NULL },
     { NULL, 0, NULL },
 };
+static const lki_choice weights[] = {
+    { "model", LK_WEIGHTS_MODEL, NULL },
+    { "ema", LK_WEIGHTS_EMA, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice judges[] = {
     { "loss", LK_BEST_BY_LOSS, NULL },
     { "accuracy", LK_BEST_BY_ACCURACY, NULL },
@@ -138,6 +143,7 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       scaled = { "scale-lr", { "linear", "sqrt" } },
                       validation = { "validation", { NULL } },
                       evaluations = { "eval-every", { NULL } },
+                      ema = { "ema", { NULL } },
                       patience = { "patience", { NULL } }, best = { "keep-best", { NULL } },
                       checkpoint = { "checkpoint", { NULL } };
 
@@ -293,8 +299,16 @@ const lki_option lki_train_table[] = {
              "norms and biases are left out"),
     LKI_FLAG("decay-all", AT(config.optimizer.decay_all),
              "norms and biases too have weight decay and, with lars and lamb, a trust ratio"),
+    { .name = "group", .type = LKI_OPTION_CUSTOM, .value = "PATTERN:lr=X,decay=Y",
+      .read = lki_read_group, .preset = "none",
+      .help = "for parameters with such names (* is anything): times the learning rate, and their "
+              "own weight decay; several with ; or by repeating, the last that fits wins" },
     LKI_REAL("clip-norm", "X", AT(config.clip_norm), &lki_range_positive, "none",
              "largest norm of the gradient"),
+    LKI_REAL("clip-value", "X", AT(config.clip_value), &lki_range_positive, "none",
+             "largest element of the gradient"),
+    LKI_REAL("ema", "DECAY", AT(config.optimizer.ema), &lki_range_unit_open, "none",
+             "keep a moving mean of the weights, such as 0.999"),
     { .needs = &deep, .name = "activation-checkpointing", .type = LKI_OPTION_FLAG,
       .offset = AT(config.model_options.activation_checkpointing),
       .help = "keep what layers put out, compute the rest again in backward: less memory" },
@@ -342,6 +356,9 @@ const lki_option lki_train_table[] = {
                "keep a record of what each worker did last, for inspect --flight DIR"),
     LKI_U64("eval-every", "N", AT(config.eval_every), 1, UINT64_MAX >> 16, "at the end",
             "evaluate on the validation part every N steps"),
+    { .needs = &ema, .name = "eval-weights", .type = LKI_OPTION_CHOICE, .value = "WHICH",
+      .offset = AT(config.eval_weights), .choices = weights, .preset = "ema",
+      .help = "evaluate the model's weights as they are, or their moving mean" },
     LKI_FLAG("quiet", AT(config.quiet), "no progress on stderr"),
 
     { .group = "ends before --steps (each evaluates, saves and is a normal end)",

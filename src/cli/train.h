@@ -29,9 +29,11 @@ struct train_options {
 /* The rows of a table whose struct begins with a train_options; the first is MODEL. */
 extern const lki_option lki_train_table[];
 
-/* For rows of that table: a rule of loss scaling, or a scale; what a dynamic one begins with. */
+/* For rows of that table: a rule of loss scaling, or a scale; what a dynamic one begins with; a
+ * group of parameters. */
 bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
 bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
+bool lki_read_group(const char *text, void *target, lki_message *error);
 
 /* What images go through. */
 bool lki_read_augment(const char *text, void *target, lki_message *error);

@@ -44,6 +44,53 @@ bool lki_read_initial_scale(const char *text, void *target, lki_message *error)
     return read_scale(text, &((train_options *)target)->config.scaling.initial, error);
 }
 
+/* ---- Groups ------------------------------------------------------------------------------ */
+
+/* "lr=X" or "decay=Y". */
+static bool read_saying(const char *text, size_t length, lk_param_group *group)
+{
+    static const char *const keys[] = { "lr=", "decay=" };
+    for (size_t k = 0; k < 2; k++) {
+        size_t  key = strlen(keys[k]);
+        double *to  = k == 0 ? &group->lr : &group->weight_decay;
+        if (length <= key || strncmp(text, keys[k], key) != 0)
+            continue;
+        *(k == 0 ? &group->has_lr : &group->has_decay) = true;
+        return lki_parse_real(text + key, length - key, to) && *to >= 0;
+    }
+    return false;
+}
+
+static bool read_one_group(const char *text, size_t length, lk_param_group *group)
+{
+    const char *end = text + length, *colon = memchr(text, ':', length);
+    *group          = (lk_param_group){ .has_lr = false };
+    if (colon == NULL || colon == text || (size_t)(colon - text) >= sizeof group->pattern)
+        return false;
+    memcpy(group->pattern, text, (size_t)(colon - text));
+    for (const char *at = colon + 1, *next; at <= end; at = next + 1) {
+        next = memchr(at, ',', (size_t)(end - at));
+        next = next == NULL ? end : next;
+        if (!read_saying(at, (size_t)(next - at), group))
+            return false;
+    }
+    return true;
+}
+
+bool lki_read_group(const char *text, void *target, lki_message *error)
+{
+    lk_train_config *config = &((train_options *)target)->config;
+    for (const char *next; text != NULL; text = *next == ';' ? next + 1 : NULL) {
+        next = text + strcspn(text, ";");
+        if (config->group_count == LK_GROUPS_MAX)
+            return lki_refuse(error, "there are more than %d groups", LK_GROUPS_MAX);
+        if (!read_one_group(text, (size_t)(next - text), &config->groups[config->group_count++]))
+            return lki_refuse(error, "must be PATTERN:lr=X,decay=Y, of which one may be left out, "
+                                     "such as '*.bias:lr=2' or 'wte.*:lr=0.1,decay=0'");
+    }
+    return true;
+}
+
 /* ---- Rows -------------------------------------------------------------------------------- */
 
 static bool is_among(const char *name, const char *const *names)

@@ -4,6 +4,7 @@
  * IEEE rounds correctly.  See tensor/ops.h for the formulas.
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "lockstep/optim.h"
@@ -84,6 +85,7 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
                        "optimizer: kind = %d is none of sgd (%d), adamw, lars, lamb, lion (%d)",
                        (int)o->kind, (int)LK_SGD, (int)LK_LION);
     LK_TRY(check_range("weight_decay", o->weight_decay, 0.0, HUGE_VAL));
+    LK_TRY(check_range("ema", o->ema, 0.0, 1.0));
     if (has_momentum(o))
         return check_momentum(o);
     LK_TRY(check_range("beta1", o->beta1, 0.0, 1.0));
@@ -91,16 +93,24 @@ lk_status lk_optimizer_check(const lk_optimizer *optimizer)
     return check_range("eps", o->eps, 0.0, HUGE_VAL);
 }
 
+/* Of the rule's own. */
+static uint32_t rule_states(const lk_optimizer *o)
+{
+    if (o->kind == LK_SGD)
+        return o->momentum > 0.0 ? 1 : 0;
+    return o->kind == LK_ADAMW || o->kind == LK_LAMB ? 2 : 1;
+}
+
 uint32_t lk_optimizer_state_count(const lk_optimizer *optimizer)
 {
-    if (optimizer->kind == LK_SGD)
-        return optimizer->momentum > 0.0 ? 1 : 0;
-    return optimizer->kind == LK_ADAMW || optimizer->kind == LK_LAMB ? 2 : 1;
+    return rule_states(optimizer) + (optimizer->ema > 0.0);
 }
 
 const char *lk_optimizer_state_name(const lk_optimizer *optimizer, uint32_t index)
 {
     LK_ASSERT(index < lk_optimizer_state_count(optimizer));
+    if (index == rule_states(optimizer))
+        return "ema";
     if (has_momentum(optimizer))
         return "momentum_buffer";
     return index == 0 ? "exp_avg" : "exp_avg_sq";
@@ -115,6 +125,8 @@ static bool is_excluded(const lk_optimizer *o, const lk_update *u)
 
 static double decay_of(const lk_optimizer *o, const lk_update *u)
 {
+    if (u->own_decay)
+        return u->weight_decay;
     return is_excluded(o, u) ? 0.0 : o->weight_decay;
 }
 
@@ -125,7 +137,7 @@ double lk_optimizer_trust(const lk_optimizer *optimizer, const lk_update *update
     if (is_excluded(&full, update) || values == 0.0 || moves == 0.0)
         return 1.0;
     if (full.kind == LK_LARS)
-        return full.trust * values / (moves + full.weight_decay * values + full.eps);
+        return full.trust * values / (moves + decay_of(&full, update) * values + full.eps);
     return full.kind == LK_LAMB ? values / moves : 1.0;
 }
 
@@ -173,22 +185,41 @@ void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
     lki_lamb_direction(exec, &step, n, g, p, state[0], state[1]);
 }
 
+static void update_moments(const lk_optimizer *o, const lk_exec *exec, const lk_update *u, size_t n,
+                           const float *g, float *p, float *const *state)
+{
+    lki_adamw_step step = moments_of(o, u);
+    if (o->kind == LK_LAMB)
+        lki_descend(exec, (float)(u->lr * or_default(u->trust, 1.0)), n, g, p);
+    else if (o->kind == LK_LION)
+        lki_lion(exec, &step, n, g, p, state[0]);
+    else
+        lki_adamw(exec, &step, n, g, p, state[0], state[1]);
+}
+
+static void update_mean(const lk_optimizer *o, const lk_update *u, size_t n, const float *p,
+                        float *mean)
+{
+    const float weight = (float)(1.0 - o->ema);
+    if (u->step == 0) {
+        memcpy(mean, p, n * sizeof *mean);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        mean[i] += weight * (p[i] - mean[i]);
+}
+
 void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                          const lk_update *update, size_t n, const float *g, float *p,
                          float *const *state)
 {
     const lk_optimizer full = lk_optimizer_resolve(optimizer);
-    if (has_momentum(&full)) {
+    if (has_momentum(&full))
         update_sgd(&full, exec, update, n, g, p, state);
-        return;
-    }
-    lki_adamw_step step = moments_of(&full, update);
-    if (full.kind == LK_LAMB)
-        lki_descend(exec, (float)(update->lr * or_default(update->trust, 1.0)), n, g, p);
-    else if (full.kind == LK_LION)
-        lki_lion(exec, &step, n, g, p, state[0]);
     else
-        lki_adamw(exec, &step, n, g, p, state[0], state[1]);
+        update_moments(&full, exec, update, n, g, p, state);
+    if (full.ema > 0.0)
+        update_mean(&full, update, n, p, state[rule_states(&full)]);
 }
 
 float lk_clip_factor(double norm, double max_norm)
@@ -197,4 +228,12 @@ float lk_clip_factor(double norm, double max_norm)
         return 1.0f;
     double factor = max_norm / (norm + 1e-6);
     return factor >= 1.0 ? 1.0f : (float)factor; /* a NaN norm gives NaN: nothing is hidden */
+}
+
+void lk_clip_values(size_t n, float *g, float scale, float limit)
+{
+    for (size_t i = 0; i < n; i++) {
+        float mean = g[i] * scale;
+        g[i]       = mean > limit ? limit : mean < -limit ? -limit : mean;
+    }
 }

@@ -24,8 +24,12 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->state_width,
                                  lki_xxh3(layout->terms, terms),
                                  lki_xxh3(parallel->states, states),
+                                 lki_xxh3(parallel->rules,
+                                          layout->param_count * sizeof *parallel->rules),
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
+                                 options->clip_value,
+                                 options->optimizer.ema,
                                  options->optimizer.momentum,
                                  options->optimizer.beta1,
                                  options->optimizer.beta2,
@@ -92,7 +96,7 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, clipping, seed, buckets, order of "
+                       "micro-batches, optimizer, groups, clipping, seed, buckets, order of "
                        "gradient terms or running state)",
                        who);
     if (differs != SIZE_MAX)

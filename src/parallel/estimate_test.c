@@ -116,7 +116,8 @@ static void steps_take_what_was_told(void **state)
                 job j = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
-                                       .optimizer       = { .kind = LK_ADAMW },
+                                       .optimizer       = { .kind = LK_ADAMW,
+                                                            .ema  = hosts == 3 ? 0.9 : 0 },
                                        .states          = running,
                                        .state_count     = 1 } };
                 assert_int_equal(lk_parallel_estimate(&j.cost, model, PARAMS, &j.options, sizes,

@@ -45,6 +45,14 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (!(options->clip_norm >= 0))
         return lk_fail(LK_EINVAL, "clip_norm is %g; give a positive norm, or 0 for none",
                        options->clip_norm);
+    if (!(options->clip_value >= 0))
+        return lk_fail(LK_EINVAL, "clip_value is %g; give a positive limit, or 0 for none",
+                       options->clip_value);
+    if (options->clip_value > 0 && options->clip_norm > 0)
+        return lk_fail(LK_EINVAL, "give clip_norm or clip_value, not both");
+    if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
+        return lk_fail(LK_EINVAL, "lars goes by the norms of gradients as they are: clip_value is "
+                                  "not for it");
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -154,6 +162,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->measures    = options->optimizer.kind == LK_LAMB ? 3
                             : options->optimizer.kind == LK_LARS ? 2 : 1;
     parallel->clip_norm   = options->clip_norm;
+    parallel->clip_value  = options->clip_value;
     parallel->scaling     = lk_loss_scaling_resolve(&options->scaling);
     parallel->scaler      = lk_loss_scaler_begin(&options->scaling);
     parallel->leaves      = options->virtual_workers;
@@ -161,6 +170,9 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->report_bytes =
         sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
     LK_TRY(check_options(parallel, options));
+    LK_TRY(LKI_NEW(&parallel->rules, (size_t)param_count + 1, "rules of parameters"));
+    LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
+                          options->group_count));
     LK_TRY(find_strategy(&parallel->ops, options->strategy));
     parallel->dealing = (lki_dealing){ parallel->leaves, parallel->ranks, parallel->ops->rounds };
     parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
@@ -222,6 +234,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);
+    lki_free(parallel->rules);
     lki_free(parallel->states);
     lki_free(parallel->state_at);
     lki_free(parallel->mine);

@@ -169,10 +169,31 @@ static void note_corrupt(step_context *step, size_t index)
         continue;
 }
 
-static void states_of(const lk_parallel *parallel, const lki_param_span *span, float *state[2])
+static void states_of(const lk_parallel *parallel, const lki_param_span *span, float **state)
 {
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         state[i] = parallel->optimizer_state[i] + span->kept;
+}
+
+/* What holds for a parameter. */
+static lk_update update_of(const step_context *step, uint32_t param)
+{
+    const lk_param_rule *rule   = &step->parallel->rules[param];
+    lk_update            update = step->update;
+    update.lr *= rule->lr;
+    update.no_decay     = step->parallel->layout->params[param].no_decay;
+    update.own_decay    = rule->own_decay != 0;
+    update.weight_decay = rule->weight_decay;
+    return update;
+}
+
+/* What the optimizer sees of a gradient is its mean then. */
+static void clip_values(const lk_parallel *parallel, lk_update *update, size_t count, float *sum)
+{
+    if (parallel->clip_value <= 0)
+        return;
+    lk_clip_values(count, sum, update->scale, (float)parallel->clip_value);
+    update->scale = update->clip = 1;
 }
 
 /* With lamb: leaves in place of the gradient what the values are to move along. */
@@ -181,11 +202,11 @@ static void direct_span(step_context *step, size_t index)
     lk_parallel          *parallel = step->parallel;
     const lki_param_span *span     = &parallel->layout->spans[index];
     float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
-    float                *state[2] = { NULL, NULL };
-    lk_update             update   = step->update;
+    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
+    lk_update             update                         = update_of(step, span->param);
 
     states_of(parallel, span, state);
-    update.no_decay = parallel->layout->params[span->param].no_decay;
+    clip_values(parallel, &update, span->count, sum);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
                         parallel->params + span->at, state);
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
@@ -227,19 +248,21 @@ static void update_span(step_context *step, size_t index)
     const lki_layout     *layout   = parallel->layout;
     const lki_param_span *span     = &layout->spans[index];
     float                *values   = parallel->params + span->at;
+    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
     size_t                bytes    = span->count * sizeof(float);
-    float                *state[2] = { NULL, NULL };
-    lk_update             update   = step->update;
+    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
+    lk_update             update                         = update_of(step, span->param);
 
     if (lki_xxh3(values, bytes) != parallel->hashes[index]) {
         note_corrupt(step, index);
         return;
     }
     states_of(parallel, span, state);
-    update.no_decay = layout->params[span->param].no_decay;
-    update.trust    = trust_of(parallel, &update, span->param);
-    lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count,
-                        lki_gradient_of(parallel, step->sums, span, 0), values, state);
+    update.trust = trust_of(parallel, &update, span->param);
+    if (parallel->measures <= LKI_OF_MOVES) /* else there are moves in its place */
+        clip_values(parallel, &update, span->count, sum);
+    lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count, sum, values,
+                        state);
     parallel->hashes[index] = lki_xxh3(values, bytes);
 }
 

@@ -90,7 +90,8 @@ struct lk_parallel {
     lk_loss_scaler   scaler;
     double           seed; /* of this step's gradients: the factor by which they are too large */
     uint32_t         measures; /* sums of squares that each span has */
-    double           clip_norm;
+    double           clip_norm, clip_value;
+    lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
     lki_layout      *layout;
     lki_dealing      dealing;
@@ -106,7 +107,8 @@ struct lk_parallel {
 
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
-    float    *params, *optimizer_state[2], *running; /* optimizer_state: of my host's shard */
+    float    *params, *running;
+    float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;

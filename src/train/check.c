@@ -182,6 +182,35 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         c->model, values, here, needed / 0x1p30, machine / 0x1p30);
 }
 
+static lk_status check_groups(const lk_train_config *c, const lk_model *model)
+{
+    uint32_t        count;
+    const lk_param *params = lk_model_params(model, &count);
+    lk_param_rule  *rules  = NULL;
+    LK_TRY(LKI_NEW(&rules, count, "rules of parameters"));
+    lk_status status = lk_param_rules(rules, params, count, c->groups, c->group_count);
+    lk_error  error  = *lk_error_last();
+    lki_free(rules);
+    return status == LK_OK ? LK_OK : lk_fail(status, "--group: %s", error.message);
+}
+
+static lk_status check_clipping(const lk_train_config *c)
+{
+    if (!(c->clip_norm >= 0) || isinf(c->clip_norm))
+        return lk_fail(LK_EINVAL,
+                       "--clip-norm %g is not a norm; give a positive number, or 0 for none",
+                       c->clip_norm);
+    if (!(c->clip_value >= 0) || isinf(c->clip_value))
+        return lk_fail(LK_EINVAL, "--clip-value %g is no limit; give a positive number, or 0 for "
+                                  "none", c->clip_value);
+    if (c->clip_norm > 0 && c->clip_value > 0)
+        return lk_fail(LK_EINVAL, "give --clip-norm or --clip-value, not both");
+    if (c->clip_value > 0 && c->optimizer.kind == LK_LARS)
+        return lk_fail(LK_EINVAL, "--clip-value is not for --optimizer lars, which goes by the "
+                                  "norms of gradients as they are; --clip-norm is");
+    return LK_OK;
+}
+
 /* `runs`: on this machine, with these files. */
 static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool runs)
 {
@@ -193,7 +222,9 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_watch_check(c, data));
     LK_TRY(lk_model_build(&model, c->model, &options));
-    lk_status status = runs ? check_memory(c, model) : LK_OK;
+    lk_status status = check_groups(c, model);
+    if (status == LK_OK && runs)
+        status = check_memory(c, model);
     if (status == LK_OK && runs)
         status = check_files(c, data, model);
     lk_model_free(model);
@@ -253,10 +284,9 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     if (!(c->validation >= 0 && c->validation < 1))
         return lk_fail(LK_EINVAL, "--validation %g is not a fraction from 0 to below 1",
                        c->validation);
-    if (!(c->clip_norm >= 0) || isinf(c->clip_norm))
-        return lk_fail(LK_EINVAL,
-                       "--clip-norm %g is not a norm; give a positive number, or 0 for none",
-                       c->clip_norm);
+    if (c->eval_weights == LK_WEIGHTS_EMA && c->optimizer.ema == 0)
+        return lk_fail(LK_EINVAL, "--eval-weights ema needs --ema DECAY");
+    LK_TRY(check_clipping(c));
     if (c->context == 0)
         c->context = CONTEXT_DEFAULT;
     LK_TRY(check_precision(c));

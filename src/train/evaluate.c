@@ -103,14 +103,58 @@ static lk_status walk_part(lki_session *session, course *c)
     return LK_OK;
 }
 
-lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy)
+/* ---- Moving means ------------------------------------------------------------------------ */
+
+/* Where hosts keep parts, a copy of the whole for this rank; it stays for the next evaluation. */
+static lk_status gather_mean(lki_session *session, uint32_t param, float *whole)
+{
+    uint32_t which = lk_optimizer_state_count(&session->config->optimizer); /* the last state */
+    size_t   count = lk_shape_count(session->params[param].shape);
+    for (size_t at = 0; at < count; at += LK_CHECKPOINT_PIECE)
+        LK_TRY(lk_parallel_fetch(session->parallel, param, which, at,
+                                 lki_min(count - at, LK_CHECKPOINT_PIECE), whole + at));
+    session->param_data[param] = whole;
+    return LK_OK;
+}
+
+/* Puts the means in place of this step's weights. */
+static lk_status fetch_means(lki_session *session)
+{
+    uint32_t which = lk_optimizer_state_count(&session->config->optimizer);
+    size_t   at    = 0;
+    for (uint32_t p = 0; p < session->param_count; p++)
+        session->param_data[p] = lk_parallel_value(session->parallel, p, which);
+    if (session->param_data[0] != NULL)
+        return LK_OK;
+    if (session->means == NULL)
+        LK_TRY(LKI_NEW(&session->means, lk_model_param_elements(session->model), "moving means"));
+    for (uint32_t p = 0; p < session->param_count; p++) {
+        LK_TRY(gather_mean(session, p, session->means + at));
+        at += lk_shape_count(session->params[p].shape);
+    }
+    return LK_OK;
+}
+
+/* There are none before the first update. */
+static bool wants_means(const lki_session *session, uint64_t done)
+{
+    const lk_train_config *c = session->config;
+    return c->optimizer.ema > 0 && c->eval_weights != LK_WEIGHTS_MODEL &&
+           done > lk_parallel_scaler(session->parallel).skipped;
+}
+
+/* ---- Evaluating -------------------------------------------------------------------------- */
+
+lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double *accuracy)
 {
     double sums[3] = { 0 };
     course c       = { .walk = { .seed   = session->config->seed,
                                  .params = session->param_data,
                                  .state  = session->state_data } };
 
-    lk_status status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
+    lk_status status = wants_means(session, done) ? fetch_means(session) : LK_OK;
+    if (status == LK_OK)
+        status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)
         status = samples_open(&c.samples, lk_dataset_describe(session->dataset),
                               session->config->micro_batch);

@@ -3,7 +3,7 @@
  * Goal:    gpt, resnet (with running state) and mlp, clipped, with micro-batches that accumulate,
  *          give the hash of `single` on hosts of equal and of different sizes; every rank ran the
  *          virtual workers that it should; checkpoints go from hosts to one host and back, though
- *          only the host of rank 0 has the files.
+ *          only the host of rank 0 has the files.  gpt is evaluated with its weights' means.
  * Method:  ranks are threads, hosts have boards and arenas of their own, and what goes between them
  *          goes over a simulated transport.  Rank 0 says who ran what, as in any run.
  * Control: another tree gives another hash.
@@ -17,7 +17,7 @@
 #include "comm/hosted.h"
 #include "lockstep/train.h"
 
-enum { STEPS = 5, RANKS_MAX = 8 };
+enum { STEPS = 5, RANKS_MAX = 8, HASH = 96 };
 
 static const char *const models[] = { "mlp", "gpt", "resnet" };
 enum { MODELS = 3 };
@@ -38,7 +38,9 @@ static lk_train_config config_of(const char *model, uint32_t leaves)
     if (strcmp(model, "gpt") == 0) {
         c.data        = "synthetic:tokens=2000,vocab=31";
         c.context     = 13;
-        c.optimizer   = (lk_optimizer){ .kind = LK_ADAMW, .weight_decay = 0.1 };
+        c.optimizer   = (lk_optimizer){ .kind = LK_ADAMW, .weight_decay = 0.1, .ema = 0.8 };
+        c.groups[0]   = (lk_param_group){ .pattern = "h.*.bias", .has_lr = true, .lr = 2 };
+        c.group_count = 1;
         c.schedule.lr = 1e-3;
         c.model_options =
             (lk_model_options){ .layers = 2, .heads = 2, .width = 24, .dropout = 0.1f };
@@ -114,8 +116,9 @@ static void hear(FILE *said, int stderr_before, const hosted *h, const lk_train_
     assert_int_equal(next, leaves);
 }
 
-/* On these hosts; leaves the hash of the run, which all ranks agree about. */
-static void run_on(hosted h, const lk_train_config *config, char hash[65])
+/* On these hosts; leaves the hash of the run, and the validation loss, which all ranks agree about.
+ */
+static void run_on(hosted h, const lk_train_config *config, char hash[HASH])
 {
     static run r;
     int        stderr_before;
@@ -130,10 +133,12 @@ static void run_on(hosted h, const lk_train_config *config, char hash[65])
             print_message("rank %u: %s\n", rank, r.error[rank].message);
     hear(said, stderr_before, &h, config);
     assert_int_equal(good, hosted_size(h));
-    for (uint32_t rank = 1; rank < hosted_size(h); rank++)
+    for (uint32_t rank = 1; rank < hosted_size(h); rank++) {
         assert_string_equal(r.result[rank].run, r.result[0].run);
+        assert_true(r.result[rank].validation_loss == r.result[0].validation_loss);
+    }
     assert_int_equal(strlen(r.result[0].run), 64);
-    memcpy(hash, r.result[0].run, 65);
+    (void)snprintf(hash, HASH, "%s %.17g", r.result[0].run, r.result[0].validation_loss);
 }
 
 static const hosted alone = { .hosts = 1, .each = 1 };
@@ -151,7 +156,7 @@ static void check_model(const char *model)
 {
     static const char *const strategies[] = { "zero1", "ddp", "zero2" };
     for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
-        char            want[65], got[65];
+        char            want[HASH], got[HASH];
         lk_train_config config = config_of(model, leaves);
         config.strategy        = "single";
         run_on(alone, &config, want);
@@ -188,7 +193,7 @@ static void another_tree_has_other_bits(void **state)
 {
     (void)state;
     for (size_t m = 0; m < MODELS; m++) {
-        char            eight[65], twelve[65];
+        char            eight[HASH], twelve[HASH];
         lk_train_config config = config_of(models[m], 8);
         run_on(shapes[1], &config, eight);
         config.virtual_workers = 12;
@@ -203,7 +208,7 @@ static void another_tree_has_other_bits(void **state)
 static void changes_hosts(hosted first, hosted then, const char *from, const char *model,
                           const char *want)
 {
-    char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[65];
+    char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[HASH];
     lk_train_config config = config_of(model, 8);
 
     assert_non_null(mkdtemp(dir));
@@ -226,7 +231,7 @@ static void checkpoints_go_from_hosts_to_hosts(void **state)
     const hosted three = { .hosts = 1, .each = 3 };
     (void)state;
     for (size_t m = 0; m < MODELS; m++) {
-        char            want[65];
+        char            want[HASH];
         lk_train_config config = config_of(models[m], 8);
         run_on(alone, &config, want);
         changes_hosts(shapes[1], three, "zero2", models[m], want);

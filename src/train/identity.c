@@ -121,12 +121,31 @@ static void put_rule(json_t *object, const lk_optimizer *o)
     put_flag(object, "decay-all", o->decay_all);
 }
 
+static void put_groups(json_t *object, const lk_train_config *config)
+{
+    json_t *groups = json_array();
+    for (uint32_t i = 0; i < config->group_count; i++) {
+        const lk_param_group *group = &config->groups[i];
+        json_t               *one   = json_object();
+        put_text(one, "pattern", group->pattern);
+        if (group->has_lr)
+            put_real(one, "lr", group->lr);
+        if (group->has_decay)
+            put_real(one, "decay", group->weight_decay);
+        (void)json_array_append_new(groups, one);
+    }
+    (void)json_object_set_new(object, "group", groups);
+}
+
 static void put_optimizer(json_t *object, const lk_train_config *config)
 {
     const lk_schedule *s = &config->schedule;
 
     put_rule(object, &config->optimizer);
+    put_real(object, "ema", config->optimizer.ema);
+    put_groups(object, config);
     put_real(object, "clip-norm", config->clip_norm);
+    put_real(object, "clip-value", config->clip_value);
     put_text(object, "schedule", lk_schedule_name(s->kind));
     put_real(object, "lr", s->lr);
     put_integer(object, "warmup", s->warmup);
@@ -237,6 +256,9 @@ static json_t *since_then(void)
     put_real(since, "warmup-from", 0);
     put_text(since, "augment", "none");
     put_text(since, "order", "permuted");
+    put_real(since, "ema", 0);
+    put_real(since, "clip-value", 0);
+    (void)json_object_set_new(since, "group", json_array());
     return since;
 }
 

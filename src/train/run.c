@@ -211,6 +211,7 @@ static lk_status session_close(lki_session *s)
     lki_free(s->grads);
     lki_free(s->first_terms);
     lki_free(s->state_sums);
+    lki_free(s->means);
     return status;
 }
 

@@ -57,6 +57,17 @@ static const lk_tensor *find_tensor(const sampler *s, const char *name)
     return NULL;
 }
 
+/* A parameter's values, or their moving mean as the optimizer's file has it. */
+static const lk_tensor *find_weights(const sampler *s, const char *name)
+{
+    char             averaged[LK_NAME_MAX + 8];
+    const lk_tensor *tensor = NULL;
+    (void)snprintf(averaged, sizeof averaged, "%s.ema", name);
+    if (s->options->weights != LK_WEIGHTS_MODEL)
+        tensor = find_tensor(s, averaged);
+    return tensor != NULL || s->options->weights == LK_WEIGHTS_EMA ? tensor : find_tensor(s, name);
+}
+
 static uint32_t count_layers(const sampler *s)
 {
     char     name[LK_NAME_MAX];
@@ -148,9 +159,10 @@ static lk_status load_weights(sampler *s)
     LK_TRY(LKI_NEW(&s->values, lk_model_param_elements(s->model), "weights"));
     to = s->values;
     for (uint32_t i = 0; i < s->param_count; i++) {
-        const lk_tensor *tensor = find_tensor(s, params[i].name);
+        const lk_tensor *tensor = find_weights(s, params[i].name);
         if (tensor == NULL)
-            return lk_fail(LK_EFORMAT, "%s has no tensor %s", s->options->path, params[i].name);
+            return lk_fail(LK_EFORMAT, "%s has no tensor %s%s", s->options->path, params[i].name,
+                           s->options->weights == LK_WEIGHTS_EMA ? ".ema" : "");
         if (tensor->dtype != LK_F32 || !same_shape(tensor->shape, params[i].shape))
             return lk_fail(LK_EFORMAT,
                            "%s: %s has another shape or type than the model's FP32 tensor",

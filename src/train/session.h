@@ -42,6 +42,7 @@ typedef struct {
 
     const float **param_data, **state_data; /* fetched each step */
     float       **grads, **state_sums;      /* fetched each turn; gradients block by block */
+    float        *means;                    /* of all weights, where this host has only parts */
     uint32_t     *first_terms; /* [block_count + 1]: of each block, counted from the last block */
     float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];
@@ -149,8 +150,10 @@ void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to
 
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 
-/* Collective: mean loss and accuracy over the validation part, each sample once. */
-LK_NODISCARD lk_status lki_evaluate(lki_session *session, double *loss, double *accuracy);
+/* Collective: mean loss and accuracy over the validation part after `done` steps, each sample once,
+ * with the weights or, as the options say, their moving means. */
+LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss,
+                                    double *accuracy);
 
 /* ---- Between two steps (after.c) --------------------------------------------------------- */
 

@@ -124,6 +124,58 @@ static void a_signal_saves_and_has_status_75(void **state)
     }
 }
 
+/* So slow a mean is still what the first steps have made, and knows nothing. */
+static void moving_means_write_and_are_evaluated(void **state)
+{
+    static const char sample[] = "sample mean --prompt ab --tokens 40 --temperature 0 ";
+    static command_result mean, model, slow;
+    char                  line[256];
+    (void)run_shell(&mean, *state, "rm -rf mean; yes abcdefg | tr -d '\\n' | head -c 6000 > text");
+    run_command(&slow, *state, "train gpt --data text:text --validation 0.1 --ema 0.99999 " GPT
+                               "--steps 100 --checkpoint mean --log mean.log");
+    assert_int_equal(slow.status, 0);
+    run_command(&model, *state, "train gpt --data text:text --validation 0.1 --ema 0.99999 " GPT
+                                "--steps 100 --eval-weights model --log model.log");
+    assert_string_equal(model.out, slow.out);
+    (void)run_shell(&slow, *state, "grep -o 'val_loss\": [0-9.]*' mean.log | cut -d' ' -f2");
+    (void)run_shell(&model, *state, "grep -o 'val_loss\": [0-9.]*' model.log | cut -d' ' -f2");
+    assert_true(atof(model.out) < 0.5 && atof(slow.out) > 3);
+
+    run_command(&mean, *state, sample);
+    assert_int_equal(mean.status, 0);
+    assert_null(strstr(mean.out, "abcdefg"));
+    (void)snprintf(line, sizeof line, "%s--weights ema", sample);
+    run_command(&slow, *state, line);
+    assert_string_equal(slow.out, mean.out);
+    (void)snprintf(line, sizeof line, "%s--weights model", sample);
+    run_command(&model, *state, line);
+    assert_says(model.out, "abcdefgabcdefg");
+}
+
+static void groups_are_read(void **state)
+{
+    static command_result r;
+    char                  one[65], two[65], other[65];
+    run_command(&r, *state, MLP "--steps 3 --quiet --group 'fc?.bias:lr=2;*weight:lr=0.5,decay=0'");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, one);
+    run_command(&r, *state, MLP "--steps 3 --quiet --group '*.bias:lr=2' --group '*weight:lr=0.5'");
+    read_weights(&r, two);
+    assert_string_equal(one, two);
+    run_command(&r, *state, MLP "--steps 3 --quiet --group '*.bias:lr=2' --clip-value 0.01");
+    read_weights(&r, other);
+    assert_string_not_equal(one, other);
+    run_command(&r, *state, MLP "--steps 3 --group 'fc9.*:lr=2'");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--group: no parameter is named like 'fc9.*'; there are fc0.weight, ");
+    run_command(&r, *state, MLP "--steps 3 --group 'fc0.*:rate=2'");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--group fc0.*:rate=2: must be PATTERN:lr=X,decay=Y");
+    run_command(&r, *state, MLP "--steps 3 --clip-value 1 --clip-norm 1");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "give --clip-norm or --clip-value, not both");
+}
+
 static void a_limit_is_a_normal_end(void **state)
 {
     static command_result r;
@@ -166,6 +218,10 @@ static void a_trained_gpt_writes(void **state)
     (void)snprintf(line, sizeof line, "%s--temperature 2 --top-k 1", sample);
     run_command(&again, *state, line);
     assert_says(again.out, "abcdefgabcdefg");
+
+    run_command(&r, *state, "sample run --weights ema");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "run has no tensor wte.weight.ema");
 
     run_command(&r, *state, "sample run/step-00000100/model.safetensors");
     assert_int_equal(r.status, 2);
@@ -283,6 +339,8 @@ int main(void)
         cmocka_unit_test(weights_that_are_not_finite_are_refused),
         cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
+        cmocka_unit_test(moving_means_write_and_are_evaluated),
+        cmocka_unit_test(groups_are_read),
         cmocka_unit_test(a_limit_is_a_normal_end),
         cmocka_unit_test(a_trained_gpt_writes),
         cmocka_unit_test(a_default_is_recorded),

@@ -1,0 +1,275 @@
+/* rules_test.c -- groups of parameters, clipping by value and the moving mean of the weights.
+ *
+ * Goal:   each parameter has the rate and the decay of its groups; elements of the mean gradient
+ *         are cut at the limit; the mean e of the weights p is p after the first update and goes on
+ *         with e += (1 - decay) (p - e); all of it with the same bits on any ranks, hosts and
+ *         strategy.
+ * Method: sgd and adamw against the formulas in double precision; then runs on several hosts
+ *         against `single`, of which all values and states are hashed.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "comm/hosted.h"
+#include "lockstep/parallel.h"
+
+enum { LONG = 9001, SHORT = 5, LATE = 100, ELEMENTS = LONG + SHORT + LATE, STEPS = 5 };
+enum { PARAMS = 3, LEAVES = 8, COUNT = 3 * LEAVES };
+#define RATE 0.01
+#define DECAY 0.1
+#define LIMIT 0.05
+#define MEAN 0.9
+
+static const lk_param model[PARAMS] = {
+    { .name = "w", .shape = { 1, { LONG } }, .init = LK_INIT_NORMAL, .scale = 0.1f },
+    { .name = "b", .shape = { 1, { SHORT } }, .init = LK_INIT_ONE, .no_decay = true },
+    { .name = "late.w", .shape = { 1, { LATE } }, .init = LK_INIT_NORMAL, .scale = 0.1f },
+};
+static const size_t first_of[PARAMS + 1] = { 0, LONG, LONG + SHORT, ELEMENTS };
+
+/* The last that says it holds: late.w has a rate of its own, and no decay. */
+static const lk_param_group groups[] = {
+    { .pattern = "late*", .has_lr = true, .lr = 7, .has_decay = true },
+    { .pattern = "?", .has_decay = true, .weight_decay = 0.2 },
+    { .pattern = "*w", .has_lr = true, .lr = 0.5 },
+    { .pattern = "w", .has_decay = true, .weight_decay = DECAY },
+    { .pattern = "l*.*w*", .has_lr = true, .lr = 0.25 },
+};
+static const double rate_of[PARAMS] = { 0.5, 1, 0.25 }, decay_of[PARAMS] = { DECAY, 0.2, 0 };
+
+static double gradient(uint32_t step, uint32_t v, uint32_t i)
+{
+    lki_random r = lki_philox(7, LKI_RNG_DATA, i, step, v, 0);
+    return (double)lki_random_unit(r.word[0]) - 0.45;
+}
+
+static lk_parallel_options options_of(lk_optimizer_kind kind, const char *strategy)
+{
+    return (lk_parallel_options){ .strategy        = strategy,
+                                  .virtual_workers = LEAVES,
+                                  .bucket_bytes    = 9000,
+                                  .optimizer = { .kind         = kind,
+                                                 .momentum     = kind == LK_SGD ? 0.9 : 0,
+                                                 .weight_decay = DECAY,
+                                                 .ema          = MEAN },
+                                  .clip_value  = LIMIT,
+                                  .seed        = 4,
+                                  .groups      = groups,
+                                  .group_count = sizeof groups / sizeof groups[0] };
+}
+
+static bool take_step(lk_comm *comm, lk_parallel *p, uint32_t step)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    CHECK(lk_parallel_begin(p, step) == LK_OK);
+    while (lk_parallel_next(p, &turn)) {
+        for (uint32_t term = 0; term < PARAMS; term++) { /* the last parameter first */
+            uint32_t param = PARAMS - 1 - term;
+            float   *to    = lk_parallel_grad(p, term);
+            CHECK(to != NULL);
+            for (size_t i = first_of[param]; i < first_of[param + 1]; i++)
+                to[i - first_of[param]] += (float)gradient(step, turn.virtual_worker, (uint32_t)i);
+            lk_parallel_grad_ready(p, term);
+        }
+        lk_parallel_report(p, 1, COUNT / LEAVES, COUNT / LEAVES, 0);
+    }
+    CHECK(lk_parallel_finish(p, RATE, &result) == LK_OK);
+    return true;
+}
+
+/* ---- Against formulas -------------------------------------------------------------------- */
+
+typedef struct {
+    double p[ELEMENTS], m[ELEMENTS], v[ELEMENTS], e[ELEMENTS];
+} plain;
+
+static double cut_gradient(uint32_t step, size_t i)
+{
+    double sum = 0;
+    for (uint32_t v = 0; v < LEAVES; v++)
+        sum += gradient(step, v, (uint32_t)i);
+    return fmax(-LIMIT, fmin(LIMIT, sum / COUNT));
+}
+
+static void plain_element(plain *s, lk_optimizer_kind kind, uint32_t step, size_t i, int param)
+{
+    double g = cut_gradient(step, i), lr = RATE * rate_of[param], decay = decay_of[param];
+    if (kind == LK_SGD) {
+        g += decay * s->p[i];
+        s->m[i] = step == 0 ? g : 0.9 * s->m[i] + g;
+        s->p[i] -= lr * s->m[i];
+    } else {
+        s->m[i] = 0.9 * s->m[i] + 0.1 * g;
+        s->v[i] = 0.999 * s->v[i] + 0.001 * g * g;
+        s->p[i] -= lr * decay * s->p[i];
+        s->p[i] -= lr * s->m[i] / (1 - pow(0.9, step + 1)) /
+                   (sqrt(s->v[i] / (1 - pow(0.999, step + 1))) + 1e-8);
+    }
+    s->e[i] = step == 0 ? s->p[i] : MEAN * s->e[i] + (1 - MEAN) * s->p[i];
+}
+
+static void compare(const lk_parallel *p, uint32_t which, const double *want)
+{
+    for (uint32_t param = 0; param < PARAMS; param++)
+        for (size_t i = first_of[param]; i < first_of[param + 1]; i++) {
+            double got = (double)lk_parallel_value(p, param, which)[i - first_of[param]];
+            if (!(fabs(got - want[i]) < 1e-6))
+                fail_msg("value %u of '%s', element %zu: %.9g, not %.9g", which, model[param].name,
+                         i - first_of[param], got, want[i]);
+        }
+}
+
+static void follows(lk_optimizer_kind kind)
+{
+    static plain        s;
+    lk_comm            *comm    = NULL;
+    lk_parallel        *p       = NULL;
+    lk_parallel_options options = options_of(kind, "single");
+    uint32_t            cut     = 0;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, comm, model, PARAMS, &options), LK_OK);
+    s = (plain){ .p = { 0 } };
+    for (int param = 0; param < PARAMS; param++)
+        for (size_t i = first_of[param]; i < first_of[param + 1]; i++)
+            s.p[i] = (double)lk_parallel_param(p, (uint32_t)param)[i - first_of[param]];
+    for (uint32_t step = 0; step < STEPS; step++) {
+        assert_true(take_step(comm, p, step));
+        for (int param = 0; param < PARAMS; param++)
+            for (size_t i = first_of[param]; i < first_of[param + 1]; i++) {
+                cut += fabs(cut_gradient(step, i)) >= LIMIT;
+                plain_element(&s, kind, step, i, param);
+            }
+    }
+    assert_in_range(cut, ELEMENTS / 100, ELEMENTS * STEPS / 2); /* some are, most are not */
+    compare(p, 0, s.p);
+    compare(p, lk_optimizer_state_count(&options.optimizer), s.e);
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
+static void follows_the_formulas(void **state)
+{
+    (void)state;
+    follows(LK_SGD);
+    follows(LK_ADAMW);
+}
+
+/* ---- Everywhere the same ----------------------------------------------------------------- */
+
+typedef struct {
+    lk_parallel_options options;
+    uint64_t            hashes[HOSTED_MAX];
+} job;
+
+static bool run_steps(lk_comm *comm, void *context)
+{
+    job         *j = context;
+    lk_parallel *p;
+    uint64_t    *hash = &j->hashes[lk_comm_rank(comm)];
+    float       *values = malloc(LONG * sizeof *values);
+    CHECK(values != NULL);
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
+    for (uint32_t step = 0; step < STEPS; step++)
+        if (!take_step(comm, p, step))
+            return false;
+    *hash = 0;
+    for (uint32_t which = 0; which <= lk_optimizer_state_count(&j->options.optimizer); which++)
+        for (uint32_t param = 0; param < PARAMS; param++) {
+            size_t count = first_of[param + 1] - first_of[param];
+            CHECK(lk_parallel_fetch(p, param, which, 0, count, values) == LK_OK);
+            *hash = *hash * 31 + lki_xxh3(values, count * sizeof *values);
+        }
+    free(values);
+    lk_parallel_free(p);
+    return true;
+}
+
+static uint64_t hash_on(hosted h, lk_parallel_options options)
+{
+    job j = { .options = options };
+    assert_true(hosted_all(h, run_steps, &j));
+    for (uint32_t r = 1; r < hosted_size(h); r++)
+        assert_int_equal(j.hashes[r], j.hashes[0]);
+    return j.hashes[0];
+}
+
+static void has_the_same_bits_everywhere(void **state)
+{
+    static const hosted alone    = { .hosts = 1, .each = 1 };
+    static const hosted places[] = { { .hosts = 1, .each = 3 },
+                                     { .hosts = 2, .each = 2, .seed = 2 },
+                                     { .hosts = 3, .each = 1, .seed = 3 } };
+    static const lk_optimizer_kind kinds[] = { LK_SGD, LK_ADAMW, LK_LAMB, LK_LION };
+    static const char *const strategies[]  = { "ddp", "zero1", "zero2" };
+    (void)state;
+    for (size_t k = 0; k < 4; k++) {
+        uint64_t want = hash_on(alone, options_of(kinds[k], "single"));
+        for (size_t i = 0; i < 3; i++)
+            assert_int_equal(hash_on(places[i], options_of(kinds[k], strategies[(k + i) % 3])),
+                             want);
+        lk_parallel_options other = options_of(kinds[k], "single");
+        other.group_count--;
+        assert_int_not_equal(hash_on(alone, other), want);
+        other            = options_of(kinds[k], "single");
+        other.clip_value = 0.04;
+        assert_int_not_equal(hash_on(alone, other), want);
+        other               = options_of(kinds[k], "single");
+        other.optimizer.ema = 0.8;
+        assert_int_not_equal(hash_on(alone, other), want);
+    }
+}
+
+/* ---- What is refused --------------------------------------------------------------------- */
+
+static void refuses(const lk_parallel_options *options, const char *why)
+{
+    static const uint32_t one = 1;
+    lk_parallel_cost      cost;
+    assert_int_equal(lk_parallel_estimate(&cost, model, PARAMS, options, &one, 1), LK_EINVAL);
+    if (strstr(lk_error_last()->message, why) == NULL)
+        fail_msg("no '%s' in: %s", why, lk_error_last()->message);
+}
+
+static void what_makes_no_sense_is_refused(void **state)
+{
+    lk_param_group      group   = { .pattern = "w?", .has_lr = true };
+    lk_parallel_options options = options_of(LK_SGD, "ddp");
+    (void)state;
+    options.groups      = &group;
+    options.group_count = 1;
+    refuses(&options, "no parameter is named like 'w?'; there are w, b, late.w");
+    group = (lk_param_group){ .pattern = "w" };
+    refuses(&options, "the group 'w' says nothing");
+    group = (lk_param_group){ .pattern = "w", .has_lr = true, .lr = -1 };
+    refuses(&options, "lr = -1 is no factor");
+    group = (lk_param_group){ .pattern = "w", .has_decay = true, .weight_decay = (double)NAN };
+    refuses(&options, "is no weight decay");
+    group = (lk_param_group){ .pattern = "", .has_lr = true };
+    refuses(&options, "needs a pattern");
+    options.group_count = 0;
+    options.clip_norm   = 1;
+    refuses(&options, "clip_norm or clip_value, not both");
+    options.clip_norm = 0;
+    options.optimizer = (lk_optimizer){ .kind = LK_LARS };
+    refuses(&options, "clip_value is not for it");
+    options           = options_of(LK_SGD, "ddp");
+    options.optimizer.ema = 1;
+    refuses(&options, "ema = 1 is not in [0, 1)");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_the_formulas),
+        cmocka_unit_test(has_the_same_bits_everywhere),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
