@@ -113,6 +113,7 @@ typedef struct {
     const char *init;            /* a safetensors file to start from */
     const char *checkpoint;
     uint64_t    checkpoint_every;    /* 0 = only at the end */
+    bool        checkpoint_async;    /* written from a copy while the run goes on; but for the last */
     uint32_t    keep;                /* 0 = 3 */
     bool    resume, resume_required; /* --resume=auto: resume if there is one; --resume: must be */
     int64_t resume_step;             /* -1 = newest */
@@ -161,6 +162,7 @@ typedef struct {
     uint32_t         workers;     /* on that host */
     lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
     size_t           activations; /* of each worker, with the blocks' scratch memory */
+    size_t           snapshot;    /* of rank 0: what checkpoint_async copies, before it is written */
 } lk_train_cost;
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers
@@ -230,6 +232,13 @@ LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *fl
                                                   const lk_rates *rates,
                                                   const lk_calibration *measured);
 
+/* The checkpoints of a run, and in seconds how long it stood still for all, for the one that took
+ * longest, and how long the slowest took to be written. */
+typedef struct {
+    uint64_t written, failed; /* failed: with checkpoint_async, where the run went on */
+    double   stalled, longest_stall, longest_write;
+} lk_checkpoint_times;
+
 /* What a run leaves. */
 typedef struct {
     char     weights[65]; /* the weights hash */
@@ -237,6 +246,7 @@ typedef struct {
     uint64_t steps;
     double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
     const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
+    lk_checkpoint_times checkpoints; /* rank 0's alone */
 } lk_train_result;
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */

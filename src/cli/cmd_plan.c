@@ -82,9 +82,10 @@ static void fill_memory(plan_row *row, double memory)
     double               activations = (double)(c->workers * c->activations);
     double               shared      = (double)(c->shared.params + c->shared.optimizer +
                                                 c->shared.gradients + c->shared.tables);
-    row->whole   = shared + activations;
+    row->whole   = shared + activations + (double)c->snapshot;
     row->fits    = memory == 0 || row->whole <= memory;
-    row->largest = floor(fmax(0, memory - activations) / shared * (double)c->parameters);
+    row->largest = floor(fmax(0, memory - activations) / (shared + (double)c->snapshot) *
+                         (double)c->parameters);
 }
 
 /* All strategies, or the one that was asked for. */

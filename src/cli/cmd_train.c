@@ -335,6 +335,10 @@ const lki_option lki_train_table[] = {
     { .needs = &checkpoint, .name = "checkpoint-every", .type = LKI_OPTION_U64, .value = "N",
       .offset = AT(config.checkpoint_every), .low = 1, .high = UINT64_MAX >> 16, .preset = "none",
       .help = "also write one every N steps" },
+    { .needs = &checkpoint, .name = "checkpoint-async", .type = LKI_OPTION_FLAG,
+      .offset = AT(config.checkpoint_async),
+      .help = "copy what they hold, which takes as much memory, and write them while the run "
+              "goes on" },
     { .needs = &checkpoint, .name = "keep", .type = LKI_OPTION_U32, .value = "N",
       .offset = AT(config.keep), .low = 1, .high = 1 << 20, .preset = "3",
       .help = "the newest checkpoints that are kept" },

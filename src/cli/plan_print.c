@@ -48,6 +48,9 @@ static void print_memory(const plan_options *o, const plan_table *plan)
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
     }
+    if (plan->rows[0].cost.snapshot > 0)
+        printf("all: of the first host, with %.2f MiB that checkpoints are written from\n",
+               mebi((double)plan->rows[0].cost.snapshot));
 }
 
 static void print_times(const plan_options *o, const plan_table *plan)
@@ -105,9 +108,9 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
            "\"activations\": %.0f, \"tables\": %zu, \"all\": %.0f, \"sent_gradients\": %" PRIu64
-           ", \"sent_parameters\": %" PRIu64,
+           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu",
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
-           c->tables, row->whole, c->sent_gradients, c->sent_params);
+           c->tables, row->whole, c->sent_gradients, c->sent_params, row->cost.snapshot);
     if (o->memory > 0)
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
     if (plan->timed)

@@ -34,9 +34,17 @@ static int report(lk_status status)
     return exit_code(status);
 }
 
+/* SIGUSR1, by which batch systems say that time is running out: every thread of a worker blocks it,
+ * so that it waits to be found here. */
+static bool is_warned(void)
+{
+    sigset_t waiting;
+    return sigpending(&waiting) == 0 && sigismember(&waiting, SIGUSR1) == 1;
+}
+
 static bool launcher_asks(void *comm)
 {
-    return lk_stop_requested(comm);
+    return is_warned() || lk_stop_requested(comm);
 }
 
 /* In the threads mode all threads block the signals and one waits for them: the first asks the run
@@ -72,7 +80,7 @@ static void *listen(void *argument)
 
 static bool was_asked(void *context)
 {
-    return atomic_load(&((listener *)context)->asked);
+    return is_warned() || atomic_load(&((listener *)context)->asked);
 }
 
 /* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
@@ -250,6 +258,10 @@ int lki_train_start(train_options *options, char **argv)
 {
     /* A file beyond ulimit -f shall be an error that says which; the workers inherit this. */
     (void)signal(SIGXFSZ, SIG_IGN);
+    sigset_t warning;
+    (void)sigemptyset(&warning);
+    (void)sigaddset(&warning, SIGUSR1);
+    (void)pthread_sigmask(SIG_BLOCK, &warning, NULL);
     int result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "

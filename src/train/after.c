@@ -6,7 +6,7 @@
  */
 #include "base/file.h"
 #include "tensor/exec.h"
-#include "train/session.h"
+#include "train/save.h"
 
 /* What a rank sees that others may not; a request goes before time that is over. */
 enum { SEES_NOTHING, SEES_TIME, SEES_REQUEST };
@@ -71,10 +71,10 @@ static lk_status check_data(const lki_session *s, uint64_t done, bool saving)
     return s->rank == 0 && (saving || begins) ? lk_dataset_check(s->dataset) : LK_OK;
 }
 
-static lk_status save(lki_session *s, uint64_t step)
+static lk_status save(lki_session *s, uint64_t step, bool later)
 {
     uint64_t  begun  = lki_trace_begin(lki_exec_track(s->exec));
-    lk_status status = lki_save(s, step);
+    lk_status status = lki_save(s, step, later);
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_CHECKPOINT, 0, begun);
     return status;
 }
@@ -106,8 +106,9 @@ lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
     bool ends = done == s->end || s->ended != NULL;
     if (data->validation_count > 0 && (ends || due(c->eval_every, done)))
         LK_TRY(judge(s, done, result, &best));
-    bool saving = ends || s->ended != NULL || s->stopped || best ||
-                  (c->checkpoint != NULL && due(c->checkpoint_every, done));
+    bool last   = ends || s->ended != NULL || s->stopped;
+    bool saving = last || best || (c->checkpoint != NULL && due(c->checkpoint_every, done));
+    LK_TRY(lki_background_settle(s, done, false));
     LK_TRY(check_data(s, done, saving));
-    return c->checkpoint != NULL && saving ? save(s, done) : LK_OK;
+    return c->checkpoint != NULL && saving ? save(s, done, !last) : LK_OK;
 }

@@ -142,6 +142,9 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
         return lk_fail(LK_EINVAL, "--eval-every needs validation data; give --validation FRACTION");
     if (c->checkpoint_every > 0 && c->checkpoint == NULL)
         return lk_fail(LK_EINVAL, "--checkpoint-every needs --checkpoint DIR");
+    if (c->checkpoint_async && c->checkpoint_every == 0 && c->keep_best == 0)
+        return lk_fail(LK_EINVAL, "--checkpoint-async needs --checkpoint-every N or --keep-best K: "
+                                  "the last checkpoint of a run has nothing to be written beside");
     if (c->init != NULL && c->resume_required)
         return lk_fail(LK_EINVAL,
                        "--init and --resume contradict each other: a checkpoint has weights");

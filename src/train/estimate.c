@@ -1,6 +1,6 @@
 /* estimate.c -- what a configuration will take on some hosts, before anything runs. */
 #include "base/memory.h"
-#include "train/session.h"
+#include "train/save.h"
 
 /* ---- What a strategy is given ------------------------------------------------------------ */
 
@@ -99,6 +99,27 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     return status;
 }
 
+/* All values and states that a checkpoint has, as tensors without data. */
+static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model)
+{
+    uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
+    const lk_param *param = lk_model_params(model, &params);
+    const lk_state *state = lk_model_states(model, &states);
+    size_t          bytes = 0;
+
+    if (!c->checkpoint_async)
+        return 0;
+    for (uint32_t p = 0; p < params; p++) {
+        lk_tensor one = { NULL, LK_F32, param[p].shape, NULL };
+        bytes += (1 + slots) * lki_background_bytes(&one, 1);
+    }
+    for (uint32_t i = 0; i < states; i++) {
+        lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
+        bytes += lki_background_bytes(&one, 1);
+    }
+    return bytes;
+}
+
 lk_status lki_model_alone(lk_model **out, lk_train_config *config)
 {
     lk_dataset *dataset = NULL;
@@ -120,6 +141,7 @@ lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_co
     *out = (lk_train_cost){ 0 };
     LK_TRY(lki_model_alone(&model, config));
     lk_status status = estimate_model(config, model, hosts, out);
+    out->snapshot    = estimate_snapshot(config, model);
     lk_model_free(model);
     return status;
 }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -268,6 +269,23 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
                                "\"val_accuracy\": %.17g}\n",
                                (unsigned long long)step, number_text(text, loss), bits, accuracy));
+}
+
+lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved, double stall,
+                            double seconds, const char *error)
+{
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
+                             (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
+                             "error", error);
+    char   *text = json_dumps(line, JSON_REAL_PRECISION(9));
+    json_decref(line);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "the log's line of a checkpoint");
+    lk_status status = log_checked(journal, fprintf(journal->log, "%s\n", text));
+    free(text);
+    return status;
 }
 
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)

@@ -13,7 +13,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/exec.h"
-#include "train/session.h"
+#include "train/save.h"
 #include "train/surroundings.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -192,12 +192,15 @@ static lk_status session_open(lki_session *s)
     LK_TRY(lki_journal_begin(s->journal, s->start, s->end));
     LK_TRY(introduce(s));
     LK_TRY(open_loader(s));
+    if (s->rank == 0 && c->checkpoint_async)
+        LK_TRY(lki_background_open(&s->background, s));
     return lki_observe_open(s);
 }
 
 static lk_status session_close(lki_session *s)
 {
     lk_loader_free(s->loader);
+    lki_background_close(s->background);
     lk_status status = lki_observe_close(s);
     lk_parallel_free(s->parallel);
     lk_engine_free(s->engine);
@@ -436,10 +439,25 @@ static lk_status verify_same_end(const lki_session *s, const lk_train_result *re
     return status;
 }
 
+/* How long the run has waited for its checkpoints. */
+static void tell_checkpoints(lki_session *s)
+{
+    const lk_checkpoint_times *t = &s->checkpoints;
+    char                       failed[48] = "";
+    if (t->written + t->failed == 0)
+        return;
+    if (t->failed > 0)
+        (void)snprintf(failed, sizeof failed, ", %llu failed", (unsigned long long)t->failed);
+    lki_journal_say(s->journal, "checkpoints: %llu written%s; stalled %.1f ms in all, at most %.1f "
+                    "ms; written in at most %.1f ms", (unsigned long long)t->written, failed,
+                    1e3 * t->stalled, 1e3 * t->longest_stall, 1e3 * t->longest_write);
+}
+
 /* Which limit it was, and which checkpoints are the best. */
 static void tell_end(lki_session *s, uint64_t done)
 {
     const lki_watch *watch = &s->watch;
+    tell_checkpoints(s);
     if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
         lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",
@@ -459,6 +477,7 @@ static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
 {
     result->steps = done;
     result->ended = s->ended;
+    result->checkpoints = s->checkpoints;
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));

@@ -1,28 +1,20 @@
 /* save.c -- the checkpoints that a run leaves.
  *
  * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
- * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.
+ * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.  With
+ * checkpoint_async rank 0 copies all of it instead, and the copy is written meanwhile (background.c).
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
-#include "train/session.h"
+#include "base/file.h"
+#include "train/save.h"
 
 enum { PATIENCE_MS = 3600 * 1000 };
-
-typedef struct {
-    lk_tensor *tensors;
-    char (*names)[LKI_OPTIMIZER_NAME_MAX];
-    lk_checkpoint_file files[3];
-    size_t             file_count;
-    char              *config; /* JSON */
-    char               weights[65];
-    lk_checkpoint_info info;
-    uint64_t           spared[LK_BEST_MAX];
-} sheet;
 
 /* ---- Values that are in parts ------------------------------------------------------------ */
 
@@ -79,7 +71,7 @@ static lk_status give_values(const lki_session *session)
 
 /* ---- What is written --------------------------------------------------------------------- */
 
-static void optimizer_tensors(lki_session *session, sheet *s, lk_tensor *at)
+static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer), i = 0;
     for (uint32_t p = 0; p < session->param_count; p++)
@@ -96,7 +88,7 @@ static void optimizer_tensors(lki_session *session, sheet *s, lk_tensor *at)
         };
 }
 
-static lk_status sheet_fill(lki_session *session, sheet *s)
+lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
     size_t   count = (size_t)session->param_count * (1 + slots) + session->state_count;
@@ -141,11 +133,11 @@ static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
     return same;
 }
 
-static lk_status describe(lki_session *session, uint64_t step, sheet *s)
+/* All but the weights' hash. */
+static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
 {
     const lk_train_config *config = session->config;
-    LK_TRY(sheet_fill(session, s));
-    LK_TRY(lki_weights_hash(session, s->weights));
+    LK_TRY(lki_sheet_fill(session, s));
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->loss_chain));
@@ -168,14 +160,28 @@ static lk_status describe(lki_session *session, uint64_t step, sheet *s)
                                     .spared_count = session->watch.best_count };
     for (uint32_t i = 0; i < session->watch.best_count; i++)
         s->spared[i] = session->watch.best[i].step;
-    return lki_journal_sync(session->journal);
+    return LK_OK;
 }
 
-static void sheet_deinit(sheet *s)
+void lki_sheet_free(lki_sheet *s)
 {
+    if (s == NULL)
+        return;
     lki_free(s->tensors);
     lki_free(s->names);
     free(s->config);
+    lki_free(s);
+}
+
+bool lki_sheet_is_there(const lki_sheet *s, const char *dir)
+{
+    return is_there_already(dir, &s->info);
+}
+
+lk_status lki_sheet_write(const lki_sheet *s, const lk_train_config *config)
+{
+    return lk_checkpoint_write(config->checkpoint, &s->info, s->files, s->file_count,
+                               config->keep ? config->keep : 3);
 }
 
 /* ---- Saving ------------------------------------------------------------------------------ */
@@ -187,33 +193,73 @@ void lki_let_rank_0_work(const lki_session *session, bool work)
 }
 
 /* Every rank's part; `s` is rank 0's. */
-static lk_status save_values(lki_session *session, const sheet *s)
+static lk_status save_values(lki_session *session, const lki_sheet *s)
 {
-    const lk_train_config *config = session->config;
-    uint32_t               writes = session->rank == 0 &&
-                      !is_there_already(config->checkpoint, &s->info);
-
+    uint32_t writes = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
     LK_TRY(lk_broadcast(session->comm, &writes, sizeof writes, 0));
     if (writes == 0)
         return LK_OK;
-    return session->rank != 0 ? give_values(session)
-                              : lk_checkpoint_write(config->checkpoint, &s->info, s->files,
-                                                    s->file_count, config->keep ? config->keep : 3);
+    return session->rank != 0 ? give_values(session) : lki_sheet_write(s, session->config);
 }
 
-lk_status lki_save(lki_session *session, uint64_t step)
+/* Writes while all wait. */
+static lk_status save_now(lki_session *session, uint64_t step)
 {
-    lk_status status = LK_OK;
-    sheet     s      = { 0 };
-    lk_comm_note(session->comm, step, "writing a checkpoint");
-    if (session->rank == 0)
-        status = describe(session, step, &s);
-    lki_let_rank_0_work(session, true);
+    lki_sheet *s = NULL;
+    if (session->rank != 0)
+        return save_values(session, NULL);
+    LK_TRY(lki_background_settle(session, step, true));
+    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
+    lk_status status = describe(session, step, s);
     if (status == LK_OK)
-        status = save_values(session, &s);
-    sheet_deinit(&s);
-    LK_TRY(status);
-    status = lk_barrier(session->comm);
-    lki_let_rank_0_work(session, false);
+        status = lki_weights_hash(session, s->weights);
+    if (status == LK_OK)
+        status = lki_journal_sync(session->journal);
+    if (status == LK_OK)
+        status = save_values(session, s);
+    lki_sheet_free(s);
     return status;
+}
+
+/* Leaves a copy to be written, once the one before it is. */
+static lk_status save_later(lki_session *session, uint64_t step)
+{
+    lki_sheet *s = NULL;
+    if (session->rank != 0)
+        return give_values(session);
+    LK_TRY(lki_background_settle(session, step, true));
+    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
+    lk_status status = describe(session, step, s);
+    if (status == LK_OK)
+        return lki_background_copy(session->background, session->exec, s);
+    lki_sheet_free(s);
+    return status;
+}
+
+lk_status lki_save(lki_session *session, uint64_t step, bool later)
+{
+    double begun = lki_seconds();
+    later        = later && session->config->checkpoint_async;
+    lk_comm_note(session->comm, step, later ? "copying a checkpoint" : "writing a checkpoint");
+    lki_let_rank_0_work(session, true);
+    LK_TRY(later ? save_later(session, step) : save_now(session, step));
+    LK_TRY(lk_barrier(session->comm));
+    lki_let_rank_0_work(session, false);
+    double stall = lki_seconds() - begun;
+    if (session->rank != 0)
+        return LK_OK;
+    if (later)
+        return lki_background_start(session->background, step, stall);
+    return lki_note_saved(session, step, step, stall, stall);
+}
+
+lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, double stall,
+                         double seconds)
+{
+    lk_checkpoint_times *times = &session->checkpoints;
+    times->written++;
+    times->stalled += stall;
+    times->longest_stall = fmax(times->longest_stall, stall);
+    times->longest_write = fmax(times->longest_write, seconds);
+    return lki_journal_saved(session->journal, step, saved, stall, seconds, NULL);
 }

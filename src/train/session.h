@@ -20,6 +20,7 @@ enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 
 typedef struct lki_report_file lki_journal;
 typedef struct lki_observer    lki_observer;
+typedef struct lki_background  lki_background;
 
 typedef struct {
     const lk_train_config *config;
@@ -55,6 +56,8 @@ typedef struct {
     bool          stopped;        /* by a request, before its end */
     double        began;          /* by the clock of max_time_ms */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
+    lki_background     *background; /* rank 0's, if checkpoints are written while the run goes on */
+    lk_checkpoint_times checkpoints;
 } lki_session;
 
 /* lk_train_check(); what does not run here may be larger than this machine, and needs no files but
@@ -128,8 +131,9 @@ LK_NODISCARD lk_status lki_visit_value(const lki_session *session, uint32_t para
                                                      size_t count),
                                        void *context);
 
-/* Collective: rank 0 writes; every rank learns whether it worked. */
-LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step);
+/* Collective: rank 0 writes; every rank learns whether it worked.  `later`: all that it waits for is
+ * a copy, if the run has checkpoint_async. */
+LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
 /* While rank 0 is busy with files the others, who wait for it, have patience.  A death still wakes
  * them, and rank 0 itself waits for nobody slow. */
@@ -208,6 +212,10 @@ LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t ste
 
 /* Bytes of a log up to and with the last line before one of a later step, or of the run's end. */
 size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step);
+
+/* After `step` steps: the checkpoint of an earlier step is written, or `error` says why not. */
+LK_NODISCARD lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
+                                         double stall, double seconds, const char *error);
 
 /* Waits until the log is on the disk, where it is a file. */
 LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);

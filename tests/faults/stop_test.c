@@ -30,11 +30,11 @@ static void stops_and_goes_on(const char *folder, uint32_t workers, const char *
 
 static void a_signal_to_the_launcher_saves(void **state)
 {
-    static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1 };
     char             wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    for (uint32_t i = 0; i < 3; i++)
-        stops_and_goes_on(*state, 2 + i, RUN, signals[i], false, wanted);
+    for (uint32_t i = 0; i < 4; i++)
+        stops_and_goes_on(*state, 2 + i % 3, RUN, signals[i], false, wanted);
 }
 
 static void a_signal_to_everybody_counts_once(void **state)

@@ -1,0 +1,297 @@
+/* background_test.c -- checkpoints that are written while the run goes on: what it may not cost.
+ *
+ * Goal:   the files have the bytes that a run has written which waited for them, though later steps
+ *         were made before the first byte was written; none is left out; a disk that refuses one
+ *         ends no run, but where it was the last; and a process that dies in the middle of one, at
+ *         any call, leaves what resuming needs for the undisturbed run's bits.
+ * Method: the linker puts the calls below before the C library's (background_test.wrap).  Where a
+ *         thread is not the run's own it is the writer, which they hold up until the run has come
+ *         to some step, refuse, or end with the process.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "lockstep/checkpoint.h"
+#include "lockstep/launch.h"
+#include "lockstep/train.h"
+
+enum { STEPS = 9, CRASHED = 99, PATIENCE_S = 60 };
+
+/* One run, as the calls see it. */
+static _Thread_local bool own; /* this thread is the run's, or the test's */
+
+static struct {
+    atomic_uint steps;     /* that the run has made */
+    uint32_t    hold;      /* the writer waits for so many; 0: for nothing */
+    uint32_t    most;      /* that were made while it was held */
+    bool        impatient; /* so many were not made */
+    uint32_t    stop;      /* the run is asked to stop after so many; 0: never */
+    long        calls, fatal; /* the process dies at this call of the writer; 0: never */
+    uint32_t    refused;   /* calls that fail: there is no room */
+} now;
+
+int     __real_rename(const char *from, const char *to);
+int     __real_mkdir(const char *path, mode_t mode);
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+
+int     __wrap_rename(const char *from, const char *to);
+int     __wrap_mkdir(const char *path, mode_t mode);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+int     __wrap_fsync(int fd);
+
+static void hold_writer(void)
+{
+    double since = lki_seconds();
+    if (now.hold == 0)
+        return;
+    while (atomic_load(&now.steps) < now.hold && !now.impatient) {
+        now.impatient = lki_seconds() - since > PATIENCE_S;
+        (void)usleep(1000);
+    }
+    (void)usleep(20000); /* the run could go on, if it would */
+    now.most = atomic_load(&now.steps);
+    now.hold = 0;
+}
+
+/* Whether a call is to fail.  The run's own are left alone. */
+static bool strikes(void)
+{
+    if (own)
+        return false;
+    hold_writer();
+    if (++now.calls == now.fatal)
+        _exit(CRASHED);
+    errno = ENOSPC;
+    return now.refused > 0 && now.refused-- > 0;
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    return strikes() ? -1 : __real_rename(from, to);
+}
+
+int __wrap_mkdir(const char *path, mode_t mode)
+{
+    return strikes() ? -1 : __real_mkdir(path, mode);
+}
+
+ssize_t __wrap_write(int fd, const void *data, size_t bytes)
+{
+    return strikes() ? -1 : __real_write(fd, data, bytes);
+}
+
+int __wrap_fsync(int fd)
+{
+    (void)fd;
+    return strikes() ? -1 : 0;
+}
+
+/* ---- Runs -------------------------------------------------------------------------------- */
+
+static bool look(void *context)
+{
+    (void)context;
+    uint32_t steps = atomic_fetch_add(&now.steps, 1) + 1;
+    return steps == now.stop;
+}
+
+static lk_train_result result;
+
+static lk_status work(lk_comm *comm, void *context)
+{
+    own = true;
+    return lk_train_run(comm, context, &result);
+}
+
+static lk_train_config config_of(const char *dir, uint64_t every)
+{
+    return (lk_train_config){ .model            = "mlp",
+                              .data             = "synthetic:images=32,h=4,w=4,c=1,classes=3",
+                              .global_batch     = 4,
+                              .steps            = STEPS,
+                              .optimizer        = { .kind = LK_ADAMW },
+                              .schedule         = { .lr = 0.01 },
+                              .workers          = 1,
+                              .checkpoint       = dir,
+                              .checkpoint_every = every,
+                              .checkpoint_async = true,
+                              .keep             = STEPS,
+                              .resume           = true,
+                              .resume_step      = -1,
+                              .log              = "log",
+                              .stop             = look,
+                              .quiet            = true };
+}
+
+static lk_status train(lk_train_config config)
+{
+    atomic_store(&now.steps, 0);
+    lk_status status = lk_train_check(&config);
+    return status == LK_OK ? lk_launch_threads(1, 0, work, &config) : status;
+}
+
+static bool is_there(const char *dir, uint64_t step)
+{
+    lk_checkpoint *checkpoint;
+    lk_status      status = lk_checkpoint_open_step(&checkpoint, dir, step);
+    lk_checkpoint_free(checkpoint);
+    return status == LK_OK;
+}
+
+static bool has_line(const char *path, const char *text)
+{
+    lki_map map;
+    assert_int_equal(lki_map_open(&map, path), LK_OK);
+    bool has = memmem(map.data, map.bytes, text, strlen(text)) != NULL;
+    lki_map_close(&map);
+    return has;
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static void later_steps_do_not_reach_what_is_written(void **state)
+{
+    lk_train_config waits = config_of("waits", 3), goes_on = config_of("goes-on", 3);
+    lk_train_cost   cost;
+    uint64_t        stored = 0;
+    (void)state;
+    waits.checkpoint_async    = false;
+    waits.model               = goes_on.model               = "resnet"; /* it has running state */
+    waits.model_options.depth = goes_on.model_options.depth = 20;
+    assert_int_equal(train(waits), LK_OK);
+    now.hold = 5;
+    assert_int_equal(train(goes_on), LK_OK);
+    assert_false(now.impatient);
+    assert_true(now.most >= 5);
+    assert_int_equal(result.checkpoints.written, 3);
+    assert_true(has_line("log", "\"checkpoint\": 3, \"stall_ms\": "));
+    assert_int_equal(system("for f in 3 6 9; do for m in model optimizer state; do"
+                            " cmp waits/step-0000000$f/$m.safetensors"
+                            " goes-on/step-0000000$f/$m.safetensors || exit 1; done;"
+                            " cmp waits/step-0000000$f/manifest.json"
+                            " goes-on/step-0000000$f/manifest.json || exit 1; done"), 0);
+
+    lk_checkpoint   *c;
+    const lk_tensor *tensor;
+    assert_int_equal(lk_checkpoint_open(&c, "waits", NULL, 0), LK_OK);
+    for (size_t i = 0; (tensor = lk_checkpoint_tensor(c, i)) != NULL; i++)
+        stored += lki_round_up((size_t)lk_shape_count(tensor->shape) * sizeof(float), 64);
+    lk_checkpoint_free(c);
+    assert_int_equal(lk_train_estimate(&goes_on, 1, &cost), LK_OK);
+    assert_int_equal(cost.snapshot, stored);
+    assert_int_equal(lk_train_estimate(&waits, 1, &cost), LK_OK);
+    assert_int_equal(cost.snapshot, 0);
+}
+
+static void a_newer_one_waits_and_so_does_the_end(void **state)
+{
+    (void)state;
+    now.hold = 4;
+    now.stop = 5;
+    assert_int_equal(train(config_of("waits", 2)), LK_ESTOPPED);
+    assert_int_equal(now.most, 4);
+    assert_true(is_there("waits", 2) && is_there("waits", 4) && is_there("waits", 5));
+    assert_int_equal(result.checkpoints.written, 3);
+    assert_int_equal(system("test -z \"$(ls -d waits/.tmp* 2>/dev/null)\""), 0);
+}
+
+static void a_full_disk_ends_only_what_cannot_try_again(void **state)
+{
+    lk_train_config config = config_of("full", 4);
+    (void)state;
+    now.refused = 1;
+    assert_int_equal(train(config), LK_OK);
+    assert_int_equal(result.checkpoints.failed, 1);
+    assert_int_equal(result.checkpoints.written, 2);
+    assert_true(!is_there("full", 4) && is_there("full", 8) && is_there("full", STEPS));
+    assert_true(has_line("log", "No space left on device\"}"));
+    assert_int_equal(system("test -z \"$(ls -d full/.tmp* 2>/dev/null)\""), 0);
+}
+
+/* In a process of its own, which dies at a call of the writer. */
+static int run_until(long fatal)
+{
+    int   status;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        now.calls = 0;
+        now.fatal = fatal;
+        _exit(train(config_of("dies", 2)) == LK_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_death_at_any_call_leaves_what_resuming_needs(void **state)
+{
+    char want[65];
+    long fatal = 1;
+    (void)state;
+    assert_int_equal(train(config_of("undisturbed", 2)), LK_OK);
+    memcpy(want, result.run, sizeof want);
+    for (; run_until(fatal) == CRASHED; fatal += 7) {
+        lk_checkpoint *newest;
+        lk_status      status = lk_checkpoint_open(&newest, "dies", NULL, 0);
+        assert_true(status == LK_OK || fatal < 20);
+        lk_checkpoint_free(newest);
+        assert_int_equal(train(config_of("dies", 2)), LK_OK);
+        assert_string_equal(result.run, want);
+        assert_int_equal(system("rm -rf dies log"), 0);
+    }
+    assert_true(fatal > 30);
+}
+
+static char folder[] = "/tmp/lockstep-background-XXXXXX";
+
+static int enter_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL ? -1 : chdir(folder);
+}
+
+static int leave_folder(void **state)
+{
+    (void)state;
+    return chdir("/") == 0 ? rmdir(folder) : -1;
+}
+
+static int begin_test(void **state)
+{
+    (void)state;
+    memset(&now, 0, sizeof now);
+    own = true;
+    return 0;
+}
+
+static int clear_folder(void **state)
+{
+    (void)state;
+    return system("rm -rf waits goes-on full dies undisturbed log");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin_test, clear_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(later_steps_do_not_reach_what_is_written),
+        TEST(a_newer_one_waits_and_so_does_the_end),
+        TEST(a_full_disk_ends_only_what_cannot_try_again),
+        TEST(a_death_at_any_call_leaves_what_resuming_needs),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}

@@ -1,0 +1,55 @@
+/* train/save.h -- a checkpoint as the writer is told of it, and writing it while the run goes on. */
+#ifndef LKI_TRAIN_SAVE_H
+#define LKI_TRAIN_SAVE_H
+
+#include "train/session.h"
+
+/* Names and shapes are the session's; `info` points into it. */
+typedef struct {
+    lk_tensor *tensors; /* of all files, in order */
+    char (*names)[LKI_OPTIMIZER_NAME_MAX];
+    lk_checkpoint_file files[3];
+    size_t             file_count;
+    char              *config; /* JSON */
+    char               weights[65];
+    lk_checkpoint_info info;
+    uint64_t           spared[LK_BEST_MAX];
+} lki_sheet;
+
+/* ---- save.c: rank 0 ----------------------------------------------------------------------- */
+
+/* The tensors, where they lie or as they are fetched, in a zeroed sheet. */
+LK_NODISCARD lk_status lki_sheet_fill(lki_session *session, lki_sheet *sheet);
+void                   lki_sheet_free(lki_sheet *sheet);
+
+/* Whether the directory has this very checkpoint, made before by the same run. */
+bool lki_sheet_is_there(const lki_sheet *sheet, const char *dir);
+LK_NODISCARD lk_status lki_sheet_write(const lki_sheet *sheet, const lk_train_config *config);
+
+/* Counts a checkpoint and logs it. */
+LK_NODISCARD lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved,
+                                      double stall, double seconds);
+
+/* ---- background.c: rank 0; NULL does nothing ----------------------------------------------- */
+
+LK_NODISCARD lk_status lki_background_open(lki_background **out, lki_session *session);
+
+/* Waits for what is being written. */
+void lki_background_close(lki_background *background);
+
+/* Copies every tensor, fetching what is elsewhere, and takes the sheet over, fail or not. */
+LK_NODISCARD lk_status lki_background_copy(lki_background *background, lk_exec *exec,
+                                           lki_sheet *sheet);
+
+/* Begins to write what was copied, for which the run stood still so long. */
+LK_NODISCARD lk_status lki_background_start(lki_background *background, uint64_t step,
+                                            double stall);
+
+/* Takes notice, after `step` steps, of what has been written; `wait`: of what is being written,
+ * too.  A disk that refused it is noted and no failure. */
+LK_NODISCARD lk_status lki_background_settle(lki_session *session, uint64_t step, bool wait);
+
+/* Bytes of the copy. */
+size_t lki_background_bytes(const lk_tensor *tensors, size_t count);
+
+#endif
