@@ -39,7 +39,7 @@ typedef struct {
     char text[512];
 } lki_message;
 
-enum { LKI_OPTIONS_MAX = 128 }; /* rows of a table */
+enum { LKI_OPTIONS_MAX = 160 }; /* rows of a table */
 
 /* What a config file has given. */
 typedef struct {

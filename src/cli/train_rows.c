@@ -6,7 +6,7 @@
 #include "cli/train.h"
 #include "cli/values.h"
 
-enum { ROWS_MAX = 120, BATCH = 32 };
+enum { BATCH = 32 };
 #define RATE 1e-4
 
 /* ---- Scales ------------------------------------------------------------------------------ */
@@ -117,7 +117,7 @@ static void relax(lki_option *row)
 
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own)
 {
-    lki_option *rows  = calloc(ROWS_MAX, sizeof *rows);
+    lki_option *rows  = calloc(LKI_OPTIONS_MAX, sizeof *rows);
     const char *group = NULL; /* of rows that were left out: the next one's */
     size_t      count = 0;
     for (const lki_option *o = lki_train_table; rows != NULL && o->type != LKI_OPTION_END; o++) {

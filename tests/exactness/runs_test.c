@@ -190,7 +190,9 @@ static void other_precisions_have_the_same_bits(void **state)
     "--validation 0.2 --clip-norm 0.5 --weight-decay 0.1 --optimizer " name
 
 static const run_model optimizers[] = { { "mlp, lars", OTHER_OPTIMIZER("lars --trust 0.1") },
-                                        { "mlp, lamb", OTHER_OPTIMIZER("lamb") },
+                                        { "mlp, lamb",
+                                          OTHER_OPTIMIZER("lamb --ema 0.9 "
+                                                          "--group '*.bias:lr=2,decay=0.01'") },
                                         { "mlp, lion",
                                           OTHER_OPTIMIZER("lion --order torch-distributed") } };
 

@@ -3,7 +3,8 @@
 
 For each model and optimizer: makes initial weights (safetensors) and data, trains `lockstep` for 20
 steps from them, trains the same in PyTorch on one thread, and compares the losses step by step
-(largest relative difference, limit 1e-4).  The order of samples and the text windows are computed
+(largest relative difference, limit 1e-4); with groups of parameters, gradients clipped by value and a
+moving mean of the weights also that mean.  The order of samples and the text windows are computed
 here from their definitions alone (docs/data.md), so a mistake in either shows as well.
 
     tests/parity/parity.py [COMMAND]      default: build/release/bin/lockstep
@@ -177,15 +178,28 @@ def make_data(model, folder):
     return f"npy:{folder}/x.npy,{folder}/y.npy", COUNT, lambda epoch, i: (x[i], y[i])
 
 
+CLIP, MEAN = 0.01, 0.9  # of "groups"
+
+
+def torch_optimizer(optimizer, w):
+    biases = [p for k, p in w.items() if k.endswith("bias")]
+    decay = [p for p in w.values() if p.dim() > 1]
+    if optimizer == "groups":
+        norms = [p for k, p in w.items() if p.dim() <= 1 and not k.endswith("bias")]
+        groups = [{"params": decay}, {"params": norms, "weight_decay": 0},
+                  {"params": biases, "lr": 0.1, "weight_decay": 0.05}]
+    else:
+        groups = [{"params": decay}, {"params": [p for p in w.values() if p.dim() <= 1], "weight_decay": 0}]
+    if optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    return torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
+
+
 def run_torch(model, optimizer, n, read, weights):
     w = {k: torch.nn.Parameter(torch.from_numpy(v.copy())) for k, v in weights.items()}
+    means = None
     loss_of = {"gpt": gpt_loss, "mlp": mlp_loss, "resnet": resnet_loss}[model]
-    decay = [p for p in w.values() if p.dim() > 1]
-    groups = [{"params": decay}, {"params": [p for p in w.values() if p.dim() <= 1], "weight_decay": 0}]
-    if optimizer == "sgd":
-        opt = torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
-    else:
-        opt = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    opt = torch_optimizer(optimizer, w)
     losses = []
     for step in range(STEPS):
         epoch, batch = batch_of(n, BATCH, step)
@@ -200,9 +214,13 @@ def run_torch(model, optimizer, n, read, weights):
             total, count = total + float(loss.detach().double()), count + y.numel()
         for p in w.values():
             p.grad /= count
+        if optimizer == "groups":
+            torch.nn.utils.clip_grad_value_(w.values(), CLIP)
         opt.step()
+        with torch.no_grad():
+            means = {k: p.clone() if means is None else means[k].lerp_(p, 1 - MEAN) for k, p in w.items()}
         losses.append(total / count)
-    return losses
+    return losses, means
 
 
 def run_lockstep(model, optimizer, spec, folder, workers):
@@ -213,29 +231,45 @@ def run_lockstep(model, optimizer, spec, folder, workers):
     args += {"gpt": ["--layers", "2", "--heads", "4", "--width", "32", "--context", "24"],
              "mlp": ["--hidden", "40,24"], "resnet": ["--depth", "8"]}[model]
     args += (["--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.01"]
-             if optimizer == "sgd" else
+             if optimizer != "adamw" else
              ["--optimizer", "adamw", "--lr", "2e-3", "--betas", "0.9,0.99", "--weight-decay", "0.1"])
+    if optimizer == "groups":
+        args += ["--group", "*bias:lr=2,decay=0.05", "--clip-value", str(CLIP), "--ema", str(MEAN),
+                 "--checkpoint", str(folder / "run")]
     subprocess.run(args, check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
 
 
+def mean_difference(folder, means):
+    """The largest of |a - b| over the largest |b|, of all tensors."""
+    raw = (folder / f"run/step-{STEPS:08}/optimizer.safetensors").read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, worst = json.loads(raw[8:8 + size]), 0.0
+    for name, theirs in means.items():
+        begin, end = header[name + ".ema"]["data_offsets"]
+        ours = np.frombuffer(raw[8 + size + begin:8 + size + end], np.float32).reshape(theirs.shape)
+        worst = max(worst, float(np.abs(ours - theirs.numpy()).max() / theirs.abs().max()))
+    return worst
+
+
 def main():
     worst = 0.0
     for model in ("mlp", "gpt", "resnet"):
-        for optimizer in ("sgd", "adamw"):
+        for optimizer in ("sgd", "adamw", "groups"):
             with tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
                 weights = initial(model)
                 write_safetensors(folder / "init.safetensors", weights)
                 spec, n, read = make_data(model, folder)
                 ours = run_lockstep(model, optimizer, spec, folder, 2)
-                theirs = run_torch(model, optimizer, n, read, weights)
+                theirs, means = run_torch(model, optimizer, n, read, weights)
+                of_means = mean_difference(folder, means) if optimizer == "groups" else 0.0
             assert len(ours) == len(theirs) == STEPS
             differ = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
-            worst = max(worst, differ)
+            worst = max(worst, differ, of_means)
             print(f"{model:7} {optimizer:6} loss {theirs[0]:.6f} -> {theirs[-1]:.6f}   "
-                  f"largest relative difference {differ:.2e}")
+                  f"largest relative difference {differ:.2e}" + (f", of means {of_means:.2e}" if of_means else ""))
     print(f"PyTorch {torch.__version__}: worst {worst:.2e}, limit {LIMIT:.0e}")
     return worst > LIMIT
 
