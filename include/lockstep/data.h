@@ -131,6 +131,7 @@ typedef struct {
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
     uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 */
+    bool     lock_step;            /* micro-batch k of all of them, then k + 1 */
 } lk_loader_options;
 
 /* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0.  Room
@@ -151,7 +152,8 @@ LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *
 LK_API void                   lk_loader_free(lk_loader *loader);
 
 /* The next micro-batch in order (step, virtual worker, micro index), borrowed until the
- * next call.  LK_EINVAL past end_step. */
+ * next call.  In lock step the order is (step, micro index, virtual worker), and all with one micro
+ * index are borrowed together, until the first of the next.  LK_EINVAL past end_step. */
 LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);
 
 #ifdef __cplusplus

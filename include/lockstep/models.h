@@ -8,6 +8,10 @@
 extern "C" {
 #endif
 
+/* Whose micro-batches BatchNorm has its statistics from: each virtual worker's own, or those of all
+ * virtual workers together, which are then walked in lock step. */
+typedef enum { LK_BATCHNORM_GHOST = 0, LK_BATCHNORM_SYNC } lk_batchnorm;
+
 /* Zero means the default.  Each model reads its own fields and what the data set says. */
 typedef struct {
     /* from the data set */
@@ -30,6 +34,7 @@ typedef struct {
     /* resnet */
     uint32_t depth; /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
     bool     zero_gamma;
+    lk_batchnorm batchnorm;
 } lk_model_options;
 
 /* The names of the built-in models, in order; NULL past the end. */

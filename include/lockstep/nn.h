@@ -67,6 +67,9 @@ typedef struct {
 
     float *const *state_sums;         /* [state_count]; training forward adds samples * value */
 
+    /* blocks with statistics, when training: all virtual workers' of forward; and of backward */
+    const double *total, *total_backward;
+
     /* loss blocks only: targets as the data set gives them; loss and hit have a row each; grads, in
      * forward when training, for a block that does its backward pass there */
     float *const  *forward_grads;
@@ -82,6 +85,23 @@ typedef struct {
 typedef struct {
     double forward, weights, input; /* backward: of the parameters' gradients, and of x[0]'s */
 } lk_block_flops;
+
+typedef void (*lk_row_merge)(uint32_t width, double *left, const double *right);
+
+/* What a block wants to know of the micro-batches of all virtual workers together: each of these
+ * puts in a row of FP64 values before any of them goes on.  Rows are merged along the canonical
+ * tree over virtual workers, left with right, and the result is every call's `total`.  Models with
+ * such blocks have all virtual workers walked block by block (lk_model_lock_step()). */
+typedef struct {
+    uint32_t (*width)(const lk_block *block);
+
+    /* Called before forward() and backward(), with the same call; may write to call->saved.  A
+     * virtual worker without samples has zeros. */
+    void (*forward_row)(const lk_block_call *call, double *row);
+    void (*backward_row)(const lk_block_call *call, double *row);
+
+    lk_row_merge merge; /* of forward's rows; backward's are added */
+} lk_block_statistics;
 
 typedef struct {
     const char *name;
@@ -111,6 +131,8 @@ typedef struct {
                           * of x, y, dy and dx are (call->dtype), the model's input included;
                           * parameters, their gradients and rows of loss are FP32 as ever.  Other
                           * types are called with FP32 copies. */
+
+    const lk_block_statistics *statistics; /* (optional) */
 } lk_block_type;
 
 /* A loss block has one input.  Its y is x[0], writable: when training, forward or backward turns
@@ -178,6 +200,9 @@ LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count
 LK_API uint32_t lk_model_block_count(const lk_model *model);
 LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* loss rows per sample: T, or 1 */
 LK_API size_t lk_model_param_elements(const lk_model *model);
+/* Whether there are blocks with statistics: a micro-batch of every virtual worker is walked at a
+ * time. */
+LK_API bool lk_model_lock_step(const lk_model *model);
 
 /* ---- The engine -------------------------------------------------------------------------- */
 
@@ -191,6 +216,12 @@ typedef struct {
     void (*before_backward)(void *user, uint32_t block);
     void (*grad_ready)(void *user, uint32_t context, uint32_t term);
     void (*after_backward)(void *user, uint32_t block); /* the last read of its parameters */
+
+    /* Inside blocks with statistics: merges the contexts' rows, one behind the other, with those of
+     * all other virtual workers along the canonical tree, into `total`.  `rows` may be used up.
+     * NULL: the contexts are all virtual workers there are. */
+    void (*statistics)(void *user, uint32_t width, lk_row_merge merge, double *rows,
+                       double *total);
 } lk_hooks;
 
 /* One context's micro-batch.  loss_sum, count and hits continue from what they hold, rows in
@@ -284,6 +315,8 @@ typedef struct {
     bool relu, zero_gamma;
 } lk_batchnorm_options;
 
+/* sync_batchnorm: the same with statistics of all virtual workers' micro-batches, not of one's */
+
 typedef struct {
     uint64_t kernel, stride, pad;
 } lk_maxpool_options;
@@ -308,8 +341,8 @@ typedef struct {
  * loss for each). */
 LK_API extern const lk_block_type lk_block_linear, lk_block_layernorm, lk_block_attention,
     lk_block_embedding, lk_block_dropout, lk_block_add, lk_block_relu, lk_block_conv,
-    lk_block_batchnorm, lk_block_maxpool, lk_block_avgpool, lk_block_shortcut, lk_block_flatten,
-    lk_block_cross_entropy, lk_block_linear_cross_entropy;
+    lk_block_batchnorm, lk_block_sync_batchnorm, lk_block_maxpool, lk_block_avgpool,
+    lk_block_shortcut, lk_block_flatten, lk_block_cross_entropy, lk_block_linear_cross_entropy;
 
 #ifdef __cplusplus
 }

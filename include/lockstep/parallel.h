@@ -54,6 +54,7 @@ typedef struct {
     const char  *strategy;        /* NULL = "ddp" */
     uint32_t     virtual_workers; /* V, at least the number of workers */
     uint32_t     micro_count;     /* micro-batches per virtual worker and step; 0 = 1 */
+    bool         lock_step;       /* a turn is a micro-batch of all virtual workers of a rank */
     size_t       bucket_bytes, first_bucket_bytes; /* 0 = 25 MiB, 1 MiB (at most bucket_bytes) */
     lk_optimizer optimizer;
     double       clip_norm;        /* 0 = none */
@@ -146,6 +147,7 @@ LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
+/* In lock step the turn is that of all virtual workers of my share, of which this is the first. */
 typedef struct {
     uint32_t virtual_worker, micro_index;
 } lk_parallel_turn;
@@ -156,6 +158,18 @@ LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t 
 /* The next micro-batch to compute; false when this rank's part is done (or something failed, or no
  * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
+
+/* In lock step: which virtual worker of my share, counted from 0, the calls below are about; the
+ * first until it is said. */
+LK_API void lk_parallel_choose(lk_parallel *parallel, uint32_t index);
+
+/* Collective, in a turn of lock step: merges `rows` of `width` numbers each, one for each virtual
+ * worker of my share, with all others' along the canonical tree.  `rows` is used up; `total` is the
+ * same on all ranks.  A failure is kept for lk_parallel_finish(). */
+LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
+                                   void (*merge)(uint32_t width, double *left,
+                                                 const double *right),
+                                   double *rows, double *total);
 
 /* Where the current turn adds the sum of its samples' gradients; terms are numbered as in the
  * options.  With "zero2" and one micro-batch to a virtual worker there is room for the terms of two

@@ -111,6 +111,11 @@ static const lki_choice precisions[] = {
     { "fp16", LK_F16, NULL },
     { NULL, 0, NULL },
 };
+static const lki_choice batchnorms[] = {
+    { "ghost", LK_BATCHNORM_GHOST, NULL },
+    { "sync", LK_BATCHNORM_SYNC, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice kernels[] = {
     { "own", 0, NULL },
     { "onednn", 0, NULL },
@@ -174,6 +179,9 @@ const lki_option lki_train_table[] = {
     { .needs = &resnet, .name = "zero-gamma", .type = LKI_OPTION_FLAG,
       .offset = AT(config.model_options.zero_gamma),
       .help = "start the last norm of every residual block at 0" },
+    { .needs = &resnet, .name = "batchnorm", .type = LKI_OPTION_CHOICE, .value = "KIND",
+      .offset = AT(config.model_options.batchnorm), .choices = batchnorms, .preset = "ghost",
+      .help = "statistics of each virtual worker's micro-batch, or (sync) of all together" },
     { .group = "mlp", .needs = &mlp, .name = "hidden", .type = LKI_OPTION_U32_LIST,
       .value = "N,N...", .offset = AT(config.model_options.hidden), .list_max = 8, .low = 1,
       .high = 1 << 20, .count_offset = AT(config.model_options.hidden_count), .preset = "512,512",

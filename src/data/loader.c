@@ -1,6 +1,7 @@
 /* loader.c -- a thread that prepares micro-batches ahead of their use.
  *
- * A ring of ahead + 1 micro-batches: the consumer borrows one, the thread fills the others.
+ * A ring of ahead + 1 micro-batches: the consumer borrows one (in lock step one of each virtual
+ * worker, and the ring is so much larger), the thread fills the others.
  * `filled` counts the batches prepared so far, `freed` those handed back; both only grow, batch
  * number k lives in place k mod slots, and the thread waits while filled - freed = slots.  It is
  * woken when half of the places are free: a wake-up costs as much as a small micro-batch.
@@ -32,6 +33,7 @@ struct lk_loader {
     uint32_t          micro_count;
     size_t            x_bytes, y_count; /* of one sample */
     uint64_t          slots;
+    uint32_t          borrows;          /* micro-batches that the consumer has at a time */
     lk_batch         *ring;
     uint8_t          *x;
     int32_t          *y;
@@ -91,18 +93,20 @@ static void fill(lk_loader *loader, uint64_t place, uint64_t step, uint32_t v, u
 static bool fill_step(lk_loader *loader, uint64_t step)
 {
     const lk_loader_options *o = &loader->options;
-    uint32_t                 v = o->first;
-    for (uint32_t i = 0; i < o->count; i++, v += o->stride)
-        for (uint32_t micro = 0; micro < loader->micro_count; micro++) {
-            uint64_t  place;
-            lki_track *track;
-            if (!wait_for_room(loader, &place, &track))
-                return false;
-            uint64_t begun = lki_trace_begin(track);
-            fill(loader, place, step, v, micro);
-            lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
-            hand_over(loader);
-        }
+    uint64_t                 n = (uint64_t)o->count * loader->micro_count;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t   inner = o->lock_step ? o->count : loader->micro_count;
+        uint32_t   major = (uint32_t)(i / inner), minor = (uint32_t)(i % inner);
+        uint32_t   v = o->lock_step ? minor : major, micro = o->lock_step ? major : minor;
+        uint64_t   place;
+        lki_track *track;
+        if (!wait_for_room(loader, &place, &track))
+            return false;
+        uint64_t begun = lki_trace_begin(track);
+        fill(loader, place, step, o->first + v * o->stride, micro);
+        lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
+        hand_over(loader);
+    }
     return true;
 }
 
@@ -193,7 +197,8 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
     loader->options = *options;
     if (options->stride == 0)
         loader->options.stride = 1;
-    loader->slots   = (options->ahead == 0 ? AHEAD_DEFAULT : options->ahead) + 1;
+    loader->borrows = options->lock_step ? options->count : 1;
+    loader->slots   = (options->ahead == 0 ? AHEAD_DEFAULT : options->ahead) + loader->borrows;
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);
     lk_status status = allocate(loader);
@@ -239,7 +244,7 @@ void lki_loader_trace(lk_loader *loader, lki_track *track)
 lk_status lk_loader_next(lk_loader *loader, lk_batch *out)
 {
     pthread_mutex_lock(&loader->lock);
-    if (loader->freed < loader->taken) {
+    if (loader->freed < loader->taken && loader->taken % loader->borrows == 0) {
         loader->freed = loader->taken;
         if (loader->filled - loader->freed <= loader->slots / 2)
             pthread_cond_signal(&loader->room);

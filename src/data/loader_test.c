@@ -103,6 +103,31 @@ static void any_share_delivers_its_part(void **state)
     lk_dataset_free(set);
 }
 
+/* In lock step all virtual workers' micro-batches of one index are there together. */
+static void in_lock_step_all_stay(void **state)
+{
+    static const uint32_t depths[] = { 1, 2, 5, 40 };
+    lk_dataset           *set      = open_tokens();
+    (void)state;
+    for (size_t d = 0; d < sizeof depths / sizeof depths[0]; d++)
+        for (uint32_t count = 1; count <= V; count++) {
+            lk_loader_options options = options_for(V - count, count);
+            lk_loader        *loader  = NULL;
+            lk_batch          batches[V];
+            options.lock_step = true;
+            options.ahead     = depths[d];
+            LKT_OK(lk_loader_open(&loader, set, &options));
+            for (uint32_t turn = 0; turn < options.end_step * M; turn++) {
+                for (uint32_t c = 0; c < count; c++)
+                    LKT_OK(lk_loader_next(loader, &batches[c]));
+                for (uint32_t c = 0; c < count; c++)
+                    assert_batch(set, &batches[c], turn / M, V - count + c, turn % M);
+            }
+            lk_loader_free(loader);
+        }
+    lk_dataset_free(set);
+}
+
 static void two_halves_are_the_whole(void **state)
 {
     (void)state;
@@ -221,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_direct_reads),
         cmocka_unit_test(any_share_delivers_its_part),
+        cmocka_unit_test(in_lock_step_all_stay),
         cmocka_unit_test(two_halves_are_the_whole),
         cmocka_unit_test(resumes_at_any_step),
         cmocka_unit_test(a_borrowed_batch_stays),

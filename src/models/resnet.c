@@ -21,6 +21,7 @@ typedef struct {
     lki_builder base;
     bool        projection; /* shortcuts have parameters */
     bool        zero_gamma;
+    const lk_block_type *norm;
     uint64_t    channels;   /* of the value that the next block reads */
 } resnet;
 
@@ -34,7 +35,7 @@ static lk_value conv(resnet *r, lki_name name, uint64_t out, uint64_t kernel, ui
 static lk_value norm(resnet *r, lki_name name, bool relu, lk_value x)
 {
     lk_batchnorm_options options = { .relu = relu };
-    return lki_build(&r->base, &lk_block_batchnorm, name.text, &options, sizeof options, x);
+    return lki_build(&r->base, r->norm, name.text, &options, sizeof options, x);
 }
 
 static lk_value shortcut(resnet *r, lki_name prefix, uint64_t channels, uint64_t stride, lk_value x)
@@ -59,8 +60,8 @@ static lk_value basic_block(resnet *r, lki_name prefix, uint64_t channels, uint6
     h          = conv(r, lki_name_of("%.64s.conv2", prefix.text), channels, 3, 1, h);
     x          = shortcut(r, prefix, channels, stride, x);
     r->channels = channels;
-    return lki_build2(&r->base, &lk_block_batchnorm, lki_name_of("%.64s.bn2", prefix.text).text,
-                      &last, sizeof last, h, x);
+    return lki_build2(&r->base, r->norm, lki_name_of("%.64s.bn2", prefix.text).text, &last,
+                      sizeof last, h, x);
 }
 
 static lk_value stem(resnet *r, bool large, uint64_t channels)
@@ -110,6 +111,7 @@ void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options)
 {
     out->depth      = options->depth > 0 ? options->depth : DEPTH_DEFAULT;
     out->zero_gamma = options->zero_gamma;
+    out->batchnorm  = options->batchnorm;
 
     out->activation_checkpointing = options->activation_checkpointing;
 }
@@ -120,7 +122,11 @@ lk_status lki_build_resnet(lk_model **out, const lk_model_options *options)
     bool     is18   = depth == 18;
     uint32_t stages = is18 ? 4 : 3, blocks = is18 ? 2 : (depth - 2) / 6;
     uint64_t channels = is18 ? 64 : 16;
-    resnet   r        = { .projection = is18, .zero_gamma = options->zero_gamma };
+    resnet   r        = { .projection = is18,
+                          .zero_gamma = options->zero_gamma,
+                          .norm       = options->batchnorm == LK_BATCHNORM_SYNC
+                                            ? &lk_block_sync_batchnorm
+                                            : &lk_block_batchnorm };
 
     LK_TRY(check_options(options, depth));
     LK_TRY(lki_build_begin(&r.base, "resnet", options->input, false));

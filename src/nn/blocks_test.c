@@ -285,6 +285,8 @@ static void test_batchnorm(void **state)
     CHECK(lk_block_batchnorm, relu, image, 1);
     CHECK(lk_block_batchnorm, plain, sequence, 2);
     CHECK(lk_block_batchnorm, relu, image, 2);
+    CHECK(lk_block_sync_batchnorm, plain, sequence, 1);
+    CHECK(lk_block_sync_batchnorm, relu, image, 2);
 }
 
 static void test_pooling(void **state)

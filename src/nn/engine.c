@@ -11,7 +11,8 @@
  * Of checkpointed segments, all but the last run forward again just before their backward pass.
  *
  * Contexts never see each other, so the result of one does not depend on how many are walked
- * together.  A context without samples computes nothing and is ready at once.
+ * together.  A context without samples computes nothing and is ready at once.  The exception are
+ * blocks with statistics (statistics.h): all contexts put in their rows before any goes on.
  *
  * Memory: layout.c; allocated when the engine opens, never after.
  */
@@ -47,7 +48,8 @@ static lk_status count_bytes(const lki_layout *layout, const lk_model *model, ui
 {
     if (__builtin_mul_overflow(layout->context_bytes, (size_t)contexts, bytes) ||
         __builtin_add_overflow(*bytes, layout->scratch_bytes + layout->wide_bytes +
-                                           layout->loss_rows * 5, total))
+                                           layout->loss_rows * 5 +
+                                           lki_statistics_bytes(model, contexts), total))
         return lk_fail(LK_ENOMEM,
                        "model %s: activations of %u contexts of %zu bytes are more than any "
                        "machine has; walk fewer at a time",
@@ -83,6 +85,7 @@ static lk_status allocate(lk_engine *engine)
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
+    LK_TRY(lki_statistics_init(&engine->statistics, model, engine->contexts));
     for (size_t b = 0; b < model->block_count; b++)
         if (model->blocks[b].segment != 0)
             engine->last_segment = model->blocks[b].segment;
@@ -130,6 +133,7 @@ void lk_engine_free(lk_engine *engine)
     lki_free(engine->loss);
     lki_free(engine->hits);
     lki_free(engine->first_terms);
+    lki_statistics_deinit(&engine->statistics);
     lki_free(engine);
 }
 
@@ -217,6 +221,10 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
         f->params[i] = walk->params[entry->params[i]];
     for (uint32_t i = 0; i < entry->block.state_count; i++)
         f->state[i] = walk->state != NULL ? walk->state[entry->states[i]] : NULL;
+    if (entry->type->statistics != NULL && walk->training) {
+        f->call.total          = lki_statistics_total(&engine->statistics, entry, false);
+        f->call.total_backward = lki_statistics_total(&engine->statistics, entry, true);
+    }
     if (!entry->type->loss) {
         f->call.y = at(engine, context, place->value);
         return;
@@ -246,6 +254,18 @@ static void run_block(const lk_engine *engine, const lki_block_entry *entry,
     lki_widen_begin(&wide, entry, call, engine->wide);
     run(&wide.call);
     lki_widen_end(&wide);
+}
+
+/* The row of statistics that comes before it. */
+static void run_row(const lk_engine *engine, const lki_block_entry *entry,
+                    const lk_block_call *call, double *row)
+{
+    const lk_block_statistics *of   = entry->type->statistics;
+    lki_widened                wide = { .call = *call };
+
+    if (call->dtype != LK_F32)
+        lki_widen_begin(&wide, entry, call, engine->wide);
+    (call->grads != NULL ? of->backward_row : of->forward_row)(&wide.call, row);
 }
 
 /* Adds the rows of loss to the pass's sums, in order. */
@@ -293,27 +313,57 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
         sum_rows(engine, pass);
 }
 
-static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
-                          uint32_t context, uint32_t b)
+static void backward_frame_init(frame *f, const lk_engine *engine, const lk_walk *walk,
+                                const lk_pass *pass, uint32_t context, uint32_t b)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     const lki_place       *place = &engine->layout.places[b];
-    frame                  f;
 
-    if (!place->wanted) /* no parameters here or before: nothing depends on it */
-        return;
-    frame_init(&f, engine, walk, pass, context, b);
+    frame_init(f, engine, walk, pass, context, b);
     if (!entry->type->loss)
-        f.call.dy = gradient_of(engine, context, b + 1);
+        f->call.dy = gradient_of(engine, context, b + 1);
     for (uint32_t i = 0; i < entry->block.input_count; i++) {
         if (place->dx[i])
-            f.call.dx[i] = gradient_of(engine, context, entry->inputs[i]);
-        f.call.add[i] = place->add[i];
+            f->call.dx[i] = gradient_of(engine, context, entry->inputs[i]);
+        f->call.add[i] = place->add[i];
     }
     for (uint32_t i = 0; i < entry->block.param_count; i++)
-        f.grads[i] = pass->grads[engine->first_terms[b] + i];
-    f.call.grads = f.grads;
-    run_block(engine, entry, &f.call);
+        f->grads[i] = pass->grads[engine->first_terms[b] + i];
+    f->call.grads = f->grads;
+}
+
+static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
+                          uint32_t context, uint32_t b)
+{
+    frame f;
+
+    if (!engine->layout.places[b].wanted) /* no parameters here or before: nothing depends on it */
+        return;
+    backward_frame_init(&f, engine, walk, pass, context, b);
+    run_block(engine, &engine->model->blocks[b], &f.call);
+}
+
+/* All contexts' rows of a block with statistics, merged. */
+static void make_statistics(const lk_engine *engine, const lk_walk *walk, const lk_pass *passes,
+                            const lk_hooks *hooks, uint32_t count, uint32_t b, bool backward)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    uint32_t               width = lki_statistics_width(entry);
+
+    if (width == 0 || !walk->training || (backward && !engine->layout.places[b].wanted))
+        return;
+    memset(engine->statistics.rows, 0, (size_t)count * width * sizeof(double));
+    for (uint32_t c = 0; c < count; c++) {
+        frame f;
+        if (passes[c].samples == 0)
+            continue;
+        if (backward)
+            backward_frame_init(&f, engine, walk, &passes[c], c, b);
+        else
+            frame_init(&f, engine, walk, &passes[c], c, b);
+        run_row(engine, entry, &f.call, engine->statistics.rows + (size_t)c * width);
+    }
+    lki_statistics_merge(&engine->statistics, entry, hooks, count, backward);
 }
 
 /* ---- The walks --------------------------------------------------------------------------- */
@@ -343,11 +393,13 @@ static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_
 }
 
 static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass *passes,
-                          uint32_t count, uint32_t b, bool again)
+                          const lk_hooks *hooks, uint32_t count, uint32_t b, bool again)
 {
     lki_track *track = lki_exec_track(engine->exec);
     uint64_t   begun = lki_trace_begin(track);
 
+    if (!again) /* else they are kept */
+        make_statistics(engine, walk, passes, hooks, count, b, false);
     for (uint32_t c = 0; c < count; c++)
         if (passes[c].samples > 0)
             forward_call(engine, walk, &passes[c], c, b, again);
@@ -363,7 +415,7 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     check_passes(engine, passes, count);
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell(hooks->before_forward, hooks, b);
-        forward_block(engine, walk, passes, count, b, false);
+        forward_block(engine, walk, passes, hooks, count, b, false);
         tell(hooks->after_forward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_FORWARD, 0, begun);
@@ -373,9 +425,11 @@ static void backward_block(const lk_engine *engine, const lk_walk *walk, const l
                            const lk_hooks *hooks, uint32_t count, uint32_t b)
 {
     lki_track *track = lki_exec_track(engine->exec);
+    uint64_t   first = lki_trace_begin(track);
 
+    make_statistics(engine, walk, passes, hooks, count, b, true);
     for (uint32_t c = 0; c < count; c++) {
-        uint64_t begun = lki_trace_begin(track);
+        uint64_t begun = c == 0 ? first : lki_trace_begin(track);
         if (passes[c].samples > 0)
             backward_call(engine, walk, &passes[c], c, b);
         lki_trace_end(track, LKI_SPAN_BLOCK_BACKWARD, b, begun);
@@ -401,7 +455,7 @@ static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passe
         if (!engine->layout.places[i].again)
             continue;
         tell(hooks->before_forward, hooks, i);
-        forward_block(engine, walk, passes, count, i, true);
+        forward_block(engine, walk, passes, hooks, count, i, true);
         tell(hooks->after_forward, hooks, i);
     }
 }

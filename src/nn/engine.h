@@ -3,6 +3,7 @@
 #define LKI_NN_ENGINE_H
 
 #include "nn/layout.h"
+#include "nn/statistics.h"
 
 struct lk_engine {
     const lk_model *model; /* borrowed */
@@ -16,6 +17,7 @@ struct lk_engine {
     uint8_t        *hits;
     uint32_t       *first_terms; /* of each block: terms of a block are neighbours */
     uint32_t        last_segment; /* of activation checkpointing: what it computes stays */
+    lki_statistics  statistics;
 };
 
 /* What a training step needs for one sample in a block that lies at `place`. */

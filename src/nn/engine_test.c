@@ -80,8 +80,12 @@ static void test_hooks_fire_in_order_even_for_empty_passes(void **state)
     net     n         = net_open(model, 1, NULL, 2, 2);
     lk_pass passes[2] = { net_pass(&n, 0, 2, x, tokens), net_pass(&n, 1, 0, NULL, NULL) };
     for (uint32_t run_empty = 0; run_empty < 2; run_empty++) {
-        lk_hooks hooks = { run_empty ? &empty : &full, note_before_forward, note_after_forward,
-                           note_before_backward, note_ready, note_after_backward };
+        lk_hooks hooks = { .user            = run_empty ? &empty : &full,
+                           .before_forward  = note_before_forward,
+                           .after_forward   = note_after_forward,
+                           .before_backward = note_before_backward,
+                           .grad_ready      = note_ready,
+                           .after_backward  = note_after_backward };
         lk_walk  walk  = net_walk(&n, true);
         walk.hooks     = &hooks;
         if (run_empty)

@@ -130,9 +130,10 @@ static void check_poisoned(build build_net)
 {
     static unsigned char reference[RESULT_BYTES], out[RESULT_BYTES];
     poisoner p     = { .n = net_open(build_net(), 1, NULL, SAMPLES, 1) };
-    lk_hooks hooks = {
-        &p, poison_before_forward, NULL, poison_before_backward, NULL, poison_after_backward
-    };
+    lk_hooks hooks = { .user            = &p,
+                       .before_forward  = poison_before_forward,
+                       .before_backward = poison_before_backward,
+                       .after_backward  = poison_after_backward };
     float   *images = noise_floats(2, (size_t)SAMPLES * 216);
 
     for (uint32_t poisoned = 0; poisoned < 2; poisoned++) {

@@ -400,3 +400,11 @@ size_t lk_model_param_elements(const lk_model *model)
 {
     return model->param_elements;
 }
+
+bool lk_model_lock_step(const lk_model *model)
+{
+    for (size_t b = 0; b < model->block_count; b++)
+        if (model->blocks[b].type->statistics != NULL)
+            return true;
+    return false;
+}

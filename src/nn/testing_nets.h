@@ -70,7 +70,8 @@ static inline lk_value conv(lk_model *model, const char *name, uint64_t out, uin
     return add1(model, &lk_block_conv, name, &options, sizeof options, x);
 }
 
-static inline lk_model *convnet_of(bool segments)
+/* Whose norms are of a given type. */
+static inline lk_model *convnet_with(const lk_block_type *norm, bool segments)
 {
     lk_batchnorm_options relu     = { .relu = true };
     lk_maxpool_options   pool     = { .kernel = 2, .stride = 2 };
@@ -80,11 +81,11 @@ static inline lk_model *convnet_of(bool segments)
     MUST(lk_model_new(&model, "convnet", (lk_shape){ 3, { 9, 8, 3 } }, false));
     begin_segment(model, segments);
     lk_value x = conv(model, "conv1", 4, 1, 0);
-    x          = add1(model, &lk_block_batchnorm, "bn1", &relu, sizeof relu, x);
+    x          = add1(model, norm, "bn1", &relu, sizeof relu, x);
     begin_segment(model, segments);
     lk_value h = conv(model, "conv2", 6, 2, x);
     x          = add1(model, &lk_block_shortcut, "", &shortcut, sizeof shortcut, x);
-    x          = add2(model, &lk_block_batchnorm, "bn2", &relu, sizeof relu, h, x);
+    x          = add2(model, norm, "bn2", &relu, sizeof relu, h, x);
     lk_model_checkpoint_end(model);
     x          = add1(model, &lk_block_maxpool, "", &pool, sizeof pool, x);
     x          = add1(model, &lk_block_relu, "", NULL, 0, x);
@@ -92,6 +93,11 @@ static inline lk_model *convnet_of(bool segments)
     x          = linear(model, "fc", VOCABULARY, NULL, x);
     add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
     return model;
+}
+
+static inline lk_model *convnet_of(bool segments)
+{
+    return convnet_with(&lk_block_batchnorm, segments);
 }
 
 static const int32_t tokens[CONTEXTS_MAX * SAMPLES * TIME + 1] = {

@@ -17,6 +17,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const size_t      states = parallel->state_count * sizeof *parallel->states;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
+                                 parallel->lock_step,
                                  options->seed,
                                  options->bucket_bytes,
                                  options->first_bucket_bytes,

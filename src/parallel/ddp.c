@@ -40,9 +40,7 @@ typedef struct {
     lk_slice         *state_slices;
     bool              last_leaf;
     uint32_t          merge_count;
-    struct {
-        uint32_t left, right;
-    } merges[LKI_NODES_MAX]; /* after the last virtual worker */
+    lki_merging      *merges; /* after the last virtual worker, or, in lock step, after all */
 } ddp;
 
 static ddp *ddp_of(const lk_parallel *parallel)
@@ -67,7 +65,7 @@ static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t en
         if (parallel->world.host_of[r] != host)
             continue;
         lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
-        total += plan.buffers;
+        total += parallel->lock_step ? plan.count : plan.buffers;
     }
     return total;
 }
@@ -123,6 +121,22 @@ static void aim(lk_parallel *parallel, ddp *self)
     }
 }
 
+/* In lock step every virtual worker has a buffer of its own until all are done. */
+static void plan_together(const lk_parallel *parallel, ddp *self)
+{
+    lki_virtual_plan *plan = &self->plan;
+    lki_merging       merging;
+
+    lki_counter_begin(&self->counter, parallel->leaves);
+    for (uint32_t i = 0; i < plan->count; i++) {
+        lki_counter_push_into(&self->counter, plan->first + i, i);
+        while (lki_counter_merge(&self->counter, &merging.left, &merging.right))
+            self->merges[self->merge_count++] = merging;
+    }
+    plan->buffers = plan->count;
+    memcpy(plan->nodes, self->counter.stack, plan->node_count * sizeof plan->nodes[0]);
+}
+
 static lk_status ddp_attach(lk_parallel *parallel)
 {
     ddp              *self   = NULL;
@@ -137,6 +151,9 @@ static lk_status ddp_attach(lk_parallel *parallel)
                        "sums, %d is the limit; use fewer virtual workers",
                        parallel->leaves, parallel->ranks, parallel->rank, self->plan.node_count,
                        LK_TREE_NODES_MAX);
+    LK_TRY(LKI_NEW(&self->merges, lki_max(self->plan.count, LKI_NODES_MAX), "merges"));
+    if (parallel->lock_step)
+        plan_together(parallel, self);
     LK_TRY(open_arena(parallel, self));
     LK_TRY(LKI_NEW(&self->reductions, layout->bucket_count + 1, "bucket reductions"));
     self->reduction_count = layout->bucket_count;
@@ -164,6 +181,7 @@ static void ddp_detach(lk_parallel *parallel)
         lk_request_free(self->reductions[b].request);
     lki_free(self->reductions);
     lki_free(self->state_slices);
+    lki_free(self->merges);
     lki_free(self);
     parallel->private = NULL;
 }
@@ -189,9 +207,13 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
     ddp *self = ddp_of(parallel);
     if (leaf == self->plan.first)
         begin_step(parallel, self);
-    *out = gradients_in(parallel, lki_counter_push(&self->counter, leaf));
+    *out = gradients_in(parallel, parallel->lock_step ? leaf - self->plan.first
+                                                      : lki_counter_push(&self->counter, leaf));
     lki_merge(parallel, out->gradients, NULL, parallel->width);
-
+    if (parallel->lock_step) {
+        self->last_leaf = true;
+        return LK_OK;
+    }
     self->last_leaf   = leaf + 1 == self->plan.first + self->plan.count;
     self->merge_count = 0;
     if (self->last_leaf)

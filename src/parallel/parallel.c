@@ -110,7 +110,10 @@ static lk_status own_spans(lk_parallel *parallel)
     const lki_layout *layout = parallel->layout;
     LK_TRY(LKI_NEW(&parallel->mine, layout->span_count, "owned spans"));
     LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
-    LK_TRY(LKI_NEW(&parallel->ready, layout->term_count, "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->ready, (size_t)parallel->together * layout->term_count,
+                   "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->announced, layout->term_count, "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->current, parallel->together, "virtual workers"));
     LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
     LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->span_count, parallel->leaves), "sums"));
     LK_TRY(LKI_NEW(&parallel->norms, (size_t)parallel->measures * layout->param_count, "norms"));
@@ -174,8 +177,16 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
                           options->group_count));
     LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    parallel->lock_step = options->lock_step;
+    if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
+        return lk_fail(LK_EINVAL,
+                       "strategy %s deals %u virtual workers to %u workers in rounds, but "
+                       "SyncBatchNorm has all of them computed at a time; use --strategy zero1, or "
+                       "as many workers as virtual workers",
+                       parallel->ops->name, parallel->leaves, parallel->ranks);
     parallel->dealing = (lki_dealing){ parallel->leaves, parallel->ranks, parallel->ops->rounds };
     parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
+    parallel->together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
     LK_TRY(open_layout(parallel, params, param_count, options));
@@ -201,6 +212,8 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
     (void)lay_out(parallel, lk_arena_data(parallel->arena));
     LK_TRY(lki_shards_open(parallel));
+    if (parallel->lock_step)
+        LK_TRY(lki_rows_open(parallel));
     LK_TRY(parallel->ops->attach(parallel));
     return initialise(parallel, options->seed);
 }
@@ -239,7 +252,10 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->state_at);
     lki_free(parallel->mine);
     lki_free(parallel->hashes);
+    lki_rows_close(parallel);
     lki_free(parallel->ready);
+    lki_free(parallel->announced);
+    lki_free(parallel->current);
     lki_free(parallel->reported);
     lki_free(parallel->scratch);
     lki_free(parallel->norms);
@@ -369,28 +385,42 @@ void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler
 /* The current virtual worker, counted over all. */
 static uint32_t leaf_now(const lk_parallel *parallel)
 {
-    return parallel->share.first + parallel->leaf * parallel->share.stride;
+    return parallel->share.first + (parallel->leaf + parallel->chosen) * parallel->share.stride;
+}
+
+void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
+{
+    LK_ASSERT(parallel->turning && index < parallel->together);
+    parallel->chosen = index;
 }
 
 static void end_turn(lk_parallel *parallel)
 {
     if (parallel->micro + 1 == parallel->micro_count)
-        for (uint32_t t = 0; t < parallel->layout->term_count; t++)
-            lk_parallel_grad_ready(parallel, t);
+        for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
+            for (uint32_t t = 0; t < parallel->layout->term_count; t++)
+                lk_parallel_grad_ready(parallel, t);
+    parallel->chosen  = 0;
     parallel->turning = false;
     if (++parallel->micro < parallel->micro_count || failed(parallel))
         return;
     keep(parallel, parallel->ops->end_leaf(parallel));
     parallel->micro = 0;
-    parallel->leaf++;
+    parallel->leaf += parallel->together;
 }
 
-static void begin_leaf(lk_parallel *parallel)
+static void begin_leaves(lk_parallel *parallel)
 {
-    uint32_t leaf = leaf_now(parallel);
-    memset(parallel->ready, 0, parallel->layout->term_count);
-    memset(lki_report_of(parallel, leaf), 0, parallel->report_bytes);
-    keep(parallel, parallel->ops->begin_leaf(parallel, leaf, &parallel->current));
+    size_t terms = parallel->layout->term_count;
+    memset(parallel->ready, 0, parallel->together * terms);
+    memset(parallel->announced, 0, terms * sizeof *parallel->announced);
+    for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
+        parallel->chosen = c;
+        memset(lki_report_of(parallel, leaf_now(parallel)), 0, parallel->report_bytes);
+        keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel),
+                                                 &parallel->current[c]));
+    }
+    parallel->chosen = 0;
 }
 
 bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
@@ -400,7 +430,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
     if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->share.count)
         return false;
     if (parallel->micro == 0)
-        begin_leaf(parallel);
+        begin_leaves(parallel);
     if (failed(parallel))
         return false;
     parallel->turning = true;
@@ -413,7 +443,7 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     float *at = NULL;
     if (parallel->ops->find_term == NULL)
-        return parallel->current.gradients + parallel->layout->term_at[term];
+        return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
     keep(parallel, parallel->ops->find_term(parallel, term, &at));
     return at;
 }
@@ -421,24 +451,36 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
 {
     LK_ASSERT(parallel->turning && state < parallel->state_count);
-    return parallel->current.states + parallel->micro * parallel->state_width +
+    return parallel->current[parallel->chosen].states + parallel->micro * parallel->state_width +
            parallel->state_at[state];
 }
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
-    bool last = parallel->micro + 1 == parallel->micro_count;
-    if (!last || parallel->ready[term] || failed(parallel))
+    bool     last  = parallel->micro + 1 == parallel->micro_count;
+    uint8_t *ready = &parallel->ready[parallel->chosen * parallel->layout->term_count + term];
+    if (!last || *ready || failed(parallel))
         return;
-    parallel->ready[term] = 1;
-    keep(parallel, parallel->ops->term_ready(parallel, term));
+    *ready = 1;
+    if (++parallel->announced[term] == parallel->together)
+        keep(parallel, parallel->ops->term_ready(parallel, term));
 }
 
 void lk_parallel_progress(lk_parallel *parallel)
 {
     if (parallel->ops->progress != NULL && !failed(parallel))
         keep(parallel, parallel->ops->progress(parallel));
+}
+
+void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
+                            void (*merge)(uint32_t width, double *left, const double *right),
+                            double *rows, double *total)
+{
+    LK_ASSERT(parallel->turning && parallel->lock_step);
+    memset(total, 0, width * sizeof *total);
+    if (!failed(parallel))
+        keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
 }
 
 void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,

@@ -40,15 +40,16 @@ typedef struct {
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
-    /* Starts the rank's next virtual worker, whose zeroed gradients lie at *out. */
+    /* Starts the rank's next virtual worker, whose zeroed gradients lie at *out; in lock step all
+     * of them, one after the other, before any is computed. */
     lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, lki_gradients *out);
 
     /* (optional) Where the current virtual worker adds a term, which may be elsewhere in every turn
      * and waits until there is room.  *out is memory for the term even if it fails. */
     lk_status (*find_term)(lk_parallel *parallel, uint32_t term, float **out);
 
-    /* The current virtual worker has finished a term / all of them.  Every term is announced
-     * before end_leaf(). */
+    /* The current virtual worker has finished a term / all of them; in lock step all of the rank's
+     * have.  Every term is announced before end_leaf(). */
     lk_status (*term_ready)(lk_parallel *parallel, uint32_t term);
     lk_status (*end_leaf)(lk_parallel *parallel);
 
@@ -66,6 +67,7 @@ extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy
     lki_strategy_single;
 
 typedef struct lki_piece_list lki_piece_list; /* shards.c */
+typedef struct lki_row_merger lki_row_merger; /* rows.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -93,6 +95,8 @@ struct lk_parallel {
     double           clip_norm, clip_value;
     lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
+    bool             lock_step;
+    lki_row_merger  *rows; /* in lock step */
     lki_layout      *layout;
     lki_dealing      dealing;
     lki_share        share;  /* my virtual workers */
@@ -118,7 +122,8 @@ struct lk_parallel {
     size_t    mine_count;
     uint64_t *hashes;  /* of what I wrote last, by span */
     size_t   *reported; /* bytes of every rank's reports */
-    uint8_t  *ready;   /* terms announced by the current virtual worker */
+    uint8_t  *ready;   /* [together][term_count]: announced by the current virtual workers */
+    uint32_t *announced; /* [term_count]: by how many of them */
     double   *scratch; /* as many as parameters, virtual workers or spans */
     double   *norms;   /* [measures][param_count] */
 
@@ -126,8 +131,10 @@ struct lk_parallel {
     bool     under_way;
     uint64_t step;
     uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my share */
+    uint32_t together;    /* virtual workers of a turn */
+    uint32_t chosen;      /* among them */
     bool     turning;
-    lki_gradients current; /* of the current virtual worker */
+    lki_gradients *current; /* [together] */
     lk_error      failure; /* kept until lk_parallel_finish() */
 };
 
@@ -184,6 +191,14 @@ static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_grad
 /* The slices of running state: each of micro_count rows dealt to the owners of a host in equal
  * parts.  The caller frees *out. */
 LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
+
+/* rows.c: for lk_parallel_merge_rows().  Closing accepts what was not opened. */
+LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width,
+                                      void (*merge)(uint32_t width, double *left,
+                                                    const double *right),
+                                      double *rows, double *total);
+void                   lki_rows_close(lk_parallel *parallel);
 
 /* merge.c: left = left + right, or left = 0 where right is NULL, by all threads. */
 void lki_merge(const lk_parallel *parallel, float *left, const float *right, size_t count);

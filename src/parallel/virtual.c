@@ -90,6 +90,12 @@ uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf)
     return lki_counter_push_node(counter, leaf, 1);
 }
 
+void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t buffer)
+{
+    LK_ASSERT(counter->depth < LKI_NODES_MAX);
+    counter->stack[counter->depth++] = (lki_node){ leaf, 1, buffer };
+}
+
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right)
 {
     if (counter->depth < 2)

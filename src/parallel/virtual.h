@@ -71,6 +71,9 @@ uint32_t lki_counter_push(lki_merge_counter *counter, uint32_t leaf);
 /* The same for a sum over `count` of them, from `first`. */
 uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint32_t count);
 
+/* The same, in a buffer of the caller's choice. */
+void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t buffer);
+
 /* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);
 

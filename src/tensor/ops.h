@@ -116,6 +116,19 @@ void lki_batchnorm_backward(lk_exec *exec, const lki_batchnorm_args *args);
 /* With given (running) statistics instead of those of `args`: evaluation. */
 void lki_batchnorm_apply(lk_exec *exec, const lki_batchnorm_args *args, const float *mean,
                          const float *var);
+float lki_batchnorm_rstd(float variance);
+
+/* The same in parts, for statistics of more rows than these.  Of these rows: their sums, and those
+ * of squared differences from their mean, which args->mean is left with; then y, with mean and rstd
+ * as they are.  Backward: the sums of dy (masked by relu) and of dy * xhat; then dx and dplus, with
+ * means over all rows.  dgamma and dbeta are the caller's. */
+void lki_batchnorm_moments(lk_exec *exec, const lki_batchnorm_args *args, float *totals,
+                           float *squares);
+void lki_batchnorm_normalize(lk_exec *exec, const lki_batchnorm_args *args);
+void lki_batchnorm_products(lk_exec *exec, const lki_batchnorm_args *args, float *totals,
+                            float *products);
+void lki_batchnorm_dx(lk_exec *exec, const lki_batchnorm_args *args, const float *mean_dy,
+                      const float *mean_dy_xhat);
 
 /* ---- Convolution and pooling, NHWC ------------------------------------------------------- */
 

@@ -168,6 +168,18 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
 
 /* Parameters, the optimizer's state and one gradient for each worker of this host, before anything
  * is laid out: a mistyped width should not eat the machine first. */
+static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
+{
+    if (!lk_model_lock_step(model) || c->strategy == NULL || strcmp(c->strategy, "zero2") != 0 ||
+        c->virtual_workers == c->workers)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "--batchnorm sync computes all %u virtual workers at a time, but --strategy "
+                   "zero2 deals them to %u workers in rounds; choose --strategy zero1, or "
+                   "--workers %u",
+                   c->virtual_workers, c->workers, c->virtual_workers);
+}
+
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)
 {
     uint32_t here    = c->workers_here ? c->workers_here : c->workers;
@@ -226,6 +238,8 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     LK_TRY(lki_watch_check(c, data));
     LK_TRY(lk_model_build(&model, c->model, &options));
     lk_status status = check_groups(c, model);
+    if (status == LK_OK)
+        status = check_lock_step(c, model);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
     if (status == LK_OK && runs)

@@ -17,6 +17,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .virtual_workers    = c->virtual_workers,
                                   .micro_count        = c->global_batch / c->virtual_workers /
                                                         c->micro_batch,
+                                  .lock_step          = lk_model_lock_step(model),
                                   .bucket_bytes       = c->bucket_bytes,
                                   .first_bucket_bytes = c->first_bucket_bytes,
                                   .optimizer          = c->optimizer,
@@ -84,13 +85,16 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
 {
     uint32_t *sizes = NULL, most = 0;
     lk_exec  *exec  = NULL;
+    uint32_t  together =
+        lk_model_lock_step(model) ? (c->virtual_workers + c->workers - 1) / c->workers : 1;
 
     out->parameters  = lk_model_param_elements(model);
     lk_status status = deal(c, hosts, &sizes, &most);
     if (status == LK_OK)
         status = lk_exec_open(&exec, c->threads, c->isa);
     if (status == LK_OK)
-        status = lk_engine_bytes(&out->activations, model, exec, c->precision, c->micro_batch, 1);
+        status = lk_engine_bytes(&out->activations, model, exec, c->precision, c->micro_batch,
+                                 together);
     if (status == LK_OK)
         status = estimate_parallel(c, model, sizes, hosts, out);
     out->workers = most;

@@ -57,6 +57,9 @@ static void put_model(json_t *object, const char *name, const lk_model_options *
     if (model.depth > 0) {
         put_integer(object, "depth", model.depth);
         (void)json_object_set_new(object, "zero-gamma", json_boolean(model.zero_gamma));
+        (void)json_object_set_new(
+            object, "batchnorm",
+            json_string(model.batchnorm == LK_BATCHNORM_SYNC ? "sync" : "ghost"));
     }
     if (model.hidden_count > 0) {
         json_t *hidden = json_array();
@@ -259,6 +262,7 @@ static json_t *since_then(void)
     put_real(since, "ema", 0);
     put_real(since, "clip-value", 0);
     (void)json_object_set_new(since, "group", json_array());
+    put_text(since, "batchnorm", "ghost");
     return since;
 }
 

@@ -106,7 +106,9 @@ static void a_model_records_its_own_options(void **state)
         const char *model, *has[5], *lacks[5];
     } cases[] = {
         { "mlp", { "hidden" }, { "layers", "heads", "context", "depth", "dropout" } },
-        { "resnet", { "depth", "zero-gamma" }, { "layers", "heads", "context", "hidden" } },
+        { "resnet",
+          { "depth", "zero-gamma", "batchnorm" },
+          { "layers", "heads", "context", "hidden" } },
         { "gpt", { "layers", "heads", "width", "dropout", "context" }, { "hidden", "depth" } },
     };
     (void)state;

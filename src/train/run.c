@@ -47,11 +47,20 @@ static lk_status open_model(lki_session *s)
         LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
     LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
-    LK_TRY(LKI_NEW(&s->grads, s->term_count, "gradient table"));
-    LK_TRY(LKI_NEW(&s->state_sums, s->state_count + 1, "state table"));
-    LK_TRY(list_terms(s));
+    return list_terms(s);
+}
+
+/* What a turn needs for each of its virtual workers. */
+static lk_status open_turns(lki_session *s)
+{
+    lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
+    s->together = lk_model_lock_step(s->model) ? s->count : 1;
+    LK_TRY(LKI_NEW(&s->batches, s->together, "micro-batches"));
+    LK_TRY(LKI_NEW(&s->passes, s->together, "micro-batches"));
+    LK_TRY(LKI_NEW(&s->grads, (size_t)s->together * s->term_count, "gradient table"));
+    LK_TRY(LKI_NEW(&s->state_sums, (size_t)s->together * s->state_count + 1, "state table"));
     return lk_engine_open(&s->engine, s->model, s->exec, s->config->precision,
-                          s->config->micro_batch, 1);
+                          s->config->micro_batch, s->together);
 }
 
 static lk_status open_parallel(lki_session *s)
@@ -74,6 +83,7 @@ static lk_status open_loader(lki_session *s)
                                        .first           = s->first,
                                        .count           = s->count,
                                        .stride          = s->stride,
+                                       .lock_step       = lk_model_lock_step(s->model),
                                        .drop_last       = c->drop_last,
                                        .order           = c->order,
                                        .start_step      = s->start,
@@ -185,7 +195,7 @@ static lk_status session_open(lki_session *s)
     LK_TRY(own_directory(s));
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
-    lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
+    LK_TRY(open_turns(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
@@ -211,6 +221,8 @@ static lk_status session_close(lki_session *s)
     lki_journal_free(s->journal);
     lki_free(s->param_data);
     lki_free(s->state_data);
+    lki_free(s->batches);
+    lki_free(s->passes);
     lki_free(s->grads);
     lki_free(s->first_terms);
     lki_free(s->state_sums);
@@ -223,8 +235,11 @@ static lk_status session_close(lki_session *s)
 static void fetch_grads(lki_session *s, uint32_t block)
 {
     uint32_t i = lk_model_block_count(s->model) - 1 - block;
-    for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
-        s->grads[t] = lk_parallel_grad(s->parallel, t);
+    for (uint32_t c = 0; c < s->together; c++) {
+        lk_parallel_choose(s->parallel, c);
+        for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
+            s->grads[(size_t)c * s->term_count + t] = lk_parallel_grad(s->parallel, t);
+    }
 }
 
 /* The loss may make gradients on the way. */
@@ -243,8 +258,15 @@ static void on_before_backward(void *user, uint32_t block)
 static void on_grad_ready(void *user, uint32_t context, uint32_t term)
 {
     lki_session *s = user;
-    (void)context;
+    lk_parallel_choose(s->parallel, context);
     lk_parallel_grad_ready(s->parallel, term);
+}
+
+static void on_statistics(void *user, uint32_t width, lk_row_merge merge, double *rows,
+                          double *total)
+{
+    lki_session *s = user;
+    lk_parallel_merge_rows(s->parallel, width, merge, rows, total);
 }
 
 static void on_after_backward(void *user, uint32_t block)
@@ -262,18 +284,49 @@ void lki_fetch_values(lki_session *s)
         s->state_data[i] = lk_parallel_state_data(s->parallel, i);
 }
 
-/* One micro-batch.  The loss of a virtual worker is one chain over its samples, so it is
- * reported when the last micro-batch is done; `chain` carries it. */
-static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
+/* One virtual worker's part of a turn.  Its loss is one chain over its samples, which the pass
+ * carries from micro-batch to micro-batch. */
+static void begin_pass(lki_session *s, uint32_t c)
+{
+    const lk_batch *batch = &s->batches[c];
+    lk_pass        *pass  = &s->passes[c];
+    float         **sums  = s->state_sums + (size_t)c * s->state_count;
+
+    lk_parallel_choose(s->parallel, c);
+    for (uint32_t i = 0; i < s->state_count; i++)
+        sums[i] = lk_parallel_state_sum(s->parallel, i);
+    if (batch->micro_index == 0)
+        *pass = (lk_pass){ 0 };
+    pass->samples    = batch->samples;
+    pass->first_slot = batch->first_slot;
+    pass->x          = batch->x;
+    pass->targets    = batch->y;
+    pass->grads      = s->grads + (size_t)c * s->term_count;
+    pass->state_sums = sums;
+}
+
+/* The loss is reported when the last micro-batch is done. */
+static void report_pass(lki_session *s, uint32_t c)
+{
+    const lk_pass *pass = &s->passes[c];
+    bool           last = s->batches[c].micro_index + 1 == s->micro_count;
+    lk_parallel_choose(s->parallel, c);
+    lk_parallel_report(s->parallel, last ? pass->loss_sum : 0, pass->samples,
+                       last ? pass->count : 0, last ? pass->hits : 0);
+}
+
+/* One micro-batch, or one of each virtual worker. */
+static void run_turn(lki_session *s)
 {
     lk_hooks hooks = { .user            = s,
                        .before_forward  = on_before_forward,
                        .before_backward = on_before_backward,
                        .grad_ready      = on_grad_ready,
-                       .after_backward  = on_after_backward };
+                       .after_backward  = on_after_backward,
+                       .statistics      = on_statistics };
     lk_walk  walk  = { .training = true,
                        .seed     = s->config->seed,
-                       .step     = (uint32_t)batch->step,
+                       .step     = (uint32_t)s->batches[0].step,
                        .params   = s->param_data,
                        .state    = s->state_data,
                        .hooks    = &hooks,
@@ -281,27 +334,29 @@ static void run_turn(lki_session *s, const lk_batch *batch, lk_pass *chain)
 
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
-    for (uint32_t i = 0; i < s->state_count; i++)
-        s->state_sums[i] = lk_parallel_state_sum(s->parallel, i);
-    if (batch->micro_index == 0)
-        *chain = (lk_pass){ 0 };
-    chain->samples    = batch->samples;
-    chain->first_slot = batch->first_slot;
-    chain->x          = batch->x;
-    chain->targets    = batch->y;
-    chain->grads      = s->grads;
-    chain->state_sums = s->state_sums;
+    for (uint32_t c = 0; c < s->together; c++)
+        begin_pass(s, c);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
-    lk_engine_forward(s->engine, &walk, chain, 1);
-    lk_engine_backward(s->engine, &walk, chain, 1);
-    bool last = batch->micro_index + 1 == s->micro_count;
-    lk_parallel_report(s->parallel, last ? chain->loss_sum : 0, batch->samples,
-                       last ? chain->count : 0, last ? chain->hits : 0);
+    lk_engine_forward(s->engine, &walk, s->passes, s->together);
+    lk_engine_backward(s->engine, &walk, s->passes, s->together);
+    for (uint32_t c = 0; c < s->together; c++)
+        report_pass(s, c);
 }
 
-/* The next turn and its micro-batch; false when there is none, or *status tells why not. */
-static bool next_turn(lki_session *s, uint64_t step, lk_batch *batch, double *waited,
-                      lk_status *status)
+/* The micro-batches of a turn. */
+static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn *turn)
+{
+    for (uint32_t c = 0; c < s->together; c++) {
+        lk_batch *batch = &s->batches[c];
+        LK_TRY(lk_loader_next(s->loader, batch));
+        LK_ASSERT(batch->step == step && batch->micro_index == turn->micro_index &&
+                  batch->virtual_worker == turn->virtual_worker + c * s->stride);
+    }
+    return LK_OK;
+}
+
+/* The next turn and its micro-batches; false when there is none, or *status tells why not. */
+static bool next_turn(lki_session *s, uint64_t step, double *waited, lk_status *status)
 {
     lki_track       *track = lki_exec_track(s->exec);
     uint64_t         begun = lki_trace_begin(track);
@@ -315,26 +370,20 @@ static bool next_turn(lki_session *s, uint64_t step, lk_batch *batch, double *wa
         return false;
     double asked = lki_seconds();
     begun        = lki_trace_begin(track);
-    *status      = lk_loader_next(s->loader, batch);
+    *status      = load_turn(s, step, &turn);
     lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
     *waited += lki_seconds() - asked;
-    if (*status != LK_OK)
-        return false;
-    LK_ASSERT(batch->step == step && batch->virtual_worker == turn.virtual_worker &&
-              batch->micro_index == turn.micro_index);
-    return true;
+    return *status == LK_OK;
 }
 
 /* All turns of the step; times go to the record. */
 static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *record)
 {
-    lk_batch  batch;
-    lk_pass   chain;
     lk_status status = LK_OK;
 
-    while (next_turn(s, step, &batch, &record->data_seconds, &status)) {
+    while (next_turn(s, step, &record->data_seconds, &status)) {
         double loaded = lki_seconds();
-        run_turn(s, &batch, &chain);
+        run_turn(s);
         record->compute_seconds += lki_seconds() - loaded;
     }
     return status;

@@ -42,8 +42,12 @@ typedef struct {
     uint32_t        first, count, stride; /* my virtual workers */
 
     const float **param_data, **state_data; /* fetched each step */
-    float       **grads, **state_sums;      /* fetched each turn; gradients block by block */
     float        *means;                    /* of all weights, where this host has only parts */
+    uint32_t      together;   /* virtual workers of a turn: 1, or in lock step all of mine */
+    lk_batch     *batches;    /* [together] */
+    lk_pass      *passes;     /* [together]: micro-batches of a virtual worker continue them */
+    float       **grads, **state_sums; /* [together] tables, fetched each turn; gradients block by
+                                        * block */
     uint32_t     *first_terms; /* [block_count + 1]: of each block, counted from the last block */
     float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];

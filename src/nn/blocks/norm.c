@@ -5,12 +5,19 @@
  * samples here (samples * mean, samples * unbiased variance); whoever owns the state divides by
  * the count and folds them in.  Evaluation uses the running values.
  *
+ * SyncBatchNorm has the statistics of all virtual workers' micro-batches instead.  Each puts in how
+ * many values a channel has, their sum, and the squares of their differences from its own mean;
+ * two such are merged in FP64 (Chan, Golub and LeVeque 1979), so no large numbers cancel.  Backward
+ * adds up dy and dy * xhat.  With one virtual worker the bits are those of BatchNorm.
+ *
  * With a second input it is the end of a residual block: y = relu(norm(x0) + x1), in one pass.
  *
  * Source: Ioffe and Szegedy 2015 (BatchNorm), Ba et al. 2016 (LayerNorm), Hoffer et al. 2017,
  * section 3.4 (ghost statistics).
  */
 #include "nn/blocks/blocks.h"
+
+#include <string.h>
 
 #define BATCHNORM_MOMENTUM 0.1F /* of the running statistics, as users of PyTorch expect */
 
@@ -179,10 +186,10 @@ static void batchnorm_forward(const lk_block_call *call)
     sum_statistics(call, &v);
 }
 
-static void batchnorm_backward(const lk_block_call *call)
+static lki_batchnorm_args batchnorm_backward_args(const lk_block_call *call,
+                                                 const batchnorm_view *v)
 {
-    batchnorm_view     v    = batchnorm_of(call);
-    lki_batchnorm_args args = batchnorm_args(call, &v);
+    lki_batchnorm_args args = batchnorm_args(call, v);
 
     args.dy       = call->dy;
     args.dx       = wanted_or_scratch(call, call->scratch);
@@ -191,6 +198,13 @@ static void batchnorm_backward(const lk_block_call *call)
     args.add_plus = call->add[1];
     args.dgamma   = call->grads[0];
     args.dbeta    = call->grads[1];
+    return args;
+}
+
+static void batchnorm_backward(const lk_block_call *call)
+{
+    batchnorm_view     v    = batchnorm_of(call);
+    lki_batchnorm_args args = batchnorm_backward_args(call, &v);
     lki_batchnorm_backward(call->exec, &args);
 }
 
@@ -201,4 +215,129 @@ const lk_block_type lk_block_batchnorm = {
     .forward  = batchnorm_forward,
     .backward = batchnorm_backward,
     .bf16     = true,
+};
+
+/* ---- SyncBatchNorm ----------------------------------------------------------------------- */
+
+/* A row of statistics: how many values, then two numbers a channel. */
+static uint32_t row_width(const lk_block *block)
+{
+    return 1 + 2 * (uint32_t)lki_width(block->x[0]);
+}
+
+typedef struct {
+    batchnorm_view of;
+    float         *first, *second; /* (c) each: sums of this call's rows, then means over all */
+} sync_view;
+
+static sync_view sync_of(const lk_block_call *call)
+{
+    sync_view      view = { .of = batchnorm_of(call) };
+    unsigned char *at   = (unsigned char *)call->saved + 3 * lki_cut_bytes(view.of.c);
+    view.first          = lki_cut(&at, view.of.c);
+    view.second         = lki_cut(&at, view.of.c);
+    return view;
+}
+
+static void sync_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                         uint32_t samples, size_t *saved, size_t *scratch)
+{
+    batchnorm_buffers(block, exec, dtype, samples, saved, scratch);
+    *saved += 2 * lki_cut_bytes(lki_width(block->x[0]));
+}
+
+static void put_row(const sync_view *v, double *row)
+{
+    row[0] = (double)v->of.rows;
+    for (size_t i = 0; i < v->of.c; i++) {
+        row[1 + i]           = (double)v->first[i];
+        row[1 + v->of.c + i] = (double)v->second[i];
+    }
+}
+
+static void sync_forward_row(const lk_block_call *call, double *row)
+{
+    sync_view          v    = sync_of(call);
+    lki_batchnorm_args args = batchnorm_args(call, &v.of);
+    lki_batchnorm_moments(call->exec, &args, v.first, v.second);
+    put_row(&v, row);
+}
+
+static void merge_moments(uint32_t width, double *left, const double *right)
+{
+    uint32_t c = (width - 1) / 2;
+
+    if (right[0] == 0)
+        return;
+    if (left[0] == 0) {
+        memcpy(left, right, width * sizeof *left);
+        return;
+    }
+    double counts = left[0] + right[0], weight = left[0] * right[0] / counts;
+    for (uint32_t i = 1; i <= c; i++) {
+        double apart = right[i] / right[0] - left[i] / left[0];
+        left[c + i]  = (left[c + i] + right[c + i]) + apart * apart * weight;
+        left[i]      = left[i] + right[i];
+    }
+    left[0] = counts;
+}
+
+static void sync_forward(const lk_block_call *call)
+{
+    sync_view          v     = sync_of(call);
+    lki_batchnorm_args args  = batchnorm_args(call, &v.of);
+    const double      *total = call->total, *squares = total + 1 + v.of.c;
+
+    if (!call->training) {
+        batchnorm_forward(call);
+        return;
+    }
+    float count = (float)total[0];
+    for (size_t i = 0; i < v.of.c; i++) {
+        v.of.mean[i] = (float)(total[1 + i] / total[0]);
+        v.of.rstd[i] = lki_batchnorm_rstd((float)squares[i] / count);
+        v.of.var[i]  = (float)squares[i] / (total[0] > 1 ? (float)(total[0] - 1) : 1.0F);
+    }
+    lki_batchnorm_normalize(call->exec, &args);
+    sum_statistics(call, &v.of);
+}
+
+static void sync_backward_row(const lk_block_call *call, double *row)
+{
+    sync_view          v    = sync_of(call);
+    lki_batchnorm_args args = batchnorm_backward_args(call, &v.of);
+    lki_batchnorm_products(call->exec, &args, v.first, v.second);
+    put_row(&v, row);
+}
+
+static void sync_backward(const lk_block_call *call)
+{
+    sync_view          v     = sync_of(call);
+    lki_batchnorm_args args  = batchnorm_backward_args(call, &v.of);
+    const double      *total = call->total_backward;
+
+    for (size_t i = 0; i < v.of.c; i++) {
+        args.dbeta[i] += v.first[i];
+        args.dgamma[i] += v.second[i];
+        v.first[i]  = (float)(total[1 + i] / total[0]);
+        v.second[i] = (float)(total[1 + v.of.c + i] / total[0]);
+    }
+    lki_batchnorm_dx(call->exec, &args, v.first, v.second);
+}
+
+static const lk_block_statistics sync_statistics = {
+    .width        = row_width,
+    .forward_row  = sync_forward_row,
+    .backward_row = sync_backward_row,
+    .merge        = merge_moments,
+};
+
+const lk_block_type lk_block_sync_batchnorm = {
+    .name       = "sync_batchnorm",
+    .plan       = batchnorm_plan,
+    .buffers    = sync_buffers,
+    .forward    = sync_forward,
+    .backward   = sync_backward,
+    .bf16       = true,
+    .statistics = &sync_statistics,
 };

@@ -215,6 +215,11 @@ static lki_columns forward_columns(const lki_batchnorm_args *a, size_t first, co
                           .relu    = a->relu };
 }
 
+float lki_batchnorm_rstd(float variance)
+{
+    return 1.0f / __builtin_sqrtf(variance + epsilon);
+}
+
 void lki_batchnorm(lk_exec *exec, const lki_batchnorm_args *a)
 {
     float sums[CHUNKS][SLAB];
@@ -228,9 +233,37 @@ void lki_batchnorm(lk_exec *exec, const lki_batchnorm_args *a)
         slab_run(exec, &s, work_squares);
         for (size_t i = 0; i < s.all.columns; i++) {
             float squares      = fold_chunks(sums, i);
-            a->rstd[first + i] = 1.0f / __builtin_sqrtf(squares / (float)a->rows + epsilon);
+            a->rstd[first + i] = lki_batchnorm_rstd(squares / (float)a->rows);
             a->var[first + i]  = squares / (float)(a->rows > 1 ? a->rows - 1 : 1);
         }
+        slab_run(exec, &s, work_apply);
+    }
+}
+
+void lki_batchnorm_moments(lk_exec *exec, const lki_batchnorm_args *a, float *totals,
+                           float *squares)
+{
+    float sums[CHUNKS][SLAB];
+    for (size_t first = 0; first < a->c; first += SLAB) {
+        slab s = { .kernels = lki_exec_kernels(exec)->nn,
+                   .all     = forward_columns(a, first, a->mean + first, a->rstd + first),
+                   .sums    = sums };
+        slab_run(exec, &s, work_sums);
+        for (size_t i = 0; i < s.all.columns; i++) {
+            totals[first + i]  = fold_chunks(sums, i);
+            a->mean[first + i] = totals[first + i] / (float)a->rows;
+        }
+        slab_run(exec, &s, work_squares);
+        for (size_t i = 0; i < s.all.columns; i++)
+            squares[first + i] = fold_chunks(sums, i);
+    }
+}
+
+void lki_batchnorm_normalize(lk_exec *exec, const lki_batchnorm_args *a)
+{
+    for (size_t first = 0; first < a->c; first += SLAB) {
+        slab s = { .kernels = lki_exec_kernels(exec)->nn,
+                   .all     = forward_columns(a, first, a->mean + first, a->rstd + first) };
         slab_run(exec, &s, work_apply);
     }
 }
@@ -280,6 +313,33 @@ void lki_batchnorm_backward(lk_exec *exec, const lki_batchnorm_args *a)
     }
 }
 
+void lki_batchnorm_products(lk_exec *exec, const lki_batchnorm_args *a, float *totals,
+                            float *products)
+{
+    float sums[CHUNKS][SLAB], by_xhat[CHUNKS][SLAB];
+    for (size_t first = 0; first < a->c; first += SLAB) {
+        slab s = { .kernels  = lki_exec_kernels(exec)->nn,
+                   .all      = backward_columns(a, first, NULL, NULL),
+                   .sums     = sums,
+                   .products = by_xhat };
+        slab_run(exec, &s, work_products);
+        for (size_t i = 0; i < s.all.columns; i++) {
+            totals[first + i]   = fold_chunks(sums, i);
+            products[first + i] = fold_chunks(by_xhat, i);
+        }
+    }
+}
+
+void lki_batchnorm_dx(lk_exec *exec, const lki_batchnorm_args *a, const float *mean_dy,
+                      const float *mean_dy_xhat)
+{
+    for (size_t first = 0; first < a->c; first += SLAB) {
+        slab s = { .kernels = lki_exec_kernels(exec)->nn,
+                   .all     = backward_columns(a, first, mean_dy + first, mean_dy_xhat + first) };
+        slab_run(exec, &s, work_dx);
+    }
+}
+
 void lki_batchnorm_apply(lk_exec *exec, const lki_batchnorm_args *a, const float *mean,
                          const float *var)
 {
@@ -288,7 +348,7 @@ void lki_batchnorm_apply(lk_exec *exec, const lki_batchnorm_args *a, const float
         slab  s = { .kernels = lki_exec_kernels(exec)->nn,
                     .all     = forward_columns(a, first, mean + first, rstd) };
         for (size_t i = 0; i < s.all.columns; i++)
-            rstd[i] = 1.0f / __builtin_sqrtf(var[first + i] + epsilon);
+            rstd[i] = lki_batchnorm_rstd(var[first + i]);
         slab_run(exec, &s, work_apply);
     }
 }

@@ -1,0 +1,142 @@
+/* rows.c -- rows of numbers merged over all virtual workers in the middle of a turn.
+ *
+ * A rank's virtual workers make up a few maximal subtrees of the canonical tree (virtual.h).  Each
+ * rank merges the rows of its own, sends what is left to all, and merges what it gets.
+ *
+ * Order:  the canonical tree, whoever computes which part of it.
+ * Cost:   one all-gather of as many rows as there are subtrees.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/strategy.h"
+
+typedef void (*merge_rows)(uint32_t width, double *left, const double *right);
+
+typedef struct {
+    uint32_t first, count;
+} subtree;
+
+struct lki_row_merger {
+    subtree  *subtrees; /* of all ranks, in order of virtual worker */
+    size_t   *bytes;    /* of each rank's rows */
+    uint32_t *counts;   /* of each rank's subtrees */
+    uint32_t  subtree_count, before; /* of all ranks; of those before me */
+    double   *sheet;
+    size_t    sheet_room; /* values */
+};
+
+/* What is left of the range of `rank`; in rounds it has one virtual worker. */
+static lk_status list_subtrees(lk_parallel *parallel, lki_row_merger *rows, uint32_t rank,
+                               size_t *room)
+{
+    lki_virtual_plan plan;
+    lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, rank);
+    if (rank == parallel->rank)
+        rows->before = rows->subtree_count;
+    for (uint32_t i = 0; i < plan.node_count; i++) {
+        LK_TRY(lki_reserve((void **)&rows->subtrees, room, rows->subtree_count,
+                           sizeof *rows->subtrees, "subtrees of ranks"));
+        rows->subtrees[rows->subtree_count++] =
+            (subtree){ plan.nodes[i].first, plan.nodes[i].count };
+    }
+    rows->counts[rank] = plan.node_count;
+    return LK_OK;
+}
+
+lk_status lki_rows_open(lk_parallel *parallel)
+{
+    lki_row_merger *rows = NULL;
+    size_t          room = 0;
+
+    LK_TRY(LKI_NEW(&rows, 1, "rows"));
+    parallel->rows = rows;
+    LK_TRY(LKI_NEW(&rows->counts, parallel->ranks, "rows"));
+    LK_TRY(LKI_NEW(&rows->bytes, parallel->ranks, "rows"));
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        LK_TRY(list_subtrees(parallel, rows, r, &room));
+    return LK_OK;
+}
+
+void lki_rows_close(lk_parallel *parallel)
+{
+    lki_row_merger *rows = parallel->rows;
+    if (rows == NULL)
+        return;
+    lki_free(rows->subtrees);
+    lki_free(rows->counts);
+    lki_free(rows->bytes);
+    lki_free(rows->sheet);
+    lki_free(rows);
+    parallel->rows = NULL;
+}
+
+/* Grows for the widest rows, in the first step. */
+static lk_status reserve_sheet(lki_row_merger *rows, size_t values)
+{
+    if (values <= rows->sheet_room)
+        return LK_OK;
+    lki_free(rows->sheet);
+    rows->sheet_room = 0;
+    LK_TRY(LKI_NEW(&rows->sheet, values, "rows"));
+    rows->sheet_room = values;
+    return LK_OK;
+}
+
+/* The merged rows of a subtree, of which `rows` has one for each virtual worker: the first. */
+static void merge_subtree(merge_rows merge, uint32_t width, double *rows, uint32_t count)
+{
+    if (count < 2)
+        return;
+    uint32_t left  = lki_tree_left(count);
+    double  *right = rows + (size_t)left * width;
+    merge_subtree(merge, width, rows, left);
+    merge_subtree(merge, width, right, count - left);
+    merge(width, rows, right);
+}
+
+typedef struct {
+    const subtree *next; /* whose row comes next */
+    double        *row;
+    merge_rows     merge;
+    uint32_t       width;
+} folding;
+
+/* The row of [first, first + count) from those of all subtrees, which follow each other. */
+static double *fold(folding *f, uint32_t first, uint32_t count)
+{
+    if (f->next->first == first && f->next->count == count) {
+        double *row = f->row;
+        f->next++;
+        f->row += f->width;
+        return row;
+    }
+    uint32_t left_count = lki_tree_left(count);
+    double  *left       = fold(f, first, left_count);
+    double  *right      = fold(f, first + left_count, count - left_count);
+    f->merge(f->width, left, right);
+    return left;
+}
+
+lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, merge_rows merge, double *mine,
+                         double *total)
+{
+    lki_row_merger *rows = parallel->rows;
+
+    LK_TRY(reserve_sheet(rows, (size_t)rows->subtree_count * width));
+    double *to = rows->sheet + (size_t)rows->before * width, *send = to;
+    for (uint32_t i = 0; i < rows->counts[parallel->rank]; i++, to += width) {
+        subtree s = rows->subtrees[rows->before + i];
+        merge_subtree(merge, width, mine, s.count);
+        memcpy(to, mine, width * sizeof *to);
+        mine += (size_t)s.count * width;
+    }
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        rows->bytes[r] = (size_t)rows->counts[r] * width * sizeof *mine;
+    LK_TRY(lk_all_gather_v(parallel->comm, send, rows->sheet, rows->bytes));
+
+    folding f = { .next = rows->subtrees, .row = rows->sheet, .merge = merge, .width = width };
+    memcpy(total, fold(&f, 0, parallel->leaves), width * sizeof *total);
+    return LK_OK;
+}
