@@ -113,7 +113,7 @@ typedef struct {
     const char *init;            /* a safetensors file to start from */
     const char *checkpoint;
     uint64_t    checkpoint_every;    /* 0 = only at the end */
-    bool        checkpoint_async;    /* written from a copy while the run goes on; but for the last */
+    bool        checkpoint_async;    /* all but the last are written while the run goes on */
     uint32_t    keep;                /* 0 = 3 */
     bool    resume, resume_required; /* --resume=auto: resume if there is one; --resume: must be */
     int64_t resume_step;             /* -1 = newest */
@@ -162,7 +162,7 @@ typedef struct {
     uint32_t         workers;     /* on that host */
     lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
     size_t           activations; /* of each worker, with the blocks' scratch memory */
-    size_t           snapshot;    /* of rank 0: what checkpoint_async copies, before it is written */
+    size_t           snapshot;    /* of rank 0: what checkpoint_async copies */
 } lk_train_cost;
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers

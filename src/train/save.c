@@ -1,8 +1,9 @@
 /* save.c -- the checkpoints that a run leaves.
  *
  * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
- * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.  With
- * checkpoint_async rank 0 copies all of it instead, and the copy is written meanwhile (background.c).
+ * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.
+ * With checkpoint_async rank 0 copies all of it instead, and the copy is written meanwhile
+ * (background.c).
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* train/save.h -- a checkpoint as the writer is told of it, and writing it while the run goes on. */
+/* train/save.h -- a checkpoint as its writer is told of it, and writing while the run goes on. */
 #ifndef LKI_TRAIN_SAVE_H
 #define LKI_TRAIN_SAVE_H
 

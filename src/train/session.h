@@ -135,8 +135,8 @@ LK_NODISCARD lk_status lki_visit_value(const lki_session *session, uint32_t para
                                                      size_t count),
                                        void *context);
 
-/* Collective: rank 0 writes; every rank learns whether it worked.  `later`: all that it waits for is
- * a copy, if the run has checkpoint_async. */
+/* Collective: rank 0 writes; every rank learns whether it worked.  `later`: with checkpoint_async
+ * all wait for a copy only. */
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
 /* While rank 0 is busy with files the others, who wait for it, have patience.  A death still wakes
