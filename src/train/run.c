@@ -129,9 +129,7 @@ static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
     return text;
 }
 
-/* Rank 0 says who computes what, as each rank itself reports it. */
-/* Whose products they are, if not ours, and, at the end, whether they all were. */
-static void tell_kernels(lki_session *s, bool end)
+void lki_tell_kernels(lki_session *s, bool end)
 {
     const char *failure, *onednn = lk_exec_onednn(s->exec, &failure);
     if (onednn != NULL && !end)
@@ -142,6 +140,7 @@ static void tell_kernels(lki_session *s, bool end)
                          failure);
 }
 
+/* Rank 0 says who computes what, as each rank itself reports it. */
 static lk_status introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
@@ -163,7 +162,7 @@ static lk_status introduce(lki_session *s)
                             (unsigned long long)all[3 * r + 1],
                             (unsigned long long)(all[3 * r + 1] + (all[3 * r + 2] - 1) * s->stride),
                             s->stride > 1 && all[3 * r + 2] > 1 ? every : "");
-        tell_kernels(s, false);
+        lki_tell_kernels(s, false);
         lki_order_tell(s);
     }
     lki_free(all);
@@ -447,99 +446,6 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
 
 /* ---- The loop ---------------------------------------------------------------------------- */
 
-/* What a run is for: weights, and what the last evaluation says of them.  All ranks see the same.
- */
-static lk_status check_end(const lki_session *s, uint64_t done, const lk_train_result *result)
-{
-    static const char  advice[]  = "lower the learning rate or clip the gradient";
-    unsigned long long steps     = done;
-    bool               evaluated = lk_dataset_describe(s->dataset)->validation_count > 0;
-
-    for (uint32_t p = 0; p < s->param_count; p++) {
-        const float *values = lk_parallel_param(s->parallel, p);
-        size_t       count  = lk_shape_count(s->params[p].shape);
-        size_t       finite = lki_finite_count(values, count);
-        if (finite < count)
-            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps, finite,
-                           s->params[p].name, (double)values[finite], advice);
-    }
-    if (evaluated && s->start < done && !isfinite(result->validation_loss))
-        return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,
-                       advice);
-    return LK_OK;
-}
-
-/* Every host has its own copy of what was trained. */
-static lk_status verify_same_end(const lki_session *s, const lk_train_result *result)
-{
-    const size_t bytes   = sizeof result->run;
-    uint32_t     differs = 0;
-    char        *all     = NULL;
-    LK_TRY(LKI_NEW(&all, s->ranks * bytes, "hashes of the run"));
-    lk_status status = lk_all_gather(s->comm, result->run, all, bytes);
-    for (uint32_t r = 1; status == LK_OK && differs == 0 && r < s->ranks; r++)
-        differs = memcmp(all, all + r * bytes, bytes) == 0 ? 0 : r;
-    if (differs != 0)
-        status = lk_fail(LK_ECORRUPT,
-                         "ranks 0 and %u end with different models (run %.64s and %.64s): the "
-                         "memory or a processor of host 0 or host %u is faulty",
-                         differs, all, all + differs * bytes, lk_comm_host(s->comm, differs));
-    lki_free(all);
-    return status;
-}
-
-/* How long the run has waited for its checkpoints. */
-static void tell_checkpoints(lki_session *s)
-{
-    const lk_checkpoint_times *t = &s->checkpoints;
-    char                       failed[48] = "";
-    if (t->written + t->failed == 0)
-        return;
-    if (t->failed > 0)
-        (void)snprintf(failed, sizeof failed, ", %llu failed", (unsigned long long)t->failed);
-    lki_journal_say(s->journal, "checkpoints: %llu written%s; stalled %.1f ms in all, at most %.1f "
-                    "ms; written in at most %.1f ms", (unsigned long long)t->written, failed,
-                    1e3 * t->stalled, 1e3 * t->longest_stall, 1e3 * t->longest_write);
-}
-
-/* Which limit it was, and which checkpoints are the best. */
-static void tell_end(lki_session *s, uint64_t done)
-{
-    const lki_watch *watch = &s->watch;
-    tell_checkpoints(s);
-    if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
-        lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
-                         "not fallen below %.4f of step %llu in %llu evaluations",
-                         s->config->patience, (unsigned long long)done, watch->lowest,
-                         (unsigned long long)watch->lowest_step, (unsigned long long)watch->stale);
-    else if (s->ended != NULL)
-        lki_journal_note(s->journal, "--%s ended the run after step %llu of %llu", s->ended,
-                         (unsigned long long)done, (unsigned long long)s->config->steps);
-    for (uint32_t i = 0; i < watch->best_count && s->config->keep_best > 0; i++)
-        lki_journal_say(s->journal, "best checkpoint %u: step %llu, validation %s %.4f", i + 1,
-                        (unsigned long long)watch->best[i].step,
-                        s->config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
-                        watch->best[i].value);
-}
-
-static lk_status finish(lki_session *s, uint64_t done, lk_train_result *result)
-{
-    result->steps = done;
-    result->ended = s->ended;
-    result->checkpoints = s->checkpoints;
-    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
-    LK_TRY(lki_weights_hash(s, result->weights));
-    LK_TRY(lki_run_hash(s, result->weights, result->run));
-    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_HASH, 0, begun);
-    lki_observe_drain(s);
-    LK_TRY(verify_same_end(s, result));
-    tell_kernels(s, true);
-    LK_TRY(lki_journal_end(s->journal, result));
-    lki_journal_say(s->journal, "run %s", result->run);
-    tell_end(s, done);
-    return lk_barrier(s->comm); /* nobody leaves while others still read the model */
-}
-
 /* A step and all that follows it before the next: what a trace calls a step. */
 static lk_status whole_step(lki_session *s, uint64_t step, lk_train_result *result)
 {
@@ -571,8 +477,8 @@ static lk_status loop(lki_session *s, lk_train_result *result)
     bool complete = done >= s->end || s->ended != NULL;
     LK_TRY(lki_observe_report(s));
     if (complete)
-        LK_TRY(check_end(s, done, result));
-    LK_TRY(finish(s, done, result));
+        LK_TRY(lki_check_end(s, done, result));
+    LK_TRY(lki_finish(s, done, result));
     if (complete)
         return LK_OK;
     return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,

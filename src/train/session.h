@@ -175,6 +175,19 @@ void lki_fetch_values(lki_session *session);
  * ends (s->ended) or is asked to (s->stopped). */
 LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_train_result *result);
 
+/* ---- The end of a run (finish.c) --------------------------------------------------------- */
+
+/* Weights and the last evaluation of a run that has come to its end are finite, or LK_ENONFINITE.
+ */
+LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
+                                     const lk_train_result *result);
+
+/* Collective: the hashes, which all hosts agree about, and the last words. */
+LK_NODISCARD lk_status lki_finish(lki_session *session, uint64_t done, lk_train_result *result);
+
+/* run.c: whose products they are, if not ours, and, at the end, whether they all were. */
+void lki_tell_kernels(lki_session *session, bool end);
+
 /* ---- Where the time goes (observe.c): nothing without --trace or a report ---------------- */
 
 typedef struct lki_step_record lki_step_record;

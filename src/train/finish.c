@@ -1,0 +1,101 @@
+/* finish.c -- the end of a run: whether what it leaves is sound, its hashes, and what is said. */
+#include <math.h>
+#include <string.h>
+
+#include "base/float.h"
+#include "base/memory.h"
+#include "tensor/exec.h"
+#include "train/session.h"
+
+/* What a run is for: weights, and what the last evaluation says of them.  All ranks see the same.
+ */
+lk_status lki_check_end(const lki_session *s, uint64_t done, const lk_train_result *result)
+{
+    static const char  advice[]  = "lower the learning rate or clip the gradient";
+    unsigned long long steps     = done;
+    bool               evaluated = lk_dataset_describe(s->dataset)->validation_count > 0;
+
+    for (uint32_t p = 0; p < s->param_count; p++) {
+        const float *values = lk_parallel_param(s->parallel, p);
+        size_t       count  = lk_shape_count(s->params[p].shape);
+        size_t       finite = lki_finite_count(values, count);
+        if (finite < count)
+            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps, finite,
+                           s->params[p].name, (double)values[finite], advice);
+    }
+    if (evaluated && s->start < done && !isfinite(result->validation_loss))
+        return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,
+                       advice);
+    return LK_OK;
+}
+
+/* Every host has its own copy of what was trained. */
+static lk_status verify_same_end(const lki_session *s, const lk_train_result *result)
+{
+    const size_t bytes   = sizeof result->run;
+    uint32_t     differs = 0;
+    char        *all     = NULL;
+    LK_TRY(LKI_NEW(&all, s->ranks * bytes, "hashes of the run"));
+    lk_status status = lk_all_gather(s->comm, result->run, all, bytes);
+    for (uint32_t r = 1; status == LK_OK && differs == 0 && r < s->ranks; r++)
+        differs = memcmp(all, all + r * bytes, bytes) == 0 ? 0 : r;
+    if (differs != 0)
+        status = lk_fail(LK_ECORRUPT,
+                         "ranks 0 and %u end with different models (run %.64s and %.64s): the "
+                         "memory or a processor of host 0 or host %u is faulty",
+                         differs, all, all + differs * bytes, lk_comm_host(s->comm, differs));
+    lki_free(all);
+    return status;
+}
+
+/* How long the run has waited for its checkpoints. */
+static void tell_checkpoints(lki_session *s)
+{
+    const lk_checkpoint_times *t = &s->checkpoints;
+    char                       failed[48] = "";
+    if (t->written + t->failed == 0)
+        return;
+    if (t->failed > 0)
+        (void)snprintf(failed, sizeof failed, ", %llu failed", (unsigned long long)t->failed);
+    lki_journal_say(s->journal, "checkpoints: %llu written%s; stalled %.1f ms in all, at most %.1f "
+                    "ms; written in at most %.1f ms", (unsigned long long)t->written, failed,
+                    1e3 * t->stalled, 1e3 * t->longest_stall, 1e3 * t->longest_write);
+}
+
+/* Which limit it was, and which checkpoints are the best. */
+static void tell_end(lki_session *s, uint64_t done)
+{
+    const lki_watch *watch = &s->watch;
+    tell_checkpoints(s);
+    if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
+        lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
+                         "not fallen below %.4f of step %llu in %llu evaluations",
+                         s->config->patience, (unsigned long long)done, watch->lowest,
+                         (unsigned long long)watch->lowest_step, (unsigned long long)watch->stale);
+    else if (s->ended != NULL)
+        lki_journal_note(s->journal, "--%s ended the run after step %llu of %llu", s->ended,
+                         (unsigned long long)done, (unsigned long long)s->config->steps);
+    for (uint32_t i = 0; i < watch->best_count && s->config->keep_best > 0; i++)
+        lki_journal_say(s->journal, "best checkpoint %u: step %llu, validation %s %.4f", i + 1,
+                        (unsigned long long)watch->best[i].step,
+                        s->config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss",
+                        watch->best[i].value);
+}
+
+lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
+{
+    result->steps = done;
+    result->ended = s->ended;
+    result->checkpoints = s->checkpoints;
+    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
+    LK_TRY(lki_weights_hash(s, result->weights));
+    LK_TRY(lki_run_hash(s, result->weights, result->run));
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_HASH, 0, begun);
+    lki_observe_drain(s);
+    LK_TRY(verify_same_end(s, result));
+    lki_tell_kernels(s, true);
+    LK_TRY(lki_journal_end(s->journal, result));
+    lki_journal_say(s->journal, "run %s", result->run);
+    tell_end(s, done);
+    return lk_barrier(s->comm); /* nobody leaves while others still read the model */
+}
