@@ -33,6 +33,7 @@ typedef struct {
     double     validation; /* the fraction kept for validation, 0 <= f < 1 */
     uint64_t   seed;       /* text window offsets; augmentation; synthetic data */
     uint64_t   split_seed; /* which images are the validation part; default 0 */
+    uint32_t   fold;       /* which of the parts of that size, from 1; 0 = 1.  No two share any */
     lk_augment augment;    /* for sources of images: LK_EINVAL for others */
 
     /* A file with a number of at least 0 for every sample (of the files, in their order; CIFAR-10's

@@ -81,6 +81,7 @@ typedef struct {
     const char *data;
     double      validation;
     uint64_t    split_seed, seed;
+    uint32_t    fold; /* of the validation parts, from 1; 0 = 1 */
     uint32_t    context;      /* tokens: 64 */
     uint32_t    global_batch; /* required */
     uint32_t    micro_batch, virtual_workers;

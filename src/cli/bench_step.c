@@ -27,9 +27,9 @@ enum { STEPS = 20, WARM_UP = 3 };
 /* Rows of train that would have no meaning here. */
 static const char *const left_out[] = {
     "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
-    "quiet", "steps", "validation", "split-seed", "milestones", "gamma", "warmup", "schedule",
-    "min-lr", "restart", "patience", "min-delta", "max-epochs", "max-samples", "max-tokens",
-    "max-time", "keep-best", "best-by", "eval-weights", NULL,
+    "quiet", "steps", "validation", "split-seed", "fold", "milestones", "gamma", "warmup",
+    "schedule", "min-lr", "restart", "patience", "min-delta", "max-epochs", "max-samples",
+    "max-tokens", "max-time", "keep-best", "best-by", "eval-weights", NULL,
 };
 
 /* clang-format off */

@@ -6,8 +6,8 @@
  *          in every epoch.  The validation part is the last floor(fraction * tokens) tokens, and
  *          its windows start at 0.
  * Arrays:  a permutation keyed by split_seed alone puts floor(fraction * samples) of them in
- *          front: these are for validation, the others for training.  No table is kept.  With
- *          nothing to split, samples keep the order of their files.
+ *          front: these are for validation (of fold k the k-th so many), the others for training.
+ *          No table is kept.  With nothing to split, samples keep the order of their files.
  * Floor:   0.29 of 100 is 29 for people and 28.999... in binary; a millionth is added before
  *          rounding down, so people are right.
  */
@@ -62,6 +62,9 @@ static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const c
 static lk_status split_tokens(lk_dataset *dataset, const char *spec)
 {
     lk_dataset_info *info = &dataset->info;
+    if (dataset->options.fold > 1)
+        return lk_fail(LK_EINVAL, "'%s': --fold is for arrays with labels; of text the last part "
+                                  "is held out", spec);
     dataset->held_out = part_of(dataset->options.validation, dataset->total);
     info->x = (lk_shape){ .rank = 1, .dims = { dataset->options.context } };
     LK_TRY(count_windows(&info->train_count, dataset, spec, "training",
@@ -84,6 +87,13 @@ static lk_status split_samples(lk_dataset *dataset, const char *spec)
                        (unsigned long long)kept, (unsigned long long)(total - kept));
     info->validation_count = dataset->held_out > 0 ? dataset->held_out : kept;
     info->train_count      = total - info->validation_count;
+    if (dataset->options.fold > 1 && (dataset->held_out > 0 || kept == 0))
+        return lk_fail(LK_EINVAL, "'%s': --fold %u needs --validation FRACTION, of which it is one",
+                       spec, dataset->options.fold);
+    if (dataset->options.fold > 1 && dataset->options.fold > total / kept)
+        return lk_fail(LK_EINVAL, "'%s': there is no --fold %u; --validation %g makes %llu of them",
+                       spec, dataset->options.fold, dataset->options.validation,
+                       (unsigned long long)(total / kept));
     return LK_OK;
 }
 
@@ -165,8 +175,10 @@ uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t i
         return validation ? info->train_count + index : index;
     if (info->validation_count == 0)
         return index;
+    uint64_t fold  = dataset->options.fold > 1 ? dataset->options.fold - 1 : 0;
+    uint64_t place = fold * info->validation_count + (validation ? 0 : info->validation_count);
     return lki_permute(dataset->options.split_seed, LKI_RNG_SPLIT, 0, dataset->total,
-                       validation ? index : info->validation_count + index);
+                       (place + index) % dataset->total);
 }
 
 void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch, uint64_t index,

@@ -150,6 +150,39 @@ static void wrong_settings_are_refused(void **state)
                 LK_EFORMAT, "1 samples", "leaves 0");
 }
 
+/* 29 of 101 make three folds, which have nothing in common; each is a partition. */
+static void folds_share_nothing(void **state)
+{
+    static const char spec[] = "synthetic:samples=101,features=3,classes=2";
+    lk_dataset       *whole  = lkt_open(spec, &seed_one);
+    int32_t           held[101] = { 0 };
+    (void)state;
+    for (uint32_t fold = 1; fold <= 3; fold++) {
+        lk_dataset_options options = { .seed = 1, .validation = 0.29, .fold = fold };
+        lk_dataset        *split   = lkt_open(spec, &options);
+        for (uint64_t i = 0; i < 101; i++) {
+            float   want[3], x[3];
+            int32_t y, found = 0;
+            lk_dataset_read(whole, false, 0, i, want, &y);
+            for (uint64_t k = 0; k < 101; k++) {
+                lk_dataset_read(split, k >= 72, 0, k >= 72 ? k - 72 : k, x, &y);
+                bool same = memcmp(x, want, sizeof x) == 0;
+                found += same;
+                held[i] += same && k >= 72;
+            }
+            assert_int_equal(found, 1);
+            assert_in_range(held[i], 0, 1);
+        }
+        lk_dataset_free(split);
+    }
+    lk_dataset_free(whole);
+    lk_dataset_options fourth = { .validation = 0.29, .fold = 4 };
+    lkt_refuses(spec, &fourth, LK_EINVAL, "there is no --fold 4",
+                "--validation 0.29 makes 3 of them");
+    fourth.validation = 0;
+    lkt_refuses(spec, &fourth, LK_EINVAL, spec, "--fold 4 needs --validation FRACTION");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +190,7 @@ int main(void)
         cmocka_unit_test(labels_can_be_learnt),
         cmocka_unit_test(tokens_count_up_in_phrases),
         cmocka_unit_test(the_split_is_a_partition),
+        cmocka_unit_test(folds_share_nothing),
         cmocka_unit_test(wrong_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

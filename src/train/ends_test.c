@@ -300,6 +300,7 @@ static run best_run(const char *dir, uint64_t steps)
     r.config.eval_every = 1;
     r.config.checkpoint = dir;
     r.config.keep       = 1;
+    r.config.checkpoint_async = steps % 2 == 0;
     r.config.keep_best  = 2;
     r.config.resume     = true;
     return r;

@@ -25,6 +25,7 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .validation = config->validation,
                                  .seed       = config->seed,
                                  .split_seed = config->split_seed,
+                                 .fold       = config->fold,
                                  .augment    = config->augment,
                                  .weights    = config->weights };
 }
@@ -215,6 +216,7 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     put_data(object, config, data);
     put_real(object, "validation", config->validation);
     put_integer(object, "split-seed", config->split_seed);
+    put_integer(object, "fold", config->fold > 1 ? config->fold : 1);
     put_integer(object, "seed", config->seed);
     put_integer(object, "global-batch", config->global_batch);
     put_integer(object, "micro-batch", config->micro_batch);
@@ -259,6 +261,7 @@ static json_t *since_then(void)
     put_real(since, "warmup-from", 0);
     put_text(since, "augment", "none");
     put_text(since, "order", "permuted");
+    put_integer(since, "fold", 1);
     put_real(since, "ema", 0);
     put_real(since, "clip-value", 0);
     (void)json_object_set_new(since, "group", json_array());
