@@ -29,9 +29,10 @@ typedef enum {
 
 /* Where the workers of a host run. */
 typedef enum {
-    LK_BIND_CORES, /* each on an equal share of the cores; anywhere, if there are too few */
-    LK_BIND_NUMA,  /* each on all cores of the NUMA nodes where that share is */
-    LK_BIND_NONE,  /* anywhere */
+    LK_BIND_CORES,   /* each on an equal share of the cores; anywhere, if there are too few */
+    LK_BIND_NUMA,    /* each on all cores of the NUMA nodes where that share is */
+    LK_BIND_NONE,    /* anywhere */
+    LK_BIND_THREADS, /* as LK_BIND_CORES; a worker that can binds its threads inside its share */
 } lk_bind;
 
 typedef struct {

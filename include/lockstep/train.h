@@ -92,6 +92,7 @@ typedef struct {
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */
+    bool        pin; /* threads stay on cores of their own, if a worker has so many to itself */
     const char *isa, *strategy;
     const char *onednn; /* path of its module: oneDNN multiplies, and nothing is exact; or NULL */
     lk_dtype    precision; /* of values and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */

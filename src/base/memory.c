@@ -11,7 +11,7 @@ enum { ALIGNMENT = 64 };
  * with pages of 4 KiB every element of a column needs an address translated. */
 #define HUGE_BYTES ((size_t)2 << 20)
 
-lk_status lki_alloc(void **out, size_t bytes, const char *what)
+lk_status lki_alloc_untouched(void **out, size_t bytes, const char *what)
 {
     *out = NULL;
     if (bytes > SIZE_MAX - ALIGNMENT)
@@ -25,8 +25,14 @@ lk_status lki_alloc(void **out, size_t bytes, const char *what)
     if (alignment == HUGE_BYTES)
         (void)madvise(memory, padded, MADV_HUGEPAGE); /* where it cannot be had, it works as well */
 #endif
-    memset(memory, 0, padded);
     *out = memory;
+    return LK_OK;
+}
+
+lk_status lki_alloc(void **out, size_t bytes, const char *what)
+{
+    LK_TRY(lki_alloc_untouched(out, bytes, what));
+    memset(*out, 0, lki_round_up(lki_max(bytes, 1), ALIGNMENT));
     return LK_OK;
 }
 

@@ -4,9 +4,12 @@
 
 #include "base/status.h"
 
-/* Zeroed memory aligned to 64 bytes, from lki_free().  LK_ENOMEM names `what`. */
+/* Zeroed memory, in whole units of 64 bytes and aligned to them; LK_ENOMEM names `what`. */
 LK_NODISCARD lk_status lki_alloc(void **out, size_t bytes, const char *what);
 void lki_free(void *memory);
+
+/* The same, but what it holds is not known: nobody has written to its pages yet. */
+LK_NODISCARD lk_status lki_alloc_untouched(void **out, size_t bytes, const char *what);
 
 /* lki_alloc() of `count` elements of *pointer; overflow is LK_ENOMEM. */
 #define LKI_NEW(pointer, count, what)                                                            \

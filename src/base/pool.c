@@ -10,9 +10,11 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cpus.h"
 #include "base/float.h"
 #include "base/memory.h"
 
@@ -27,6 +29,9 @@ struct lki_pool {
     lki_task         task;
     void            *context;
     size_t           count;
+    bool             each; /* a task is for the thread of its number */
+    bool             pinned;
+    cpu_set_t        before, mine; /* where the caller could run, and does */
     _Atomic size_t   next;
     _Atomic uint32_t generation; /* futex: helpers wait for it to change */
     _Atomic uint32_t busy;       /* futex: helpers still in the job; the owner waits for zero */
@@ -69,6 +74,10 @@ static uint32_t wait_change(lki_pool *pool, _Atomic uint32_t *word, uint32_t see
 static void work(lki_pool *pool, uint32_t thread)
 {
     size_t i;
+    if (pool->each) {
+        pool->task(pool->context, thread, thread);
+        return;
+    }
     while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < pool->count)
         pool->task(pool->context, i, thread);
 }
@@ -125,6 +134,7 @@ void lki_pool_free(lki_pool *pool)
     wake(pool, &pool->generation);
     for (uint32_t i = 0; i < pool->started; i++)
         (void)pthread_join(pool->handles[i], NULL);
+    lki_pool_pin_caller(pool, false);
     lki_free(pool->handles);
     lki_free(pool);
 }
@@ -140,16 +150,13 @@ void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first)
     pool->first_track = first;
 }
 
-void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)
+/* Every helper takes part, whether it finds a task or not. */
+static void run_job(lki_pool *pool, size_t count, bool each, lki_task task, void *context)
 {
-    if (pool == NULL || pool->started == 0 || count <= 1) {
-        for (size_t i = 0; i < count; i++)
-            task(context, i, 0);
-        return;
-    }
     pool->task    = task;
     pool->context = context;
     pool->count   = count;
+    pool->each    = each;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
     atomic_fetch_add(&pool->generation, 1);
@@ -158,4 +165,72 @@ void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)
     uint32_t busy;
     while ((busy = atomic_load_explicit(&pool->busy, memory_order_acquire)) != 0)
         (void)wait_change(pool, &pool->busy, busy);
+}
+
+void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context)
+{
+    if (pool == NULL || pool->started == 0 || count <= 1)
+        for (size_t i = 0; i < count; i++)
+            task(context, i, 0);
+    else
+        run_job(pool, count, false, task, context);
+}
+
+void lki_pool_each(lki_pool *pool, lki_task task, void *context)
+{
+    if (pool == NULL || pool->started == 0)
+        task(context, 0, 0);
+    else
+        run_job(pool, pool->threads, true, task, context);
+}
+
+/* ---- Where threads run, and their memory is ---------------------------------------------- */
+
+typedef struct {
+    char    *memory;
+    size_t   bytes;
+    uint32_t parts;
+} fresh;
+
+static void touch(void *context, size_t index, uint32_t thread)
+{
+    const fresh *f     = context;
+    size_t       first = f->bytes / f->parts * index;
+    (void)thread;
+    memset(f->memory + first, 0,
+           index + 1 < f->parts ? f->bytes / f->parts : f->bytes - first);
+}
+
+lk_status lki_pool_alloc(void **out, lki_pool *pool, size_t bytes, const char *what)
+{
+    LK_TRY(lki_alloc_untouched(out, bytes, what));
+    fresh f = { .memory = *out, .bytes = lki_round_up(bytes, 64), .parts = lki_pool_threads(pool) };
+    lki_pool_each(pool, touch, &f);
+    return LK_OK;
+}
+
+bool lki_pool_pin(lki_pool *pool)
+{
+    lki_cpus cpus;
+    LK_ASSERT(!pool->pinned);
+    if (sched_getaffinity(0, sizeof pool->before, &pool->before) != 0)
+        return false;
+    lki_cpus_sort(&cpus, &pool->before);
+    if (cpus.count < pool->threads)
+        return false;
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        cpu_set_t share;
+        lki_cpus_share(&share, &cpus, i, pool->threads);
+        (void)pthread_setaffinity_np(pool->handles[i - 1], sizeof share, &share);
+    }
+    lki_cpus_share(&pool->mine, &cpus, 0, pool->threads);
+    pool->pinned = true;
+    lki_pool_pin_caller(pool, true);
+    return true;
+}
+
+void lki_pool_pin_caller(lki_pool *pool, bool pinned)
+{
+    if (pool->pinned) /* where cores have been taken away since, it runs on what is left */
+        (void)sched_setaffinity(0, sizeof pool->mine, pinned ? &pool->mine : &pool->before);
 }

@@ -6,6 +6,8 @@
 #ifndef LKI_POOL_H
 #define LKI_POOL_H
 
+#include <stdbool.h>
+
 #include "base/trace.h"
 
 typedef struct lki_pool lki_pool;
@@ -25,5 +27,21 @@ void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first);
  * single task runs right here.  Must not be called from inside a task. */
 typedef void (*lki_task)(void *context, size_t index, uint32_t thread);
 void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context);
+
+/* The same for one task a thread: task i runs on thread i. */
+void lki_pool_each(lki_pool *pool, lki_task task, void *context);
+
+/* As lki_alloc(): each thread writes the zeros of an equal part, in their order, so that they share
+ * the work, and pages are near to the cores that these run on. */
+LK_NODISCARD lk_status lki_pool_alloc(void **out, lki_pool *pool, size_t bytes, const char *what);
+
+/* Binds each thread, the caller among them, to a share of its own of what the caller may run on
+ * (its affinity, inside which the kernel keeps to the cgroup's): equal, neighbours side by side, so
+ * that no two threads meet on a core.  False, and nothing is bound, where there are more threads
+ * than that.  lki_pool_free() lets the caller run where it could before. */
+bool lki_pool_pin(lki_pool *pool);
+
+/* While it is not `pinned`, the caller runs where it could before; so will threads it starts. */
+void lki_pool_pin_caller(lki_pool *pool, bool pinned);
 
 #endif

@@ -1,4 +1,5 @@
-/* pool_test.c -- threads compute in the standard mode, whatever mode their opener is in. */
+/* pool_test.c -- threads compute in the standard mode, whatever mode their opener is in; they can
+ * have cores of their own, and memory is first touched by the thread whose part it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -6,8 +7,13 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/resource.h>
 
+#include "base/cpus.h"
 #include "base/float.h"
+#include "base/memory.h"
 #include "base/pool.h"
 
 #if defined(__x86_64__)
@@ -51,8 +57,144 @@ static void helpers_keep_subnormal_numbers(void **state)
     assert_true(m.half[1] == 0x1p-127f);
 }
 
+enum { THREADS = 5 };
+
+typedef struct {
+    uint32_t  runs[THREADS];
+    pthread_t who[THREADS];
+    cpu_set_t where[THREADS];
+} roll;
+
+static void call_roll(void *context, size_t index, uint32_t thread)
+{
+    roll *r = context;
+    assert_int_equal(index, thread);
+    r->runs[thread]++;
+    r->who[thread] = pthread_self();
+    (void)sched_getaffinity(0, sizeof r->where[thread], &r->where[thread]);
+}
+
+static void each_thread_has_its_task(void **state)
+{
+    lki_pool *pool = NULL;
+    roll      r    = { .runs = { 0 } };
+    (void)state;
+    assert_int_equal(lki_pool_open(&pool, THREADS), LK_OK);
+    for (int round = 0; round < 100; round++)
+        lki_pool_each(pool, call_roll, &r);
+    lki_pool_free(pool);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        assert_int_equal(r.runs[i], 100);
+        for (uint32_t j = 0; j < i; j++)
+            assert_false(pthread_equal(r.who[i], r.who[j]));
+    }
+    r = (roll){ .runs = { 0 } };
+    lki_pool_each(NULL, call_roll, &r);
+    assert_int_equal(r.runs[0], 1);
+}
+
+/* All processors of the caller are some thread's, and none is two threads'. */
+static void threads_are_bound_one_by_one(void **state)
+{
+    lki_pool *pool = NULL;
+    roll      r    = { .runs = { 0 } };
+    cpu_set_t mine, now, seen, both;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof mine, &mine), 0);
+    uint32_t threads = (uint32_t)lki_min(THREADS, (size_t)CPU_COUNT(&mine));
+    assert_int_equal(lki_pool_open(&pool, threads), LK_OK);
+    assert_true(lki_pool_pin(pool));
+    lki_pool_each(pool, call_roll, &r);
+    CPU_ZERO(&seen);
+    for (uint32_t i = 0; i < threads; i++) {
+        CPU_AND(&both, &seen, &r.where[i]);
+        assert_int_equal(CPU_COUNT(&both), 0);
+        assert_true(CPU_COUNT(&r.where[i]) >= CPU_COUNT(&mine) / (int)threads);
+        CPU_OR(&seen, &seen, &r.where[i]);
+    }
+    assert_true(CPU_EQUAL(&seen, &mine));
+    lki_pool_pin_caller(pool, false);
+    assert_int_equal(sched_getaffinity(0, sizeof now, &now), 0);
+    assert_true(CPU_EQUAL(&now, &mine));
+    lki_pool_pin_caller(pool, true);
+    lki_pool_free(pool);
+    assert_int_equal(sched_getaffinity(0, sizeof now, &now), 0);
+    assert_true(CPU_EQUAL(&now, &mine));
+}
+
+static void more_threads_than_processors_are_not_bound(void **state)
+{
+    lki_pool *pool = NULL;
+    roll      r    = { .runs = { 0 } };
+    cpu_set_t mine, one;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof mine, &mine), 0);
+    CPU_ZERO(&one);
+    for (unsigned cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &mine))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(lki_pool_open(&pool, 2), LK_OK);
+    assert_false(lki_pool_pin(pool));
+    lki_pool_each(pool, call_roll, &r);
+    lki_pool_free(pool);
+    assert_int_equal(sched_setaffinity(0, sizeof mine, &mine), 0);
+    assert_true(CPU_EQUAL(&r.where[0], &one) && CPU_EQUAL(&r.where[1], &one));
+}
+
+/* Pages that this thread has touched first. */
+static long faults(void)
+{
+    struct rusage used;
+    assert_int_equal(getrusage(RUSAGE_THREAD, &used), 0);
+    return used.ru_minflt;
+}
+
+static void memory_is_touched_by_all_threads(void **state)
+{
+    enum { PAGES = 400, BYTES = PAGES * 4096 - 200 }; /* below the size of huge pages */
+    lki_pool *pool = NULL;
+    char     *memory;
+    (void)state;
+    for (uint32_t threads = 1; threads <= 4; threads += 3) {
+        assert_int_equal(lki_pool_open(&pool, threads), LK_OK);
+        long before = faults();
+        assert_int_equal(lki_pool_alloc((void **)&memory, pool, BYTES, "a test"), LK_OK);
+        long mine = faults() - before;
+        for (size_t i = 0; i < BYTES; i++)
+            assert_true(memory[i] == 0);
+        assert_true(threads > 1 ? mine < PAGES / 2 : mine > 0);
+        lki_free(memory);
+        lki_pool_free(pool);
+    }
+}
+
+/* Neighbours side by side, and every processor once. */
+static void processors_are_shared_out(void **state)
+{
+    const lki_cpus cpus = { .count = 7, .order = { 0, 4, 1, 5, 2, 6, 3 } };
+    lki_cpus       found;
+    cpu_set_t      share, all;
+    (void)state;
+    lki_cpus_share(&share, &cpus, 1, 3);
+    assert_true(CPU_COUNT(&share) == 2 && CPU_ISSET(1, &share) && CPU_ISSET(5, &share));
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    lki_cpus_sort(&found, &all);
+    assert_int_equal(found.count, CPU_COUNT(&all));
+    assert_true(found.cores >= 1 && found.cores <= found.count && found.packages <= found.cores);
+    lki_cpus_share(&share, &found, 0, 1);
+    assert_true(CPU_EQUAL(&share, &all));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(helpers_keep_subnormal_numbers) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(helpers_keep_subnormal_numbers),
+        cmocka_unit_test(each_thread_has_its_task),
+        cmocka_unit_test(threads_are_bound_one_by_one),
+        cmocka_unit_test(more_threads_than_processors_are_not_bound),
+        cmocka_unit_test(memory_is_touched_by_all_threads),
+        cmocka_unit_test(processors_are_shared_out),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,8 @@
 const lki_need lki_need_nodes = { "nnodes", { NULL } };
 
 const lki_choice lki_binds[] = {
-    { "core", LK_BIND_CORES, NULL }, { "numa", LK_BIND_NUMA, NULL }, { "none", LK_BIND_NONE, NULL },
+    { "core", LK_BIND_CORES, NULL },     { "numa", LK_BIND_NUMA, NULL },
+    { "thread", LK_BIND_THREADS, NULL }, { "none", LK_BIND_NONE, NULL },
     { NULL, 0, NULL },
 };
 

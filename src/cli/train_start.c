@@ -163,6 +163,7 @@ static int run_worker(train_options *options)
     options->config.workers         = lk_comm_size(comm); /* on all hosts */
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
+    options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     status                          = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);

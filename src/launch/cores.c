@@ -16,50 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What /sys says ---------------------------------------------------------------------- */
+#include "base/cpus.h"
 
-/* A number from /sys, of lists the first; 0 where there is none. */
-static unsigned read_topology(unsigned cpu, const char *name)
-{
-    char     path[96];
-    unsigned number = 0;
-
-    (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u/topology/%s", cpu, name);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return 0;
-    if (fscanf(file, "%u", &number) != 1)
-        number = 0;
-    (void)fclose(file);
-    return number;
-}
-
-/* Package, first thread of the core, thread: where a core stands among the others. */
-static uint64_t place_of(unsigned cpu)
-{
-    return (uint64_t)read_topology(cpu, "physical_package_id") << 32 |
-           (uint64_t)read_topology(cpu, "thread_siblings_list") << 16 | cpu;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
+/* ---- What there is ----------------------------------------------------------------------- */
 
 static void read_sys(lki_cores *cores, const cpu_set_t *allowed)
 {
-    uint64_t places[CPU_SETSIZE];
+    lki_cpus cpus;
 
-    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, allowed))
-            places[cores->count++] = place_of(cpu);
-    qsort(places, cores->count, sizeof *places, ascending);
-    for (uint32_t i = 0; i < cores->count; i++) {
-        cores->order[i] = (uint16_t)(places[i] & 0xffff);
-        cores->packages += i == 0 || places[i] >> 32 != places[i - 1] >> 32;
-        cores->cores += i == 0 || places[i] >> 16 != places[i - 1] >> 16;
-    }
+    lki_cpus_sort(&cpus, allowed);
+    cores->count    = cpus.count;
+    cores->packages = cpus.packages;
+    cores->cores    = cpus.cores;
+    memcpy(cores->order, cpus.order, sizeof cores->order);
     (void)snprintf(cores->by, sizeof cores->by, "/sys");
 }
 
@@ -107,9 +76,9 @@ bool lki_cores_share(cpu_set_t *out, const lki_cores *cores, uint32_t rank, uint
 
     CPU_ZERO(out);
     if (cores->count == 0 || bind == LK_BIND_NONE ||
-        (bind == LK_BIND_CORES && cores->count < workers))
+        (bind != LK_BIND_NUMA && cores->count < workers))
         return false;
-    if (bind == LK_BIND_CORES)
+    if (bind != LK_BIND_NUMA)
         for (uint64_t i = first; i < end; i++)
             CPU_SET(cores->order[i], out);
     else

@@ -17,7 +17,8 @@ static void shares_are_whole_and_equal(void **state)
         cpu_set_t all, share, both;
         CPU_ZERO(&all);
         for (uint32_t rank = 0; rank < workers; rank++) {
-            assert_true(lki_cores_share(&share, &seven, rank, workers, LK_BIND_CORES));
+            assert_true(lki_cores_share(&share, &seven, rank, workers,
+                                        rank % 2 == 0 ? LK_BIND_CORES : LK_BIND_THREADS));
             CPU_AND(&both, &all, &share);
             assert_int_equal(CPU_COUNT(&both), 0);
             CPU_OR(&all, &all, &share);

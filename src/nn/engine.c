@@ -77,10 +77,10 @@ static lk_status allocate(lk_engine *engine)
 
     LK_TRY(count_bytes(layout, model, engine->contexts, &bytes, &total));
     LK_TRY(check_memory(engine, total));
-    LK_TRY(lki_alloc((void **)&engine->memory, bytes,
-                     "activations; a smaller micro-batch needs less"));
-    LK_TRY(
-        lki_alloc((void **)&engine->scratch, layout->scratch_bytes, "the blocks' scratch memory"));
+    LK_TRY(lki_pool_alloc((void **)&engine->memory, lki_exec_pool(engine->exec), bytes,
+                          "activations; a smaller micro-batch needs less"));
+    LK_TRY(lki_pool_alloc((void **)&engine->scratch, lki_exec_pool(engine->exec),
+                          layout->scratch_bytes, "the blocks' scratch memory"));
     LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "copies of values"));
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));

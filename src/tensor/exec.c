@@ -114,6 +114,14 @@ static lk_status choose(const table **out, const char *isa)
                    isa);
 }
 
+/* Each thread touches its own. */
+static lk_status allocate_private(lk_exec *exec)
+{
+    return lki_pool_alloc((void **)&exec->private_, exec->pool,
+                          (size_t)exec->threads * LKI_EXEC_PRIVATE * sizeof(float),
+                          "exec: threads' buffers");
+}
+
 lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
 {
     *out                = NULL;
@@ -131,8 +139,7 @@ lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
     if (status == LK_OK)
         status = LKI_NEW(&exec->shared, LKI_EXEC_SHARED, "exec: packed panels");
     if (status == LK_OK)
-        status = LKI_NEW(&exec->private_, (size_t)exec->threads * LKI_EXEC_PRIVATE,
-                         "exec: threads' buffers");
+        status = allocate_private(exec);
     if (status != LK_OK) {
         lk_exec_free(exec);
         return status;
@@ -150,6 +157,19 @@ void lk_exec_free(lk_exec *exec)
     lki_free(exec->shared);
     lki_free(exec->private_);
     lki_free(exec);
+}
+
+lk_status lki_exec_pin(lk_exec *exec)
+{
+    if (!lki_pool_pin(exec->pool))
+        return LK_OK;
+    lki_free(exec->private_);
+    return allocate_private(exec);
+}
+
+void lki_exec_pin_caller(lk_exec *exec, bool pinned)
+{
+    lki_pool_pin_caller(exec->pool, pinned);
 }
 
 const char *lk_exec_isa(const lk_exec *exec)

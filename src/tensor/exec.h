@@ -15,6 +15,11 @@ const lki_kernels *lki_exec_kernels(const lk_exec *exec);
 float *lki_exec_shared(lk_exec *exec);
 float *lki_exec_private(lk_exec *exec, uint32_t thread);
 
+/* Binds its threads, one by one, to cores that the caller may run on, as lki_pool_pin() does, and
+ * gives each a buffer near by; where that cannot be, they run where there is room. */
+LK_NODISCARD lk_status lki_exec_pin(lk_exec *exec);
+void                   lki_exec_pin_caller(lk_exec *exec, bool pinned); /* lki_pool_pin_caller() */
+
 /* From here on what the thread that uses `exec` does is added to track 0 of `trace`, and what its
  * helpers do to the tracks from `helpers` on.  NULL: nothing. */
 void      lki_exec_trace(lk_exec *exec, lki_trace *trace, uint32_t helpers);

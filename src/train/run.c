@@ -43,6 +43,7 @@ static lk_status open_model(lki_session *s)
     s->states = lk_model_states(s->model, &s->state_count);
     (void)lk_model_terms(s->model, &s->term_count);
     LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
+    LK_TRY(lki_pin(s));
     if (s->config->onednn != NULL)
         LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
@@ -88,7 +89,10 @@ static lk_status open_loader(lki_session *s)
                                        .order           = c->order,
                                        .start_step      = s->start,
                                        .end_step        = lki_max(s->start, s->end) };
-    return lk_loader_open(&s->loader, s->dataset, &options);
+    lki_exec_pin_caller(s->exec, false); /* its thread runs where there is room */
+    lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
+    lki_exec_pin_caller(s->exec, true);
+    return status;
 }
 
 static lk_status different_data(const lki_session *s, uint32_t rank)

@@ -68,6 +68,10 @@ typedef struct {
  * its data. */
 LK_NODISCARD lk_status lki_train_complete(lk_train_config *config, bool runs);
 
+/* pin.c: binds the threads of s->exec, if that is wished and no other worker may run on their
+ * cores.  All ranks meet there. */
+LK_NODISCARD lk_status lki_pin(lki_session *s);
+
 /* estimate.c: completes `config` and builds its model for what needs no data: told, not run. */
 LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
 
