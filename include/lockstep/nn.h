@@ -127,6 +127,7 @@ typedef struct {
                           * share its memory, which backward then leaves as it is; not with
                           * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
+    bool params_unread;  /* by backward, which is called without them */
     bool bf16;           /* takes values in bf16 as they are, where the engine stores such: then all
                           * of x, y, dy and dx are (call->dtype), the model's input included;
                           * parameters, their gradients and rows of loss are FP32 as ever.  Other
@@ -198,6 +199,9 @@ LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
 /* In the order in which backward finishes them: the layout of gradient buffers. */
 LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
 LK_API uint32_t lk_model_block_count(const lk_model *model);
+/* The blocks whose parameters a training pass reads, in its order: all that have any, forward; then
+ * backward.  Returns how many; `out` is NULL, or has room for three times the model's blocks. */
+LK_API uint32_t lk_model_reads(const lk_model *model, uint32_t *out);
 LK_API uint32_t lk_model_loss_rows(const lk_model *model); /* loss rows per sample: T, or 1 */
 LK_API size_t lk_model_param_elements(const lk_model *model);
 /* Whether there are blocks with statistics: a micro-batch of every virtual worker is walked at a
@@ -222,6 +226,9 @@ typedef struct {
      * NULL: the contexts are all virtual workers there are. */
     void (*statistics)(void *user, uint32_t width, lk_row_merge merge, double *rows,
                        double *total);
+    /* Ahead of before_forward and before_backward, where the block reads parameters: only then are
+     * they looked up in lk_walk's table.  In the order of lk_model_reads(). */
+    void (*before_read)(void *user, uint32_t block);
 } lk_hooks;
 
 /* One context's micro-batch.  loss_sum, count and hits continue from what they hold, rows in

@@ -20,8 +20,10 @@
  * but of the optimizer's state each host has only the part that its workers update (ZeRO-1); on one
  * host the two are the same.  "zero2" keeps no whole gradients either: virtual workers are dealt in
  * rounds, and as soon as a bucket (whole blocks) of a round is complete its sum goes to who updates
- * that part, and its memory to the next but one (ZeRO-2).  "single" is the plain reference that
- * every strategy must equal: one worker, V whole gradients, one recursive sum.
+ * that part, and its memory to the next but one (ZeRO-2).  "zero3" is zero2 whose hosts keep
+ * parameters in parts, too: a block's are there from lk_parallel_read() on, until others need the
+ * room (ZeRO-3, FSDP's FULL_SHARD); on one host, which has them once, it is zero2.  "single" is the
+ * plain reference that every strategy must equal: one worker, V whole gradients, one recursive sum.
  *
  * Threads: one at a time per lk_parallel.  All calls but the readers are collective.
  */
@@ -69,6 +71,11 @@ typedef struct {
     uint32_t                 state_count;
     const lk_param_group    *groups; /* see lk_param_rules() */
     uint32_t                 group_count;
+    /* "zero3": the blocks whose parameters a turn reads, in its order, each by the first of its
+     * terms: all once, forward, then as it comes.  NULL = all forward, then all backward. */
+    const uint32_t *reads;
+    uint32_t        read_count;
+    uint32_t unit_buffers; /* units (buckets) of parameters that a host has room for; 0: 2 */
 } lk_parallel_options;
 
 /* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names
@@ -81,7 +88,8 @@ LK_API void                   lk_parallel_free(lk_parallel *parallel);
 /* ---- What it takes ----------------------------------------------------------------------- */
 
 typedef struct {
-    /* Bytes of memory that the workers of a host share, on the host that has the most. */
+    /* Bytes of memory that the workers of a host share, on the host that has the most.  Parameters
+     * of "zero3" are what a host keeps of them, and the room for units. */
     size_t params, optimizer, gradients, tables;
     /* Bytes that a host sends to others in a step, for the host that sends the most; not counting
      * what ranks send to agree: losses, norms, who has what. */
@@ -121,7 +129,8 @@ LK_API lk_fsdp_traffic lk_fsdp_paper_traffic(double bytes, uint32_t workers, uin
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
-/* This step's values; fetch them each step, never keep them. */
+/* This step's values; fetch them each step, never keep them.  With "zero3" over several hosts: only
+ * while a block that has the parameter is being read; else NULL, perhaps. */
 LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
 LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
 
@@ -170,6 +179,11 @@ LK_API void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
                                    void (*merge)(uint32_t width, double *left,
                                                  const double *right),
                                    double *rows, double *total);
+/* Says that the block whose first term this is reads its parameters from now on, until the next
+ * such call.  Only "zero3" over several hosts needs it, and there it is collective: in the order of
+ * options.reads in a turn, and of its forward part outside of a step (for an evaluation), where all
+ * ranks make as many calls.  A failure is kept for lk_parallel_finish() or lk_parallel_sum(). */
+LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
 
 /* Where the current turn adds the sum of its samples' gradients; terms are numbered as in the
  * options.  With "zero2" and one micro-batch to a virtual worker there is room for the terms of two

@@ -97,6 +97,7 @@ typedef struct {
     const char *onednn; /* path of its module: oneDNN multiplies, and nothing is exact; or NULL */
     lk_dtype    precision; /* of values and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */
     size_t      bucket_bytes, first_bucket_bytes;
+    uint32_t    unit_buffers; /* zero3: units of parameters that a host has room for; 0 = 2 */
 
     uint64_t     steps; /* steps or epochs, not both */
     double       epochs;

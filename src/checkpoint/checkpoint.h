@@ -8,6 +8,9 @@
 /* Whether the manifest of a step verifies and every file is there with its size.  Reads no data. */
 bool lki_checkpoint_complete(const char *step_path);
 
+/* Adds what lk_weights_hash() hashes of a tensor ahead of its elements. */
+void lki_hash_heading(lki_sha256 *hash, const lk_tensor *tensor);
+
 /* Adds elements of `dtype` to a hash that people compare: as they are, but every NaN as one. */
 void lki_hash_elements(lki_sha256 *hash, lk_dtype dtype, const void *data, uint64_t bytes);
 

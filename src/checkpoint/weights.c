@@ -94,7 +94,7 @@ void lki_hash_elements(lki_sha256 *hash, lk_dtype dtype, const void *data, uint6
     }
 }
 
-static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
+void lki_hash_heading(lki_sha256 *hash, const lk_tensor *tensor)
 {
     size_t  name_bytes = strlen(tensor->name);
     uint8_t code       = (uint8_t)tensor->dtype;
@@ -104,6 +104,11 @@ static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
     lki_sha256_add(hash, &code, sizeof code);
     hash_u32(hash, tensor->shape.rank);
     lki_sha256_add(hash, tensor->shape.dims, tensor->shape.rank * sizeof tensor->shape.dims[0]);
+}
+
+static void hash_tensor(lki_sha256 *hash, const lk_tensor *tensor)
+{
+    lki_hash_heading(hash, tensor);
     lki_hash_elements(hash, tensor->dtype, tensor->data, data_bytes(tensor));
 }
 

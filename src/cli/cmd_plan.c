@@ -11,7 +11,7 @@
 #include "cli/commands.h"
 #include "cli/plan.h"
 
-static const char *const strategies[] = { "ddp", "zero1", "zero2" };
+static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
 _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row for each");
 

@@ -66,8 +66,8 @@ static const lki_choice strategies[] = {
     { "ddp", 0, NULL },
     { "zero1", 0, NULL },
     { "zero2", 0, NULL },
+    { "zero3", 0, NULL },
     { "single", 0, NULL },
-    { "zero3", 0, HERE_LATER "; use zero2" },
     { "hybrid", 0, HERE_LATER "; use zero1" },
     { NULL, 0, NULL },
 };
@@ -239,6 +239,8 @@ const lki_option lki_train_table[] = {
     { .name = "first-bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.first_bucket_bytes), .range = &lki_range_positive, .preset = "1",
       .help = "the first bucket, which can start early" },
+    LKI_U32("unit-buffers", "N", AT(config.unit_buffers), 1, 1000000, "2",
+            "zero3: units of parameters (buckets) that a host has room for"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
       .offset = AT(config.timeout_ms), .range = &lki_range_positive, .preset = "30",
       .help = "how long workers wait for each other before they name who is missing" },

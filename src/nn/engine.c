@@ -4,8 +4,9 @@
  * scratch memory is shared.  A block runs for all contexts before the next block does, so that
  * what a block needs from elsewhere (its parameters, say) is fetched once a block:
  *
- *      forward     for each block:            before_forward, every context, after_forward
- *      backward    for each block, reversed:  before_backward, every context and its
+ *      forward     for each block:            before_read, before_forward, every context,
+ *                                             after_forward
+ *      backward    for each block, reversed:  before_read, before_backward, every context and its
  *                                             grad_ready, after_backward
  *
  * Of checkpointed segments, all but the last run forward again just before their backward pass.
@@ -86,9 +87,6 @@ static lk_status allocate(lk_engine *engine)
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
     LK_TRY(lki_statistics_init(&engine->statistics, model, engine->contexts));
-    for (size_t b = 0; b < model->block_count; b++)
-        if (model->blocks[b].segment != 0)
-            engine->last_segment = model->blocks[b].segment;
     for (size_t t = model->term_count; t-- > 0;)
         engine->first_terms[model->terms[t].block] = (uint32_t)t;
     return LK_OK;
@@ -202,10 +200,11 @@ typedef struct {
 } frame;
 
 static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
-                       uint32_t context, uint32_t b)
+                       uint32_t context, uint32_t b, bool backward)
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     const lki_place       *place = &engine->layout.places[b];
+    bool                   reads = lki_block_reads(entry, backward);
 
     f->call = (lk_block_call){
         .block = &entry->block, .exec = engine->exec, .training = walk->training,
@@ -218,7 +217,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
         f->call.x[i] =
             entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
     for (uint32_t i = 0; i < entry->block.param_count; i++)
-        f->params[i] = walk->params[entry->params[i]];
+        f->params[i] = reads ? walk->params[entry->params[i]] : NULL;
     for (uint32_t i = 0; i < entry->block.state_count; i++)
         f->state[i] = walk->state != NULL ? walk->state[entry->states[i]] : NULL;
     if (entry->type->statistics != NULL && walk->training) {
@@ -292,7 +291,7 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
         LK_ASSERT(!walk->training);
         return;
     }
-    frame_init(&f, engine, walk, pass, context, b);
+    frame_init(&f, engine, walk, pass, context, b, false);
     if (walk->training && pass->state_sums != NULL && !again) {
         for (uint32_t i = 0; i < entry->block.state_count; i++)
             f.sums[i] = pass->state_sums[entry->states[i]];
@@ -319,7 +318,7 @@ static void backward_frame_init(frame *f, const lk_engine *engine, const lk_walk
     const lki_block_entry *entry = &engine->model->blocks[b];
     const lki_place       *place = &engine->layout.places[b];
 
-    frame_init(f, engine, walk, pass, context, b);
+    frame_init(f, engine, walk, pass, context, b, true);
     if (!entry->type->loss)
         f->call.dy = gradient_of(engine, context, b + 1);
     for (uint32_t i = 0; i < entry->block.input_count; i++) {
@@ -360,7 +359,7 @@ static void make_statistics(const lk_engine *engine, const lk_walk *walk, const 
         if (backward)
             backward_frame_init(&f, engine, walk, &passes[c], c, b);
         else
-            frame_init(&f, engine, walk, &passes[c], c, b);
+            frame_init(&f, engine, walk, &passes[c], c, b, false);
         run_row(engine, entry, &f.call, engine->statistics.rows + (size_t)c * width);
     }
     lki_statistics_merge(&engine->statistics, entry, hooks, count, backward);
@@ -374,6 +373,12 @@ static void tell(void (*hook)(void *user, uint32_t block), const lk_hooks *hooks
 {
     if (hook != NULL)
         hook(hooks->user, block);
+}
+
+static void tell_read(const lk_engine *engine, const lk_hooks *hooks, uint32_t b, bool backward)
+{
+    if (lki_block_reads(&engine->model->blocks[b], backward))
+        tell(hooks->before_read, hooks, b);
 }
 
 static void tell_ready(const lk_engine *engine, const lk_hooks *hooks, uint32_t context, uint32_t b)
@@ -414,6 +419,7 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
 
     check_passes(engine, passes, count);
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
+        tell_read(engine, hooks, b, false);
         tell(hooks->before_forward, hooks, b);
         forward_block(engine, walk, passes, hooks, count, b, false);
         tell(hooks->after_forward, hooks, b);
@@ -442,16 +448,13 @@ static void backward_block(const lk_engine *engine, const lk_walk *walk, const l
 static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count,
                           uint32_t b)
 {
-    const lk_model *model   = engine->model;
-    const lk_hooks *hooks   = walk->hooks != NULL ? walk->hooks : &no_hooks;
-    uint32_t        segment = model->blocks[b].segment, first = b;
+    const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
+    uint32_t        first;
 
-    if (segment == 0 || segment == engine->last_segment ||
-        (b + 1 < model->block_count && model->blocks[b + 1].segment == segment))
+    if (!lki_model_again(engine->model, b, &first))
         return;
-    while (first > 0 && model->blocks[first - 1].segment == segment)
-        first--;
     for (uint32_t i = first; i <= b; i++) {
+        tell_read(engine, hooks, i, false); /* in the order of lk_model_reads() */
         if (!engine->layout.places[i].again)
             continue;
         tell(hooks->before_forward, hooks, i);
@@ -469,6 +472,7 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
     check_passes(engine, passes, count);
     for (uint32_t b = (uint32_t)engine->model->block_count; b-- > 0;) {
         forward_again(engine, walk, passes, count, b);
+        tell_read(engine, hooks, b, true);
         tell(hooks->before_backward, hooks, b);
         backward_block(engine, walk, passes, hooks, count, b);
         tell(hooks->after_backward, hooks, b);

@@ -16,7 +16,6 @@ struct lk_engine {
     float          *loss;        /* a row each, of the context whose loss block runs */
     uint8_t        *hits;
     uint32_t       *first_terms; /* of each block: terms of a block are neighbours */
-    uint32_t        last_segment; /* of activation checkpointing: what it computes stays */
     lki_statistics  statistics;
 };
 

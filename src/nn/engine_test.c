@@ -100,6 +100,52 @@ static void test_hooks_fire_in_order_even_for_empty_passes(void **state)
     lki_free(x);
 }
 
+/* ---- Parameters ----------------------------------------------------------------------------- */
+
+/* Gives the walk the parameters of the block that asks for them, and of no other. */
+typedef struct {
+    net         *n;
+    const float *table[64];
+    uint32_t     blocks[128], count;
+} lender;
+
+static void lend(void *user, uint32_t block)
+{
+    lender                *l     = user;
+    const lki_block_entry *entry = &l->n->model->blocks[block];
+
+    memset(l->table, 0, sizeof l->table);
+    for (uint32_t i = 0; i < entry->block.param_count; i++)
+        l->table[entry->params[i]] = l->n->params[entry->params[i]];
+    l->blocks[l->count++] = block;
+}
+
+static void test_parameters_are_read_when_it_is_told(void **state)
+{
+    const build nets[] = { plain_decoder, chunked_decoder, checkpointed_decoder,
+                           checkpointed_convnet };
+    float      *images = noise_floats(2, (size_t)PASSES * SAMPLES * 216);
+    (void)state;
+    for (size_t k = 0; k < sizeof nets / sizeof nets[0]; k++) {
+        net      n     = net_open(nets[k](), 1, NULL, SAMPLES, 1);
+        lender   l     = { .n = &n };
+        lk_hooks hooks = { .user = &l, .before_read = lend };
+        lk_walk  walk  = net_walk(&n, true);
+        lk_pass  pass  = pass_of(&n, 0, 0, SAMPLES, images);
+        uint32_t told[128];
+        assert_true(n.param_count <= 64 && lk_model_block_count(n.model) * 3 <= 128);
+        walk.params = l.table;
+        walk.hooks  = &hooks;
+        lk_engine_forward(n.engine, &walk, &pass, 1);
+        lk_engine_backward(n.engine, &walk, &pass, 1);
+        assert_int_equal(lk_model_reads(n.model, NULL), l.count);
+        assert_int_equal(lk_model_reads(n.model, told), l.count);
+        assert_memory_equal(told, l.blocks, l.count * sizeof *told);
+        net_close(&n);
+    }
+    lki_free(images);
+}
+
 /* ---- Gradients that nobody wants ------------------------------------------------------------ */
 
 typedef struct { bool *saw_dx; } spy_options;
@@ -277,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_bits_do_not_depend_on_threads_isa_or_contexts),
         cmocka_unit_test(test_a_sample_does_not_depend_on_its_neighbours),
         cmocka_unit_test(test_hooks_fire_in_order_even_for_empty_passes),
+        cmocka_unit_test(test_parameters_are_read_when_it_is_told),
         cmocka_unit_test(test_the_input_has_no_gradient),
         cmocka_unit_test(test_two_layers_against_a_reference),
         cmocka_unit_test(test_evaluation_keeps_the_logits_and_counts_what_has_a_target),

@@ -326,6 +326,8 @@ static void append_entry(lk_model *model, const lki_block_entry *entry)
     }
     model->term_count += count;
     model->blocks[model->block_count++] = *entry;
+    if (entry->segment != 0)
+        model->last_segment = entry->segment;
 }
 
 lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type, const char *name,

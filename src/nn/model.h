@@ -37,7 +37,15 @@ struct lk_model {
     size_t           block_capacity, param_capacity, state_capacity, term_capacity;
     size_t           param_elements;
     uint32_t         segment, segment_count; /* that of the next block; how many there are */
+    uint32_t         last_segment; /* of those that have blocks: what it computes stays */
 };
+
+/* reads.c: what runs again just before the backward pass of block `last` begins at *first: all of
+ * its checkpointed segment if it is that one's last block, and the segment not the model's last. */
+bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first);
+
+/* Whether the block's forward or backward pass reads parameters. */
+bool lki_block_reads(const lki_block_entry *entry, bool backward);
 
 struct lk_plan {
     lk_model        *model;

@@ -15,6 +15,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const lki_layout *layout = parallel->layout;
     const size_t      terms  = layout->term_count * sizeof *layout->terms;
     const size_t      states = parallel->state_count * sizeof *parallel->states;
+    const size_t      reads  = parallel->shelf.read_count * sizeof *parallel->shelf.reads;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
                                  parallel->lock_step,
@@ -27,6 +28,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  lki_xxh3(parallel->states, states),
                                  lki_xxh3(parallel->rules,
                                           layout->param_count * sizeof *parallel->rules),
+                                 lki_xxh3(parallel->shelf.reads, reads),
+                                 parallel->shelf.slot_count,
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
                                  options->clip_value,
@@ -98,7 +101,7 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
                        "micro-batches, optimizer, groups, clipping, seed, buckets, order of "
-                       "gradient terms or running state)",
+                       "gradient terms or of reads, or running state)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

@@ -5,7 +5,7 @@
  */
 #include "base/memory.h"
 #include "device/reduce.h"
-#include "parallel/strategy.h"
+#include "parallel/units.h"
 
 /* ---- What travels ------------------------------------------------------------------------ */
 
@@ -23,8 +23,10 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
 }
 
 /* Of sums that every host wants a host makes its share, and sends that to all others; of sums that
- * one host wants, the others send it what they have. */
-static void count_sent(const lk_parallel *parallel, uint32_t host, lk_parallel_cost *cost)
+ * one host wants, the others send it what they have.  What a host has of a bucket's parameters it
+ * sends to all others times[bucket] times. */
+static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_t *times,
+                       lk_parallel_cost *cost)
 {
     const lki_layout *layout   = parallel->layout;
     lki_passes        passes   = parallel->ops->passes(parallel, host);
@@ -39,9 +41,11 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, lk_parallel_c
             else if (slice->shard != host)
                 cost->sent_gradients += passes.branches * slice->count * sizeof(float);
         }
-    for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++)
-        if (layout->owners[layout->spans[i].owner].shard == host)
-            kept += lki_layout_width(layout, &layout->spans[i]);
+    for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (layout->owners[span->owner].shard == host)
+            kept += times[lki_unit_of(layout, span->param)] * lki_layout_width(layout, span);
+    }
     cost->sent_gradients += (passes.branches + passes.sums) * others * whole * sizeof(float) /
                             (others + 1);
     cost->sent_params += others * kept * sizeof(float);
@@ -55,14 +59,26 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     size_t            kept   = 0;
     for (uint32_t s = 0; s < layout->shards; s++)
         kept = lki_max(kept, layout->kept[s]);
-    cost->params    = layout->elements * sizeof(float);
+    cost->params    = (parallel->gathers ? kept : layout->elements) * sizeof(float);
+    if (parallel->gathers)
+        cost->params += lki_units_bytes(parallel);
     cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
     cost->tables    = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
 }
 
-static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost)
+/* New parameters are gathered once after the update, or whenever they are read. */
+static void count_gathers(lk_parallel *parallel, uint64_t *times)
+{
+    if (parallel->gathers)
+        lki_units_count(parallel, times);
+    for (uint32_t b = 0; !parallel->gathers && b < parallel->layout->bucket_count; b++)
+        times[b] = 1;
+}
+
+static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost, uint64_t *times)
 {
     count_memory(parallel, cost);
+    count_gathers(parallel, times);
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         lk_parallel_cost sent  = { 0 };
         size_t           bytes = parallel->ops->bytes(parallel, host);
@@ -70,7 +86,7 @@ static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost)
             return lk_fail(LK_ENOMEM, "the gradients of this model are more bytes than can be "
                                       "counted");
         cost->gradients = lki_max(cost->gradients, bytes);
-        count_sent(parallel, host, &sent);
+        count_sent(parallel, host, times, &sent);
         if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
             cost->sent_gradients = sent.sent_gradients;
             cost->sent_params    = sent.sent_params;
@@ -84,6 +100,7 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
                                uint32_t hosts)
 {
     lk_parallel *parallel = NULL;
+    uint64_t    *times    = NULL;
 
     *out = (lk_parallel_cost){ 0 };
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
@@ -91,7 +108,10 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
     if (status == LK_OK)
         status = lki_parallel_describe(parallel, params, param_count, options);
     if (status == LK_OK)
-        status = estimate(parallel, out);
+        status = LKI_NEW(&times, parallel->layout->bucket_count, "times that units are gathered");
+    if (status == LK_OK)
+        status = estimate(parallel, out, times);
+    lki_free(times);
     lk_parallel_free(parallel);
     return status;
 }

@@ -85,12 +85,15 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
 {
     const job   *j = context;
     lk_parallel *p;
+    lk_comm     *again;
     uint64_t     all[HOSTS_MAX], most = 0;
-    size_t       arenas = arena_bytes(comm);
+    size_t       before_any = arena_bytes(comm);
 
+    CHECK(lk_comm_split(&again, comm, 0, lk_comm_rank(comm)) == LK_OK);
+    size_t arenas = arena_bytes(comm), split = arenas - before_any;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
     CHECK(lk_arena_bytes(p->arena) == j->cost.params + j->cost.optimizer + j->cost.tables);
-    CHECK(arena_bytes(comm) - arenas ==
+    CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) == /* that has a communicator */
           j->cost.params + j->cost.optimizer + j->cost.tables + j->cost.gradients);
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     if (!take_step(comm, p))
@@ -102,20 +105,22 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     uint64_t told = j->cost.sent_gradients + j->cost.sent_params;
     CHECK(most <= told + left_over(p) && told <= most + left_over(p));
     lk_parallel_free(p);
+    lk_comm_free(again);
     return true;
 }
 
 static void steps_take_what_was_told(void **state)
 {
-    static const char *const strategies[] = { "ddp", "zero1", "zero2" };
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
     (void)state;
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
-        for (size_t s = 0; s < 3; s++)
+        for (size_t s = 0; s < 4; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
                 job j = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
+                                       .unit_buffers    = leaves == 8 ? 1 : 2,
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },
                                        .states          = running,
@@ -177,6 +182,37 @@ static void gradients_are_shared_out(void **state)
     }
 }
 
+/* Parameters, too, but for the units that are being read.  A turn gathers all units for its forward
+ * pass and, but for those that are still there, again for its backward pass: nearly 3P elements in
+ * all where every worker has one virtual worker (7.2.2). */
+static void parameters_are_shared_out(void **state)
+{
+    static const uint32_t sizes[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    enum { LAYERS = 16, WIDTH = 512 };
+    lk_param            layers[LAYERS];
+    lk_parallel_options options = { .strategy           = "zero3",
+                                    .virtual_workers    = 8,
+                                    .optimizer          = { .kind = LK_ADAMW },
+                                    .bucket_bytes       = 1,
+                                    .first_bucket_bytes = 1 };
+    const size_t        layer   = WIDTH * WIDTH * sizeof(float), all = LAYERS * layer;
+    lk_parallel_cost    cost;
+    (void)state;
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] = (lk_param){ .name = "w", .shape = { 2, { WIDTH, WIDTH } } };
+    for (uint32_t buffers = 1; buffers <= LAYERS; buffers *= 2) {
+        options.unit_buffers = buffers;
+        assert_int_equal(lk_parallel_estimate(&cost, layers, LAYERS, &options, sizes, 8), LK_OK);
+        assert_int_equal(cost.params, all / 8 + buffers * layer);
+        assert_int_equal(cost.optimizer, 2 * all / 8);
+        assert_int_equal(cost.gradients, 2 * layer + all / 8);
+        assert_int_equal(cost.sent_gradients, all / 8 * 7);
+        assert_int_equal(cost.sent_params, (2 * all - buffers * layer) / 8 * 7);
+    }
+    assert_int_equal(lk_parallel_estimate(&cost, layers, LAYERS, &options, sizes, 1), LK_OK);
+    assert_int_equal(cost.params, all); /* once on the host, and nothing is gathered */
+}
+
 /* Table 1 of the paper, in GB.  It rounds what is below 100 to three digits, and cuts the rest. */
 static void agrees_with_the_paper(void **state)
 {
@@ -220,6 +256,7 @@ int main(void)
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
         cmocka_unit_test(gradients_are_shared_out),
+        cmocka_unit_test(parameters_are_shared_out),
         cmocka_unit_test(agrees_with_the_paper),
         cmocka_unit_test(fails_as_opening_would),
     };

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/shards.h"
+#include "parallel/units.h"
 #include "tensor/ops.h"
 
 enum { ALIGN = 16 };
@@ -23,14 +24,15 @@ enum { ALIGN = 16 };
 static lk_status find_strategy(const lki_strategy_ops **out, const char *name)
 {
     static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_zero1,
-                                                   &lki_strategy_zero2, &lki_strategy_single };
+                                                   &lki_strategy_zero2, &lki_strategy_zero3,
+                                                   &lki_strategy_single };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (name == NULL || strcmp(name, all[i]->name) == 0) {
             *out = all[i];
             return LK_OK;
         }
-    return lk_fail(LK_EINVAL, "unknown strategy '%s'; there are ddp, zero1, zero2 and single",
-                   name);
+    return lk_fail(LK_EINVAL,
+                   "unknown strategy '%s'; there are ddp, zero1, zero2, zero3 and single", name);
 }
 
 static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
@@ -95,7 +97,10 @@ static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
-    parallel->params         = carve(base, &at, layout->elements * sizeof(float));
+    size_t params            = parallel->gathers ? most_kept(layout) : layout->elements;
+    parallel->params         = carve(base, &at, params * sizeof(float));
+    if (parallel->gathers)
+        parallel->slots = carve(base, &at, lki_units_bytes(parallel));
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
@@ -131,9 +136,9 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
     const lki_layout *layout = parallel->layout;
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
-        if (lki_tends(parallel, span))
+        if (parallel->gathers ? lki_owns(parallel, span) : lki_tends(parallel, span))
             lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
-                           span->inside, span->count, parallel->params + span->at);
+                           span->inside, span->count, lki_values_of(parallel, span));
     }
     for (uint32_t p = 0; p < layout->param_count; p++)
         lki_attest_written(parallel, p);
@@ -190,6 +195,9 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
     LK_TRY(open_layout(parallel, params, param_count, options));
+    parallel->gathers = parallel->ops->gathers && parallel->shards > 1;
+    if (parallel->gathers)
+        LK_TRY(lki_shelf_init(&parallel->shelf, parallel->layout, options));
     return copy_states(parallel, options);
 }
 
@@ -214,6 +222,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_shards_open(parallel));
     if (parallel->lock_step)
         LK_TRY(lki_rows_open(parallel));
+    LK_TRY(lki_units_open(parallel));
     LK_TRY(parallel->ops->attach(parallel));
     return initialise(parallel, options->seed);
 }
@@ -243,6 +252,8 @@ void lk_parallel_free(lk_parallel *parallel)
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
     lki_round_plan_deinit(&parallel->rounds);
+    lki_units_close(parallel);
+    lki_shelf_deinit(&parallel->shelf);
     lki_shards_close(parallel);
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
@@ -266,7 +277,9 @@ void lk_parallel_free(lk_parallel *parallel)
 
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
-    return lk_parallel_value(parallel, param, 0);
+    LK_ASSERT(param < parallel->layout->param_count);
+    return parallel->gathers ? lki_units_find(parallel, param)
+                             : lk_parallel_value(parallel, param, 0);
 }
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
@@ -275,7 +288,7 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
     LK_ASSERT(param < layout->param_count);
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
     if (which == 0)
-        return parallel->params + layout->param_at[param];
+        return parallel->gathers ? NULL : parallel->params + layout->param_at[param];
     if (parallel->shards > 1)
         return NULL;
     return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
@@ -297,11 +310,13 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
-        float *to = which == 0 ? parallel->params + span->at
+        float *to = which == 0 ? lki_values_of(parallel, span)
                                : parallel->optimizer_state[which - 1] + span->kept;
-        if (which == 0 ? lki_tends(parallel, span) : lki_owns(parallel, span))
+        if (which == 0 && !parallel->gathers ? lki_tends(parallel, span) : lki_owns(parallel, span))
             memcpy(to, values + span->inside, span->count * sizeof *to);
     }
+    if (parallel->gathers)
+        lki_units_forget(parallel);
     lki_attest_written(parallel, param);
     return lk_barrier(parallel->comm);
 }
@@ -394,12 +409,29 @@ void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
     parallel->chosen = index;
 }
 
+/* Takes part in what others gather, up to the last read of the block of `term`. */
+static void catch_up(lk_parallel *parallel, uint32_t term)
+{
+    if (parallel->gathers && !failed(parallel))
+        keep(parallel, lki_units_catch_up(parallel, term));
+}
+
+static void end_terms(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        if (!layout->terms[t].same_block)
+            catch_up(parallel, t);
+        lk_parallel_grad_ready(parallel, t);
+    }
+}
+
 static void end_turn(lk_parallel *parallel)
 {
     if (parallel->micro + 1 == parallel->micro_count)
         for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
-            for (uint32_t t = 0; t < parallel->layout->term_count; t++)
-                lk_parallel_grad_ready(parallel, t);
+            end_terms(parallel);
+    catch_up(parallel, UINT32_MAX);
     parallel->chosen  = 0;
     parallel->turning = false;
     if (++parallel->micro < parallel->micro_count || failed(parallel))
@@ -423,6 +455,13 @@ static void begin_leaves(lk_parallel *parallel)
     parallel->chosen = 0;
 }
 
+static void begin_turn(lk_parallel *parallel)
+{
+    parallel->turning = true;
+    if (parallel->gathers)
+        lki_units_begin(parallel);
+}
+
 bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
     if (parallel->turning)
@@ -433,9 +472,29 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
         begin_leaves(parallel);
     if (failed(parallel))
         return false;
-    parallel->turning = true;
-    *turn             = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
+    begin_turn(parallel);
+    *turn = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
     return true;
+}
+
+/* In the last round there may be no virtual worker for this rank, but others read its parameters
+ * and reduce what it owns: it does what it would do for one without samples. */
+static void sit_out(lk_parallel *parallel)
+{
+    memset(parallel->ready, 0, parallel->layout->term_count);
+    memset(parallel->announced, 0, parallel->layout->term_count * sizeof *parallel->announced);
+    keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel), parallel->current));
+    for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
+        begin_turn(parallel);
+        end_turn(parallel);
+    }
+}
+
+void lk_parallel_read(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
+    if (parallel->gathers)
+        keep(parallel, lki_units_read(parallel, term));
 }
 
 float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
@@ -503,6 +562,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
     while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
         continue;
+    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
+        sit_out(parallel);
     if (!failed(parallel))
         keep(parallel, parallel->ops->reduce(parallel, &sums));
     if (!failed(parallel))
@@ -517,6 +578,8 @@ lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t wi
     size_t   row   = (size_t)widest * width;
     double  *sheet = NULL, *column = NULL, *send = NULL;
 
+    if (failed(parallel))
+        return lki_fail_again(&parallel->failure);
     lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");
     if (status == LK_OK)
         status = LKI_NEW(&column, leaves, "sums");

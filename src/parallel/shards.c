@@ -125,6 +125,13 @@ lk_status lki_shards_gather_sums(lk_parallel *parallel)
     return parallel->shards == 1 ? LK_OK : gather(parallel, &parallel->pieces[0]);
 }
 
+lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
+                                 const float *slot)
+{
+    return lk_arena_mirror(comm, parallel->arena, offset_of(parallel, slot),
+                           parallel->pieces[1 + unit].bytes);
+}
+
 lk_status lki_shards_gather_params(lk_parallel *parallel)
 {
     for (uint32_t b = 0; parallel->shards > 1 && b < parallel->layout->bucket_count; b++)
@@ -211,8 +218,10 @@ lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t whic
     LK_TRY(LKI_NEW(&bytes, 2 * (size_t)parallel->ranks, "sizes of pieces"));
     lk_status status = LKI_NEW(&packed, count, "pieces of values");
     if (status == LK_OK)
-        status = gather_values(parallel, param, parallel->optimizer_state[which - 1], first, count,
-                               out, packed, bytes);
+        status = gather_values(parallel, param,
+                               which == 0 ? parallel->params
+                                          : parallel->optimizer_state[which - 1],
+                               first, count, out, packed, bytes);
     lki_free(packed);
     lki_free(bytes);
     return status;

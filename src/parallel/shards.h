@@ -17,4 +17,9 @@ void                   lki_shards_close(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_params(lk_parallel *parallel);
 
+/* The same over `comm`, which has the ranks of the job: a unit of parameters, laid out like the
+ * parameter space, in `slot`, which is at the same place of every host's arena. */
+LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
+                                              const float *slot);
+
 #endif

@@ -11,7 +11,7 @@
  * 4. Each rank updates its spans.  It hashes what it reads, compares with the hash of what it
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
  * 5. A barrier: the parameters of the next step are visible to all.  Where hosts keep shards, their
- *    owners send them to the other hosts before.
+ *    owners send them to the other hosts before, or when they are read (units.c).
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/shards.h"
+#include "parallel/units.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
 
@@ -69,7 +70,7 @@ static void sum_span(step_context *step, size_t index)
         lki_block_sum_squares(parallel->exec, span->count, sum);
     if (parallel->measures > LKI_OF_VALUES)
         *lki_block_sum(parallel, span, LKI_OF_VALUES) =
-            lki_block_sum_squares(parallel->exec, span->count, parallel->params + span->at);
+            lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
 }
 
 /* The norms of tensors, each a tree over its spans; what comes out is the sum of their squares, a
@@ -208,7 +209,7 @@ static void direct_span(step_context *step, size_t index)
     states_of(parallel, span, state);
     clip_values(parallel, &update, span->count, sum);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
-                        parallel->params + span->at, state);
+                        lki_values_of(parallel, span), state);
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
         lki_block_sum_squares(parallel->exec, span->count, sum);
 }
@@ -247,7 +248,7 @@ static void update_span(step_context *step, size_t index)
     lk_parallel          *parallel = step->parallel;
     const lki_layout     *layout   = parallel->layout;
     const lki_param_span *span     = &layout->spans[index];
-    float                *values   = parallel->params + span->at;
+    float                *values   = lki_values_of(parallel, span);
     float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
     size_t                bytes    = span->count * sizeof(float);
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
@@ -271,7 +272,7 @@ void lki_attest_written(lk_parallel *parallel, uint32_t param)
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
         if (lki_owns(parallel, &layout->spans[i]))
-            parallel->hashes[i] = lki_xxh3(parallel->params + layout->spans[i].at,
+            parallel->hashes[i] = lki_xxh3(lki_values_of(parallel, &layout->spans[i]),
                                            layout->spans[i].count * sizeof(float));
 }
 
@@ -375,7 +376,10 @@ static lk_status update(step_context *step, double lr, const lk_step_result *res
     for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
          o += parallel->locals)
         update_running(parallel, step->sums->states, o);
-    return parallel->shards > 1 ? lki_shards_gather_params(parallel) : lk_barrier(parallel->comm);
+    if (parallel->gathers)
+        lki_units_forget(parallel);
+    return parallel->shards > 1 && !parallel->gathers ? lki_shards_gather_params(parallel)
+                                                      : lk_barrier(parallel->comm);
 }
 
 lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,

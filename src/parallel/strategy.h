@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "parallel/layout.h"
+#include "parallel/shelf.h"
 #include "parallel/rounds.h"
 #include "parallel/world.h"
 
@@ -34,6 +35,7 @@ typedef struct {
     bool        sharded;      /* each host keeps the optimizer's state of its own part */
     bool        rounds;       /* virtual workers are dealt in rounds, not in ranges */
     bool        whole_blocks; /* buckets are */
+    bool        gathers;      /* each host keeps the parameters of its own part only, too */
     /* Bytes of gradients that a host holds, which may be more than any machine has (0: too many to
      * count).  Asks nothing but the model, the world and the virtual workers. */
     size_t (*bytes)(const lk_parallel *parallel, uint32_t host);
@@ -64,10 +66,11 @@ typedef struct {
 } lki_strategy_ops;
 
 extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_zero2,
-    lki_strategy_single;
+    lki_strategy_zero3, lki_strategy_single;
 
 typedef struct lki_piece_list lki_piece_list; /* shards.c */
 typedef struct lki_row_merger lki_row_merger; /* rows.c */
+typedef struct lki_units      lki_units;      /* units.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -85,6 +88,9 @@ struct lk_parallel {
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */
     uint32_t         shards, shard; /* parts of the model that hosts keep, and which is mine */
+    bool             gathers;       /* the parameters of a shard are on its host alone */
+    lki_shelf         shelf;          /* if so */
+    lki_units       *units;
     lki_piece_list  *pieces;
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
@@ -111,8 +117,10 @@ struct lk_parallel {
 
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
-    float    *params, *running;
+    float    *params, *running; /* params: of my host's shard where they are gathered */
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
+    float    *slots; /* in which units of parameters are gathered, slot_elements each */
+    size_t    slot_elements;
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
@@ -150,6 +158,12 @@ static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *s
 {
     return parallel->layout->owners[span->owner].shard == parallel->shard &&
            lki_tends(parallel, span);
+}
+
+/* Where the parameters of a span lie on its owner's host. */
+static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return parallel->params + (parallel->gathers ? span->kept : span->at);
 }
 
 /* What the sums of squares of a span are of: lars has the first two, lamb all three. */

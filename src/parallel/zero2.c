@@ -64,7 +64,7 @@ typedef struct {
 
 static zero2 *zero2_of(const lk_parallel *parallel)
 {
-    LK_ASSERT(parallel->ops == &lki_strategy_zero2);
+    LK_ASSERT(parallel->ops->rounds);
     return parallel->private;
 }
 
@@ -489,6 +489,25 @@ const lki_strategy_ops lki_strategy_zero2 = {
     .sharded      = true,
     .rounds       = true,
     .whole_blocks = true,
+    .bytes        = zero2_bytes,
+    .passes       = zero2_passes,
+    .attach       = zero2_attach,
+    .detach       = zero2_detach,
+    .begin_leaf   = zero2_begin_leaf,
+    .find_term    = zero2_find_term,
+    .term_ready   = zero2_term_ready,
+    .end_leaf     = zero2_end_leaf,
+    .progress     = zero2_progress,
+    .reduce       = zero2_reduce,
+};
+
+/* Parameters in parts, too: units.c. */
+const lki_strategy_ops lki_strategy_zero3 = {
+    .name         = "zero3",
+    .sharded      = true,
+    .rounds       = true,
+    .whole_blocks = true,
+    .gathers      = true,
     .bytes        = zero2_bytes,
     .passes       = zero2_passes,
     .attach       = zero2_attach,

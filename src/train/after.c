@@ -52,7 +52,7 @@ static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result
 {
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     lk_comm_note(s->comm, step, "evaluating");
-    lki_fetch_values(s);
+    lki_fetch_states(s);
     LK_TRY(lki_evaluate(s, step, &result->validation_loss, &result->validation_accuracy));
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
     return lki_journal_evaluation(s->journal, step, result->validation_loss,

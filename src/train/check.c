@@ -70,9 +70,9 @@ static lk_status check_workers(lk_train_config *c)
                        c->workers, c->virtual_workers);
     if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
         strcmp(c->strategy, "zero1") != 0 && strcmp(c->strategy, "zero2") != 0 &&
-        strcmp(c->strategy, "single") != 0)
+        strcmp(c->strategy, "zero3") != 0 && strcmp(c->strategy, "single") != 0)
         return lk_fail(LK_EUNSUPPORTED,
-                       "--strategy %s: this version has ddp, zero1, zero2 and single",
+                       "--strategy %s: this version has ddp, zero1, zero2, zero3 and single",
                        c->strategy);
     if (c->strategy != NULL && strcmp(c->strategy, "single") == 0 && c->workers != 1)
         return lk_fail(LK_EINVAL, "--strategy single is the one-worker reference; use --workers 1");
@@ -170,14 +170,14 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
  * is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
 {
-    if (!lk_model_lock_step(model) || c->strategy == NULL || strcmp(c->strategy, "zero2") != 0 ||
-        c->virtual_workers == c->workers)
+    if (!lk_model_lock_step(model) || c->strategy == NULL || strncmp(c->strategy, "zero", 4) != 0 ||
+        strcmp(c->strategy, "zero1") == 0 || c->virtual_workers == c->workers)
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "--batchnorm sync computes all %u virtual workers at a time, but --strategy "
-                   "zero2 deals them to %u workers in rounds; choose --strategy zero1, or "
+                   "%s deals them to %u workers in rounds; choose --strategy zero1, or "
                    "--workers %u",
-                   c->virtual_workers, c->workers, c->virtual_workers);
+                   c->virtual_workers, c->strategy, c->workers, c->virtual_workers);
 }
 
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)

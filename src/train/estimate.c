@@ -4,6 +4,15 @@
 
 /* ---- What a strategy is given ------------------------------------------------------------ */
 
+/* Of a block that has some. */
+static uint32_t first_term(const lk_grad_term *terms, uint32_t block)
+{
+    uint32_t t = 0;
+    while (terms[t].block != block)
+        t++;
+    return t;
+}
+
 lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
                                   lk_parallel_options *out)
 {
@@ -12,6 +21,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
     const lk_state     *model_states = lk_model_states(model, &state_count);
     lk_parallel_term   *terms        = NULL;
     lk_parallel_state  *states       = NULL;
+    uint32_t           *reads        = NULL;
 
     *out = (lk_parallel_options){ .strategy           = c->strategy,
                                   .virtual_workers    = c->virtual_workers,
@@ -28,6 +38,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .scaling            = c->scaling,
                                   .seed               = c->seed,
                                   .exec               = exec,
+                                  .unit_buffers       = c->unit_buffers,
                                   .term_count         = term_count,
                                   .state_count        = state_count };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
@@ -40,6 +51,11 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
     for (uint32_t i = 0; i < state_count; i++)
         states[i] = (lk_parallel_state){ model_states[i].name, model_states[i].count,
                                          model_states[i].initial, model_states[i].momentum };
+    LK_TRY(LKI_NEW(&reads, 3 * (size_t)lk_model_block_count(model), "reads of parameters"));
+    out->reads      = reads;
+    out->read_count = lk_model_reads(model, reads);
+    for (uint32_t i = 0; i < out->read_count; i++)
+        reads[i] = first_term(model_terms, reads[i]);
     return LK_OK;
 }
 
@@ -47,6 +63,7 @@ void lki_parallel_options_free(lk_parallel_options *options)
 {
     lki_free((lk_parallel_term *)(uintptr_t)options->terms);
     lki_free((lk_parallel_state *)(uintptr_t)options->states);
+    lki_free((uint32_t *)(uintptr_t)options->reads);
 }
 
 /* ---- The estimate ------------------------------------------------------------------------ */

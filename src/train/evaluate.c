@@ -24,6 +24,7 @@ static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t 
 
 /* Where this rank stands on its way through its slices. */
 typedef struct {
+    lk_hooks hooks;
     lk_walk  walk;
     samples  samples;
     lk_pass  pass; /* of the slice under way */
@@ -52,7 +53,8 @@ static void micro_batch(lki_session *session, course *c, uint64_t end)
     c->at += c->pass.samples;
 }
 
-/* The next `count` micro-batches, or as many as are left. */
+/* The next `count` micro-batches; when none is left, empty ones, so that all ranks read the model's
+ * parameters as often. */
 static void advance(lki_session *session, course *c, uint64_t count)
 {
     for (; c->leaf < session->count; c->leaf++) {
@@ -70,6 +72,8 @@ static void advance(lki_session *session, course *c, uint64_t count)
         sums[2]      = (double)c->pass.hits;
         c->pass      = (lk_pass){ 0 };
     }
+    for (; count > 0; count--)
+        lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
 }
 
 /* Rounds of `each` micro-batches that the rank with the most of them needs. */
@@ -148,11 +152,14 @@ static bool wants_means(const lki_session *session, uint64_t done)
 lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double *accuracy)
 {
     double sums[3] = { 0 };
-    course c       = { .walk = { .seed   = session->config->seed,
-                                 .params = session->param_data,
-                                 .state  = session->state_data } };
+    course c       = { .hooks = { .user = session, .before_read = lki_read_block },
+                       .walk  = { .seed   = session->config->seed,
+                                  .params = session->param_data,
+                                  .state  = session->state_data } };
 
-    lk_status status = wants_means(session, done) ? fetch_means(session) : LK_OK;
+    bool      means  = wants_means(session, done);
+    lk_status status = means ? fetch_means(session) : LK_OK;
+    c.walk.hooks     = means ? NULL : &c.hooks; /* what is fetched stays */
     if (status == LK_OK)
         status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)

@@ -7,6 +7,24 @@
 #include "tensor/exec.h"
 #include "train/session.h"
 
+/* What of a tensor is finite, up to the first value that is not. */
+typedef struct {
+    size_t count;
+    bool   ended;
+    float  next;
+} finite_part;
+
+static void look_at_piece(void *context, const float *values, size_t count)
+{
+    finite_part *part = context;
+    if (part->ended)
+        return;
+    size_t finite = lki_finite_count(values, count);
+    part->count += finite;
+    part->ended = finite < count;
+    part->next  = part->ended ? values[finite] : 0;
+}
+
 /* What a run is for: weights, and what the last evaluation says of them.  All ranks see the same.
  */
 lk_status lki_check_end(const lki_session *s, uint64_t done, const lk_train_result *result)
@@ -16,12 +34,11 @@ lk_status lki_check_end(const lki_session *s, uint64_t done, const lk_train_resu
     bool               evaluated = lk_dataset_describe(s->dataset)->validation_count > 0;
 
     for (uint32_t p = 0; p < s->param_count; p++) {
-        const float *values = lk_parallel_param(s->parallel, p);
-        size_t       count  = lk_shape_count(s->params[p].shape);
-        size_t       finite = lki_finite_count(values, count);
-        if (finite < count)
-            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps, finite,
-                           s->params[p].name, (double)values[finite], advice);
+        finite_part part = { 0 };
+        LK_TRY(lki_visit_value(s, p, 0, look_at_piece, &part));
+        if (part.ended)
+            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps,
+                           part.count, s->params[p].name, (double)part.next, advice);
     }
     if (evaluated && s->start < done && !isfinite(result->validation_loss))
         return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,

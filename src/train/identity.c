@@ -368,21 +368,24 @@ void lki_loss_chain_add(char chain[65], double loss)
     lki_sha256_end(&hash, chain);
 }
 
-lk_status lki_weights_hash(const lki_session *session, char hex[65])
-{
-    lk_tensor *tensors = NULL;
-    LK_TRY(LKI_NEW(&tensors, session->param_count, "weights to hash"));
-    for (uint32_t p = 0; p < session->param_count; p++)
-        tensors[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
-                                  lk_parallel_param(session->parallel, p) };
-    lk_weights_hash(tensors, session->param_count, hex);
-    lki_free(tensors);
-    return LK_OK;
-}
-
 static void hash_piece(void *context, const float *values, size_t count)
 {
     lki_hash_elements(context, LK_F32, values, count * sizeof *values);
+}
+
+lk_status lki_weights_hash(const lki_session *session, char hex[65])
+{
+    lki_sha256 hash;
+
+    lki_sha256_begin(&hash);
+    for (uint32_t p = 0; p < session->param_count; p++) {
+        const lk_tensor tensor = { session->params[p].name, LK_F32, session->params[p].shape,
+                                   NULL };
+        lki_hash_heading(&hash, &tensor);
+        LK_TRY(lki_visit_value(session, p, 0, hash_piece, &hash));
+    }
+    lki_sha256_end(&hash, hex);
+    return LK_OK;
 }
 
 lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65])

@@ -71,9 +71,10 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
         behind = seconds_of(m, &use, 1, p);
         out->sent += p;
     } else {
-        double in_forward = seconds_of(m, &use, rounds, rounds * p);
+        double turns      = rounds * (m->micro_count > 0 ? m->micro_count : 1);
+        double in_forward = seconds_of(m, &use, turns, turns * p);
         in_backward += in_forward;
-        out->sent += 2 * rounds * p;
+        out->sent += 2 * turns * p;
         out->communication += in_forward;
         out->exposed += exposed_of(in_forward, rounds * m->forward, use.buckets);
     }

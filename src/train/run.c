@@ -245,6 +245,17 @@ static void fetch_grads(lki_session *s, uint32_t block)
     }
 }
 
+void lki_read_block(void *user, uint32_t block)
+{
+    lki_session        *s = user;
+    uint32_t            i = lk_model_block_count(s->model) - 1 - block, count;
+    const lk_grad_term *terms = lk_model_terms(s->model, &count);
+
+    lk_parallel_read(s->parallel, s->first_terms[i]);
+    for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
+        s->param_data[terms[t].param] = lk_parallel_param(s->parallel, terms[t].param);
+}
+
 /* The loss may make gradients on the way. */
 static void on_before_forward(void *user, uint32_t block)
 {
@@ -279,10 +290,8 @@ static void on_after_backward(void *user, uint32_t block)
     lk_parallel_progress(s->parallel);
 }
 
-void lki_fetch_values(lki_session *s)
+void lki_fetch_states(lki_session *s)
 {
-    for (uint32_t p = 0; p < s->param_count; p++)
-        s->param_data[p] = lk_parallel_param(s->parallel, p);
     for (uint32_t i = 0; i < s->state_count; i++)
         s->state_data[i] = lk_parallel_state_data(s->parallel, i);
 }
@@ -326,7 +335,8 @@ static void run_turn(lki_session *s)
                        .before_backward = on_before_backward,
                        .grad_ready      = on_grad_ready,
                        .after_backward  = on_after_backward,
-                       .statistics      = on_statistics };
+                       .statistics      = on_statistics,
+                       .before_read     = lki_read_block };
     lk_walk  walk  = { .training = true,
                        .seed     = s->config->seed,
                        .step     = (uint32_t)s->batches[0].step,
@@ -414,7 +424,7 @@ static lk_status begin_step(lki_session *s, uint64_t step)
     lk_status  status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)
         s->loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
-    lki_fetch_values(s);
+    lki_fetch_states(s);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return status;
 }

@@ -1,7 +1,8 @@
 /* save.c -- the checkpoints that a run leaves.
  *
  * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
- * What hosts keep parts of they give rank 0 piece by piece, in the order in which it writes.
+ * What hosts keep parts of they give rank 0 piece by piece, in the order in which it hashes and
+ * writes.
  * With checkpoint_async rank 0 copies all of it instead, and the copy is written meanwhile
  * (background.c).
  */
@@ -43,6 +44,12 @@ lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t w
     return status;
 }
 
+static lk_status fetch_param(void *context, size_t tensor, size_t first, size_t count, void *out)
+{
+    const lki_session *session = context;
+    return lk_parallel_fetch(session->parallel, (uint32_t)tensor, 0, first, count, out);
+}
+
 /* Of the optimizer's file: the states of the first parameter, of the second, and so on. */
 static lk_status fetch_state(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -59,14 +66,22 @@ static void give(void *context, const float *values, size_t count)
     (void)count;
 }
 
-/* This rank's part of what rank 0 fetches. */
+static lk_status give_value(const lki_session *session, uint32_t param, uint32_t which)
+{
+    return lk_parallel_value(session->parallel, param, which) != NULL
+               ? LK_OK
+               : lki_visit_value(session, param, which, give, NULL);
+}
+
+/* This rank's part of what rank 0 fetches, file by file. */
 static lk_status give_values(const lki_session *session)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
     for (uint32_t p = 0; p < session->param_count; p++)
+        LK_TRY(give_value(session, p, 0));
+    for (uint32_t p = 0; p < session->param_count; p++)
         for (uint32_t w = 1; w <= slots; w++)
-            if (lk_parallel_value(session->parallel, p, w) == NULL)
-                LK_TRY(lki_visit_value(session, p, w, give, NULL));
+            LK_TRY(give_value(session, p, w));
     return LK_OK;
 }
 
@@ -99,9 +114,10 @@ lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
     lk_tensor *at = s->tensors;
     for (uint32_t p = 0; p < session->param_count; p++)
         at[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
-                             lk_parallel_param(session->parallel, p) };
+                             lk_parallel_value(session->parallel, p, 0) };
     s->files[s->file_count++] = (lk_checkpoint_file){
-        .name = LKI_MODEL_FILE, .tensors = at, .tensor_count = session->param_count
+        .name = LKI_MODEL_FILE, .tensors = at, .tensor_count = session->param_count,
+        .fetch = fetch_param, .context = session
     };
     optimizer_tensors(session, s, at + session->param_count);
     at += (size_t)session->param_count * (1 + slots);
@@ -203,12 +219,21 @@ static lk_status save_values(lki_session *session, const lki_sheet *s)
     return session->rank != 0 ? give_values(session) : lki_sheet_write(s, session->config);
 }
 
+/* The part of a rank other than 0. */
+static lk_status give_all(lki_session *session)
+{
+    char weights[65];
+    if (lk_parallel_value(session->parallel, 0, 0) == NULL)
+        LK_TRY(lki_weights_hash(session, weights));
+    return save_values(session, NULL);
+}
+
 /* Writes while all wait. */
 static lk_status save_now(lki_session *session, uint64_t step)
 {
     lki_sheet *s = NULL;
     if (session->rank != 0)
-        return save_values(session, NULL);
+        return give_all(session);
     LK_TRY(lki_background_settle(session, step, true));
     LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
     lk_status status = describe(session, step, s);

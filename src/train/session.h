@@ -115,7 +115,7 @@ void         lki_order_tell(const lki_session *session);
 void lki_loss_chain_add(char chain[65], double loss);
 void lki_loss_bits(double loss, char hex[17]);
 
-/* Hashes of what the run has made so far.  That of the run is collective. */
+/* Hashes of what the run has made so far: collective. */
 LK_NODISCARD lk_status lki_weights_hash(const lki_session *session, char hex[65]);
 LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weights, char hex[65]);
 
@@ -160,6 +160,11 @@ LK_NODISCARD lk_status lki_lock_check(const char *dir);
 LK_NODISCARD lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal);
 void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to do */
 
+/* ---- Parameters that are read (run.c) ---------------------------------------------------- */
+
+/* The hook before_read of lk_hooks; `user` is the session. */
+void lki_read_block(void *user, uint32_t block);
+
 /* ---- Evaluation (evaluate.c) ------------------------------------------------------------- */
 
 /* Collective: mean loss and accuracy over the validation part after `done` steps, each sample once,
@@ -172,8 +177,8 @@ LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done, double 
 /* Where the run is to end; once s->start is known, and its watch. */
 void lki_find_end(lki_session *session);
 
-/* The values of this step. */
-void lki_fetch_values(lki_session *session);
+/* Running state as it is now; parameters are looked up when a block reads them. */
+void lki_fetch_states(lki_session *session);
 
 /* Collective, after each step: evaluation and a checkpoint if they are due, and whether the run
  * ends (s->ended) or is asked to (s->stopped). */
@@ -181,8 +186,8 @@ LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_tr
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 
-/* Weights and the last evaluation of a run that has come to its end are finite, or LK_ENONFINITE.
- */
+/* Collective: weights and the last evaluation of a run that has come to its end are finite, or
+ * LK_ENONFINITE. */
 LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
                                      const lk_train_result *result);
 

@@ -157,12 +157,13 @@ static lk_block_flops linear_cross_entropy_flops(const lk_block *block)
 }
 
 const lk_block_type lk_block_linear_cross_entropy = {
-    .name     = "linear_cross_entropy",
-    .plan     = linear_cross_entropy_plan,
-    .buffers  = linear_cross_entropy_buffers,
-    .forward  = linear_cross_entropy_forward,
-    .backward = cross_entropy_backward,
-    .loss     = true,
-    .bf16     = true,
-    .flops    = linear_cross_entropy_flops,
+    .name         = "linear_cross_entropy",
+    .plan         = linear_cross_entropy_plan,
+    .buffers      = linear_cross_entropy_buffers,
+    .forward      = linear_cross_entropy_forward,
+    .backward     = cross_entropy_backward,
+    .loss         = true,
+    .bf16         = true,
+    .flops        = linear_cross_entropy_flops,
+    .params_unread= true,
 };

@@ -43,12 +43,13 @@ static void embedding_backward(const lk_block_call *call)
 }
 
 const lk_block_type lk_block_embedding = {
-    .name     = "embedding",
-    .plan     = embedding_plan,
-    .forward  = embedding_forward,
-    .backward = embedding_backward,
-    .tokens   = true,
-    .bf16     = true,
+    .name         = "embedding",
+    .plan         = embedding_plan,
+    .forward      = embedding_forward,
+    .backward     = embedding_backward,
+    .tokens       = true,
+    .bf16         = true,
+    .params_unread= true,
 };
 
 /* ---- Attention --------------------------------------------------------------------------- */

@@ -1,0 +1,198 @@
+/* units_test.c -- units of parameters in their slots, on paper; and who reads out of order.
+ *
+ * Method: a slot that is taken for another unit is compared with every other choice, by trying all
+ *         of them; over simulated hosts a block that is not the next is read.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/hosted.h"
+#include "parallel/strategy.h"
+
+enum { UNITS = 5, PARAMS = UNITS + 1 };
+
+/* The first is read by the last block, too; every other parameter is a block, and a unit. */
+static const lk_param model[PARAMS] = {
+    { .name = "shared", .shape = { 1, { 32 } }, .uses = 2 },
+    { .name = "a", .shape = { 1, { 16 } } },
+    { .name = "b", .shape = { 1, { 48 } } },
+    { .name = "c", .shape = { 1, { 16 } } },
+    { .name = "d", .shape = { 1, { 16 } } },
+    { .name = "bias", .shape = { 1, { 1 } } },
+};
+
+/* In the order of backward: the last block has two parameters, of two units. */
+static const lk_parallel_term terms[] = { { 5, 0, 0 }, { 0, 1, 1 }, { 4, 0, 0 }, { 3, 0, 0 },
+                                          { 2, 0, 0 }, { 1, 0, 0 }, { 0, 0, 0 } };
+enum { TERMS = sizeof terms / sizeof terms[0] };
+
+static lk_parallel_options options_of(uint32_t buffers)
+{
+    return (lk_parallel_options){ .strategy           = "zero3",
+                                  .virtual_workers    = 2,
+                                  .bucket_bytes       = 1,
+                                  .first_bucket_bytes = 1,
+                                  .optimizer          = { .kind = LK_SGD },
+                                  .terms              = terms,
+                                  .term_count         = TERMS,
+                                  .unit_buffers       = buffers };
+}
+
+static lki_layout *layout_of(const lk_parallel_options *options)
+{
+    lki_owner   owners[2] = { { 0, 0 }, { 1, 0 } };
+    lki_deal    deal      = { owners, 2, 2, true };
+    lki_layout *layout;
+    assert_int_equal(lki_layout_open(&layout, model, PARAMS, options, &deal), LK_OK);
+    return layout;
+}
+
+static void reads_are_of_units(void **state)
+{
+    lk_parallel_options options = options_of(0);
+    lki_layout         *layout  = layout_of(&options);
+    lki_shelf            shelf;
+    (void)state;
+    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
+    assert_int_equal(shelf.unit_count, 6);
+    assert_int_equal(shelf.forward, 6);
+    assert_int_equal(shelf.read_count, 12);
+    assert_int_equal(shelf.slot_count, 2);
+    const uint32_t units[] = { 5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5 };
+    for (uint32_t i = 0; i < 12; i++) {
+        assert_int_equal(shelf.reads[i].units[0], units[i]);
+        assert_int_equal(shelf.reads[i].count, units[i] == 0 ? 2 : 1);
+    }
+    assert_int_equal(shelf.reads[5].units[1], 5); /* the shared one lies where its use 0 does */
+    lki_shelf_deinit(&shelf);
+    lki_layout_free(layout);
+}
+
+/* What a walk over all reads puts into slots; every unit that is read is there. */
+static uint32_t count_puts(lki_shelf *shelf)
+{
+    uint32_t puts = 0, unit;
+    lki_shelf_clear(shelf);
+    for (uint32_t at = 0; at < shelf->read_count; at++) {
+        while (lki_shelf_put(shelf, at, shelf->read_count, &unit))
+            puts++;
+        for (uint32_t i = 0; i < shelf->reads[at].count; i++) {
+            uint32_t slot = shelf->slot_of[shelf->reads[at].units[i]];
+            assert_true(slot < shelf->slot_count);
+            assert_int_equal(shelf->unit_in[slot], shelf->reads[at].units[i]);
+        }
+    }
+    return puts;
+}
+
+/* The fewest of any choices, from read `at` on with these units in the slots. */
+static uint32_t fewest_puts(const lki_shelf *shelf, uint32_t at, uint32_t next, const uint32_t *in)
+{
+    uint32_t best = UINT32_MAX, slots = shelf->slot_count, now[UNITS + 1];
+    while (at < shelf->read_count && next == shelf->reads[at].count) {
+        at++;
+        next = 0;
+    }
+    if (at == shelf->read_count)
+        return 0;
+    uint32_t unit = shelf->reads[at].units[next];
+    for (uint32_t s = 0; s < slots; s++)
+        if (in[s] == unit)
+            return fewest_puts(shelf, at, next + 1, in);
+    for (uint32_t s = 0; s < slots; s++) {
+        bool wanted = false;
+        for (uint32_t i = 0; i < shelf->reads[at].count; i++)
+            wanted = wanted || shelf->reads[at].units[i] == in[s];
+        if (wanted)
+            continue;
+        memcpy(now, in, slots * sizeof *now);
+        now[s]        = unit;
+        uint32_t puts = 1 + fewest_puts(shelf, at, next + 1, now);
+        best          = puts < best ? puts : best;
+    }
+    return best;
+}
+
+static void no_choice_gathers_less(void **state)
+{
+    const uint32_t empty[] = { LKI_NO_UNIT, LKI_NO_UNIT, LKI_NO_UNIT,
+                               LKI_NO_UNIT, LKI_NO_UNIT, LKI_NO_UNIT };
+    (void)state;
+    for (uint32_t buffers = 1; buffers <= 7; buffers += buffers == 3 ? 3 : 1) {
+        lk_parallel_options options = options_of(buffers);
+        lki_layout         *layout  = layout_of(&options);
+        lki_shelf            shelf;
+        assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
+        assert_int_equal(shelf.slot_count, buffers < 2 ? 2 : buffers > 6 ? 6 : buffers);
+        assert_int_equal(count_puts(&shelf), fewest_puts(&shelf, 0, 0, empty));
+        if (buffers >= 6) /* nothing is let go: each is gathered once */
+            assert_int_equal(count_puts(&shelf), 6);
+        lki_shelf_deinit(&shelf);
+        lki_layout_free(layout);
+    }
+}
+
+static void refuses_reads_that_leave_blocks_out(void **state)
+{
+    static const uint32_t twice[]  = { 6, 6, 5, 4, 3, 2, 0 };
+    static const uint32_t inside[] = { 6, 5, 4, 3, 2, 1 }; /* term 1 is of term 0's block */
+    lk_parallel_options   options  = options_of(0);
+    lki_layout           *layout   = layout_of(&options);
+    lki_shelf              shelf;
+    (void)state;
+    options.reads      = twice;
+    options.read_count = 7;
+    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "each of the 6 blocks once: number 1"));
+    lki_shelf_deinit(&shelf);
+    options.reads      = inside;
+    options.read_count = 6;
+    assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "term is 1"));
+    lki_shelf_deinit(&shelf);
+    lki_layout_free(layout);
+}
+
+/* ---- Over hosts -------------------------------------------------------------------------- */
+
+/* What it reads is in memory all the same. */
+static bool reads_out_of_order(lk_comm *comm, void *context)
+{
+    lk_parallel_options options = options_of(0);
+    lk_parallel        *p;
+    lk_parallel_turn    turn;
+    lk_step_result      result;
+    (void)context;
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_OK);
+    CHECK(lk_parallel_param(p, 1) == NULL && lk_parallel_value(p, 1, 0) == NULL);
+    CHECK(lk_parallel_begin(p, 0) == LK_OK && lk_parallel_next(p, &turn));
+    lk_parallel_read(p, 6);
+    CHECK(lk_parallel_param(p, 0) != NULL);
+    lk_parallel_read(p, 4);
+    CHECK(lk_parallel_param(p, 2) != NULL);
+    CHECK(lk_parallel_finish(p, 0.1, &result) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "the block of 'a' is next, not that of 'b'") != NULL);
+    lk_parallel_free(p);
+    return true;
+}
+
+static void names_a_block_that_is_read_out_of_order(void **state)
+{
+    (void)state;
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, reads_out_of_order, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_are_of_units),
+        cmocka_unit_test(no_choice_gathers_less),
+        cmocka_unit_test(refuses_reads_that_leave_blocks_out),
+        cmocka_unit_test(names_a_block_that_is_read_out_of_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
