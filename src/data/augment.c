@@ -43,15 +43,13 @@ static void blank(const lk_dataset *dataset, float *to, size_t pixels)
                                        : 0.0f;
 }
 
-/* Row `to` of the image becomes `from`, moved by `right` pixels; NULL: there is none. */
+/* Row `to` of the image becomes `from`, moved by `right` pixels. */
 static void move_row(const lk_dataset *dataset, float *to, const float *from, int64_t right)
 {
     size_t width = dataset->info.x.dims[1], channels = dataset->info.x.dims[2];
     size_t gap  = (size_t)(right < 0 ? -right : right);
     size_t rest = width - gap;
-    if (from == NULL) {
-        blank(dataset, to, width);
-    } else if (right >= 0) {
+    if (right >= 0) {
         memmove(to + gap * channels, from, rest * channels * sizeof *to);
         blank(dataset, to, gap);
     } else {
@@ -67,8 +65,10 @@ static void move(const lk_dataset *dataset, float *x, int64_t right, int64_t dow
     size_t  row    = dataset->info.x.dims[1] * dataset->info.x.dims[2];
     for (int64_t i = 0; i < height; i++) {
         int64_t to = down > 0 ? height - 1 - i : i, from = to - down;
-        bool    inside = from >= 0 && from < height;
-        move_row(dataset, x + (size_t)to * row, inside ? x + (size_t)from * row : NULL, right);
+        if (from >= 0 && from < height)
+            move_row(dataset, x + (size_t)to * row, x + (size_t)from * row, right);
+        else
+            blank(dataset, x + (size_t)to * row, dataset->info.x.dims[1]);
     }
 }
 

@@ -90,6 +90,7 @@ static lk_status add_up(lk_dataset *dataset, const weights *all, const lki_map *
     uint64_t n   = dataset->info.train_count;
     double   sum = 0;
     char     hashes[2][33];
+    LK_ASSERT(all->values != NULL); /* one for each sample */
     LK_TRY(LKI_NEW(&dataset->cumulative, n, "weights"));
     for (uint64_t i = 0; i < n; i++)
         dataset->cumulative[i] = sum += all->values[lki_sample_place(dataset, false, i)];

@@ -105,7 +105,7 @@ bool lki_wire_probe(lki_wire *wire);
 
 /* Asks a peer whether it has been in this operation, which this rank is in; if that was another one
  * there, both fail.  Of one that has left its goodbye is asked: who left before it is missed. */
-void lki_wire_ask(lki_wire *wire, uint32_t peer, const lki_wire_op *op);
+void lki_wire_ask(lki_wire *wire, uint32_t rank, const lki_wire_op *op);
 
 /* Asks a peer what it sees of `rank`, on its host. */
 void lki_wire_ask_of(lki_wire *wire, uint32_t peer, uint32_t rank, const lki_wire_op *op);
