@@ -1,7 +1,7 @@
 # Libraries are linked statically where the system ships them so: the command needs only libc.
 find_package(Threads REQUIRED)
 add_library(lk_dependencies INTERFACE)
-foreach(name jansson z nettle)
+foreach(name jansson turbojpeg png16 z nettle)
   find_library(LK_LIB_${name} NAMES lib${name}.a ${name} REQUIRED)
   target_link_libraries(lk_dependencies INTERFACE ${LK_LIB_${name}})
 endforeach()

@@ -60,6 +60,8 @@ typedef struct {
  *   idx:IMAGES,LABELS    MNIST's format, also .gz; (H, W, 1)
  *   cifar10:DIR          the binary version; (32, 32, 3); without a validation fraction,
  *                        test_batch.bin is the validation part
+ *   tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
+ *                        ?h=, w= (32) and c= (3) say what they are made to fit, ?classes=
  *   npy:X,Y              NumPy arrays of samples and of integer labels
  *   synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
  *                        tokens=N,vocab=; a function of (seed, index)
@@ -79,9 +81,10 @@ LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
 /* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
  * shifted by one.  Arrays: x is float[count], y int32_t[1].
- * `epoch` matters for text windows and augmentation, in training; validation ignores it. */
-LK_API void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
-                            uint64_t index, void *x, int32_t *y);
+ * `epoch` matters for text windows and augmentation, in training; validation ignores it.
+ * LK_EFORMAT for an image that cannot be decoded, with its file, member and offset. */
+LK_API LK_NODISCARD lk_status lk_dataset_read(const lk_dataset *dataset, bool validation,
+                                              uint64_t epoch, uint64_t index, void *x, int32_t *y);
 
 /* ---- The order --------------------------------------------------------------------------- */
 
@@ -131,7 +134,8 @@ typedef struct {
     bool     drop_last;
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
-    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 */
+    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 a thread */
+    uint32_t threads;              /* that prepare them; 0 = 1.  They change nothing else */
     bool     lock_step;            /* micro-batch k of all of them, then k + 1 */
 } lk_loader_options;
 
@@ -146,7 +150,7 @@ typedef struct {
     const int32_t *y;
 } lk_batch;
 
-/* Starts the prefetching thread.  Borrows the data set.  LK_EINVAL if the numbers do not fit one
+/* Starts the prefetching threads.  Borrows the data set.  LK_EINVAL if the numbers do not fit one
  * another: global_batch must be a multiple of virtual_workers * micro_batch. */
 LK_API LK_NODISCARD lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
                                              const lk_loader_options *options);
@@ -154,7 +158,8 @@ LK_API void                   lk_loader_free(lk_loader *loader);
 
 /* The next micro-batch in order (step, virtual worker, micro index), borrowed until the
  * next call.  In lock step the order is (step, micro index, virtual worker), and all with one micro
- * index are borrowed together, until the first of the next.  LK_EINVAL past end_step. */
+ * index are borrowed together, until the first of the next.  LK_EINVAL past end_step; what
+ * lk_dataset_read() says of a sample that it cannot read, once those before it are delivered. */
 LK_API LK_NODISCARD lk_status lk_loader_next(lk_loader *loader, lk_batch *out);
 
 #ifdef __cplusplus

@@ -89,6 +89,7 @@ typedef struct {
     lk_augment  augment;      /* of images */
     lk_order    order;
     const char *weights;      /* a file of them; the order is LK_ORDER_WEIGHTED then */
+    uint32_t    loader_threads; /* of each worker, preparing its micro-batches; 0 = 1 */
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */

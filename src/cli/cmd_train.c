@@ -189,8 +189,8 @@ const lki_option lki_train_table[] = {
 
     { .group = "data", .required = true, .name = "data", .type = LKI_OPTION_STRING,
       .value = "SOURCE", .offset = AT(config.data),
-      .help = "text:FILE|DIR, tokens:FILE, shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y or "
-              "synthetic:SPEC" },
+      .help = "text:FILE|DIR, tokens:FILE, shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
+              "tar:FILE|DIR or synthetic:SPEC" },
     LKI_REAL("validation", "FRACTION", AT(config.validation), &lki_range_fraction, "0",
              "part of the data kept for validation"),
     { .required = true, .name = "global-batch", .type = LKI_OPTION_U32, .value = "N",
@@ -227,6 +227,8 @@ const lki_option lki_train_table[] = {
       .value_optional = true, .read = read_restart, .preset = "never; alone: 3",
       .help = "when a worker is killed or a host is lost, start all again from the newest "
               "checkpoint, N times without a newer one" },
+    LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",
+            "threads of each worker that prepare its micro-batches"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",
                "what a worker is"),
     LKI_CHOICE(LKI_OPTION_NAME, "strategy", "NAME", AT(config.strategy), strategies, "ddp",

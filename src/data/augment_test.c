@@ -89,8 +89,8 @@ static void every_move_comes_equally_often(void **state)
     int32_t  label, same;
     for (uint64_t epoch = 0; epoch < 50; epoch++)
         for (uint64_t i = 0; i < N; i++) {
-            lk_dataset_read(set, false, epoch, i, image, &label);
-            lk_dataset_read(moving, false, epoch, i, got, &same);
+            LKT_OK(lk_dataset_read(set, false, epoch, i, image, &label));
+            LKT_OK(lk_dataset_read(moving, false, epoch, i, got, &same));
             assert_int_equal(label, same);
             seen[find(got, image, 1, -1.0f)]++;
         }
@@ -114,13 +114,13 @@ static void seed_epoch_and_sample_decide(void **state)
     int32_t  y;
     lk_dataset *set = lkt_open("idx:images,labels", &plain);
     for (uint64_t i = 0; i + 1 < N; i++) {
-        lk_dataset_read(a, false, 3, i, x[0], &y);
-        lk_dataset_read(b, false, 4, i, x[1], &y);
-        lk_dataset_read(b, false, 3, i, x[2], &y);
-        lk_dataset_read(c, false, 3, i, x[3], &y);
-        lk_dataset_read(a, false, 3, i + 1, x[4], &y);
-        lk_dataset_read(set, false, 3, i, image[0], &y);
-        lk_dataset_read(set, false, 3, i + 1, image[1], &y);
+        LKT_OK(lk_dataset_read(a, false, 3, i, x[0], &y));
+        LKT_OK(lk_dataset_read(b, false, 4, i, x[1], &y));
+        LKT_OK(lk_dataset_read(b, false, 3, i, x[2], &y));
+        LKT_OK(lk_dataset_read(c, false, 3, i, x[3], &y));
+        LKT_OK(lk_dataset_read(a, false, 3, i + 1, x[4], &y));
+        LKT_OK(lk_dataset_read(set, false, 3, i, image[0], &y));
+        LKT_OK(lk_dataset_read(set, false, 3, i + 1, image[1], &y));
         assert_memory_equal(x[0], x[2], sizeof x[0]);
         epochs += memcmp(x[0], x[1], sizeof x[0]) == 0;
         seeds += memcmp(x[0], x[3], sizeof x[0]) == 0;
@@ -143,8 +143,8 @@ static void draws_are_frozen(void **state)
     float   image[SIDE], got[SIDE];
     int32_t y;
     for (uint64_t i = 0; i < 8; i++) {
-        lk_dataset_read(set, false, 0, i, image, &y);
-        lk_dataset_read(moving, false, 5 + (UINT64_C(1) << 32) * (i / 4), i, got, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, image, &y));
+        LKT_OK(lk_dataset_read(moving, false, 5 + (UINT64_C(1) << 32) * (i / 4), i, got, &y));
         assert_int_equal(find(got, image, 1, -1.0f), want[i]);
     }
     lk_dataset_free(moving);
@@ -164,7 +164,7 @@ static void crop_and_flip_stand_alone(void **state)
     int32_t y;
     for (uint64_t i = 0; i < N; i++) {
         for (size_t s = 0; s < 4; s++)
-            lk_dataset_read(set[s], false, 1, i, x[s], &y);
+            LKT_OK(lk_dataset_read(set[s], false, 1, i, x[s], &y));
         size_t k = find(x[1], x[0], 1, -1.0f), still = (MOVES - 1) / 2;
         assert_int_equal(find(x[2], x[0], 1, -1.0f), k % MOVES);
         assert_int_equal(find(x[3], x[0], 1, -1.0f), still + k / MOVES * MOVES);
@@ -187,7 +187,7 @@ static void channels_stay_together(void **state)
     static float x[3072];
     int32_t      y;
     for (uint64_t epoch = 0; epoch < 20; epoch++) {
-        lk_dataset_read(set, false, epoch, 0, x, &y);
+        LKT_OK(lk_dataset_read(set, false, epoch, 0, x, &y));
         for (size_t i = 0; i < 1024; i++) {
             float v[3] = { x[3 * i] * 0.2470f + 0.4914f, x[3 * i + 1] * 0.2435f + 0.4822f,
                            x[3 * i + 2] * 0.2616f + 0.4465f };
@@ -210,11 +210,11 @@ static void only_training_is_augmented(void **state)
     float    a[SIDE], b[SIDE];
     int32_t  y;
     for (uint64_t i = 0; i < N / 2; i++) {
-        lk_dataset_read(set, true, 2, i, a, &y);
-        lk_dataset_read(moving, true, 2, i, b, &y);
+        LKT_OK(lk_dataset_read(set, true, 2, i, a, &y));
+        LKT_OK(lk_dataset_read(moving, true, 2, i, b, &y));
         assert_memory_equal(a, b, sizeof a);
-        lk_dataset_read(set, false, 2, i, a, &y);
-        lk_dataset_read(moving, false, 2, i, b, &y);
+        LKT_OK(lk_dataset_read(set, false, 2, i, a, &y));
+        LKT_OK(lk_dataset_read(moving, false, 2, i, b, &y));
         same += memcmp(a, b, sizeof a) == 0;
     }
     assert_true(same < 5);

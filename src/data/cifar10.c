@@ -136,7 +136,7 @@ static void cifar10_close(lk_dataset *dataset)
     lki_free(self);
 }
 
-static void cifar10_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+static lk_status cifar10_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
                                 int32_t *label)
 {
     const cifar10 *self = dataset->state;
@@ -148,6 +148,7 @@ static void cifar10_read_sample(const lk_dataset *dataset, uint64_t index, float
     for (size_t i = 0; i < PLANE; i++)
         for (size_t c = 0; c < 3; c++)
             x[3 * i + c] = self->pixel[c][record[1 + c * PLANE + i]];
+    return LK_OK;
 }
 
 static float cifar10_blank(const lk_dataset *dataset, uint32_t channel)

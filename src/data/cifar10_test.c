@@ -28,7 +28,7 @@ static int32_t label_of(const lk_dataset *set, bool validation, uint64_t index)
 {
     float   x[3072];
     int32_t y;
-    lk_dataset_read(set, validation, 0, index, x, &y);
+    LKT_OK(lk_dataset_read(set, validation, 0, index, x, &y));
     return y;
 }
 
@@ -48,7 +48,7 @@ static void reads_planes_as_pixels(void **state)
     for (uint64_t s = 0; s < 5; s++) {
         float   x[3072];
         int32_t y;
-        lk_dataset_read(set, false, 0, s, x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, s, x, &y));
         assert_int_equal(y, s);
         for (size_t i = 0; i < 1024; i++)
             for (size_t c = 0; c < 3; c++) {

@@ -19,7 +19,8 @@
 
 static const lki_source *const sources[] = {
     &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
-    &lki_source_npy,  &lki_source_cifar10, &lki_source_synthetic,
+    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,
+    &lki_source_synthetic,
 };
 
 static lk_status find_source(const lki_source **out, const char *spec)
@@ -33,8 +34,8 @@ static lk_status find_source(const lki_source **out, const char *spec)
             return LK_OK;
         }
     return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
-                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y or "
-                              "synthetic:SPEC", spec);
+                              "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
+                              "tar:FILE|DIR or synthetic:SPEC", spec);
 }
 
 static uint64_t part_of(double fraction, uint64_t total)
@@ -181,16 +182,18 @@ uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t i
                        (place + index) % dataset->total);
 }
 
-void lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch, uint64_t index,
-                     void *x, int32_t *y)
+lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                          uint64_t index, void *x, int32_t *y)
 {
     const lk_dataset_info *info = &dataset->info;
     LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
     if (info->tokens) {
         read_window(dataset, validation, epoch, index, x, y);
-        return;
+        return LK_OK;
     }
-    dataset->source->read_sample(dataset, lki_sample_place(dataset, validation, index), x, y);
+    LK_TRY(dataset->source->read_sample(dataset, lki_sample_place(dataset, validation, index), x,
+                                        y));
     if (!validation)
         lki_augment_apply(dataset, epoch, index, x);
+    return LK_OK;
 }

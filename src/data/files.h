@@ -57,6 +57,34 @@ typedef struct {
 LK_NODISCARD lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes,
                                         uint32_t width, uint64_t vocabulary, const char *path);
 
+/* ---- tar ------------------------------------------------------------------------------------ */
+
+enum { LKI_TAR_NAME_MAX = 1023 };
+
+typedef struct {
+    const uint8_t *data;
+    size_t         bytes;
+    const char    *path;
+    size_t         at, start;          /* the next header; the first header of the member at hand */
+    bool           has_name, has_size; /* an extended header has said them */
+    uint64_t       size;
+    char           name[LKI_TAR_NAME_MAX + 1];
+} lki_tar;
+
+/* A regular file. */
+typedef struct {
+    const char *name;   /* until the next call */
+    size_t      start;  /* of its headers: where a walk can begin */
+    size_t      offset; /* of its content */
+    size_t      bytes;
+} lki_tar_member;
+
+void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *path);
+
+/* The next regular file; *more is false where the archive ends.  LK_EFORMAT says at which byte it
+ * is truncated or damaged. */
+LK_NODISCARD lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more);
+
 /* ---- gzip ----------------------------------------------------------------------------------- */
 
 typedef struct lki_gunzip lki_gunzip;

@@ -69,7 +69,8 @@ static void idx_close(lk_dataset *dataset)
     lki_free(self);
 }
 
-static void idx_read_sample(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label)
+static lk_status idx_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+                                 int32_t *label)
 {
     const idx     *self  = dataset->state;
     size_t         count = dataset->elements;
@@ -77,6 +78,7 @@ static void idx_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
     for (size_t i = 0; i < count; i++)
         x[i] = self->pixel[from[i]];
     *label = self->file[1].values[index];
+    return LK_OK;
 }
 
 static float idx_blank(const lk_dataset *dataset, uint32_t channel)

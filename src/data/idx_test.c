@@ -71,7 +71,7 @@ static void reads_pixels_and_labels(void **state)
     for (uint64_t i = 0; i < N; i++) {
         float   x[H * W];
         int32_t y;
-        lk_dataset_read(set, false, 0, i, x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
         assert_int_equal(y, i % 3);
         for (size_t e = 0; e < H * W; e++) {
             float want = ((float)(2 * (i * H * W + e)) / 255.0f - 0.5f) / 0.5f;
@@ -97,8 +97,8 @@ static void gzip_is_the_same_data(void **state)
     for (uint64_t i = 0; i < N; i++) {
         float   x[2][H * W];
         int32_t y[2];
-        lk_dataset_read(plain, false, 0, i, x[0], &y[0]);
-        lk_dataset_read(gz, false, 0, i, x[1], &y[1]);
+        LKT_OK(lk_dataset_read(plain, false, 0, i, x[0], &y[0]));
+        LKT_OK(lk_dataset_read(gz, false, 0, i, x[1], &y[1]));
         assert_memory_equal(x[0], x[1], sizeof x[0]);
         assert_int_equal(y[0], y[1]);
     }

@@ -1,17 +1,20 @@
-/* loader.c -- a thread that prepares micro-batches ahead of their use.
+/* loader.c -- threads that prepare micro-batches ahead of their use.
  *
  * A ring of ahead + 1 micro-batches: the consumer borrows one (in lock step one of each virtual
- * worker, and the ring is so much larger), the thread fills the others.
- * `filled` counts the batches prepared so far, `freed` those handed back; both only grow, batch
- * number k lives in place k mod slots, and the thread waits while filled - freed = slots.  It is
- * woken when half of the places are free: a wake-up costs as much as a small micro-batch.
+ * worker, and the ring is so much larger), the threads fill the others.
+ * `claimed` counts the batches that some thread has begun, `freed` those handed back; both only
+ * grow, batch number k lives in place k mod slots, and nothing is begun while claimed - freed =
+ * slots.  A thread that waits for that is woken when half of the places are free: a wake-up costs
+ * as much as a small micro-batch.
  *
- *      freed        taken         filled
- *        |  borrowed  |  prepared   |  being written or free  |
+ *      freed        taken                     claimed
+ *        |  borrowed  |  ready, or being filled  |  free  |
  *
- * Which batch is which is arithmetic on the step alone (order.c), so the thread's timing can
+ * Batches are begun in order, each by the thread that has `turn`, which asks the sampler what is in
+ * it; they are filled side by side; and they are handed out in order, each when it is ready.  Which
+ * batch is which is arithmetic on the step alone (order.c), so the threads' timing and number can
  * delay the consumer but never change what it gets.  All memory is allocated when the loader is
- * opened.  Signals are blocked in the thread: they belong to the program's own threads.
+ * opened.  Signals are blocked in the threads: they belong to the program's own.
  */
 #include "data/source.h"
 
@@ -23,103 +26,170 @@
 #include "data/loader.h"
 #include "data/sampler.h"
 
-enum { AHEAD_DEFAULT = 4, AHEAD_MAX = 4096 };
+enum { AHEAD_DEFAULT = 4, AHEAD_MAX = 4096, THREADS_MAX = 256 };
+
+/* A micro-batch that is being filled, and after that, if it could not be, why. */
+typedef struct {
+    uint64_t  number, epoch;
+    uint64_t *indices; /* of its samples */
+    bool      ready;
+    lk_error  error; /* .status is LK_OK where there is none */
+    lk_batch  batch;
+} place;
 
 struct lk_loader {
     const lk_dataset *dataset;
     lk_loader_options options;
-    lki_sampler       sampler;
-    uint64_t         *indices; /* of a micro-batch */
     uint32_t          micro_count;
     size_t            x_bytes, y_count; /* of one sample */
     uint64_t          slots;
-    uint32_t          borrows;          /* micro-batches that the consumer has at a time */
-    lk_batch         *ring;
+    uint32_t          borrows; /* micro-batches that the consumer has at a time */
+    place            *ring;
+    uint64_t         *indices;
     uint8_t          *x;
     int32_t          *y;
 
-    bool            started; /* the thread, the lock and the signals exist */
-    pthread_t       thread;
+    pthread_t *threads;
+    uint32_t   running; /* of them; above 0 the locks and the signals exist, too */
+
+    pthread_mutex_t turn; /* guards what follows; may be held while `lock` is taken */
+    lki_sampler     sampler;
+    uint64_t        step; /* of the next micro-batch to be begun */
+    uint32_t        worker, micro;
+
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t  more, room;
-    uint64_t        filled, freed, taken;
+    uint64_t        claimed, freed, taken;
     bool            finished, stop;
-    lki_track       *track; /* of the thread's work, or NULL */
+    lki_track      *track; /* of the first thread's work, or NULL */
 };
 
-/* ---- The thread ---------------------------------------------------------------------------- */
+/* ---- The threads --------------------------------------------------------------------------- */
 
-/* Waits for a free place.  False when the loader is being freed. */
-static bool wait_for_room(lk_loader *loader, uint64_t *place, lki_track **track)
+/* Waits for a free place and claims it.  NULL when the loader is being freed. */
+static place *wait_for_room(lk_loader *loader)
 {
+    place *claimed = NULL;
     pthread_mutex_lock(&loader->lock);
-    while (!loader->stop && loader->filled - loader->freed == loader->slots)
+    while (!loader->stop && loader->claimed - loader->freed == loader->slots)
         pthread_cond_wait(&loader->room, &loader->lock);
-    bool go = !loader->stop;
-    *place  = loader->filled % loader->slots;
-    *track   = loader->track;
-    pthread_mutex_unlock(&loader->lock);
-    return go;
-}
-
-static void hand_over(lk_loader *loader)
-{
-    pthread_mutex_lock(&loader->lock);
-    loader->filled++;
-    pthread_cond_signal(&loader->more);
-    pthread_mutex_unlock(&loader->lock);
-}
-
-static void fill(lk_loader *loader, uint64_t place, uint64_t step, uint32_t v, uint32_t micro)
-{
-    const lk_loader_options *o = &loader->options;
-    lk_step_span span = lki_sampler_step(&loader->sampler, step);
-    uint8_t     *x    = loader->x + place * o->micro_batch * loader->x_bytes;
-    int32_t     *y    = loader->y + place * o->micro_batch * loader->y_count;
-    lk_batch     out  = { .step = step, .epoch = span.epoch, .virtual_worker = v,
-                          .micro_index = micro, .x = x, .y = y };
-
-    out.samples    = lki_sampler_take(&loader->sampler, &span, v, micro, loader->indices);
-    out.first_slot = (v * loader->micro_count + micro) * o->micro_batch;
-    for (uint32_t i = 0; i < out.samples; i++)
-        lk_dataset_read(loader->dataset, false, span.epoch, loader->indices[i],
-                        x + i * loader->x_bytes, y + i * loader->y_count);
-    size_t rest = o->micro_batch - out.samples;
-    memset(x + out.samples * loader->x_bytes, 0, rest * loader->x_bytes);
-    memset(y + out.samples * loader->y_count, 0, rest * loader->y_count * sizeof *y);
-    loader->ring[place] = out;
-}
-
-static bool fill_step(lk_loader *loader, uint64_t step)
-{
-    const lk_loader_options *o = &loader->options;
-    uint64_t                 n = (uint64_t)o->count * loader->micro_count;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t   inner = o->lock_step ? o->count : loader->micro_count;
-        uint32_t   major = (uint32_t)(i / inner), minor = (uint32_t)(i % inner);
-        uint32_t   v = o->lock_step ? minor : major, micro = o->lock_step ? major : minor;
-        uint64_t   place;
-        lki_track *track;
-        if (!wait_for_room(loader, &place, &track))
-            return false;
-        uint64_t begun = lki_trace_begin(track);
-        fill(loader, place, step, o->first + v * o->stride, micro);
-        lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
-        hand_over(loader);
+    if (!loader->stop) {
+        claimed         = &loader->ring[loader->claimed % loader->slots];
+        claimed->number = loader->claimed++;
+        claimed->ready  = false;
     }
-    return true;
+    pthread_mutex_unlock(&loader->lock);
+    return claimed;
 }
 
-static void *run(void *context)
+static void say_finished(lk_loader *loader)
 {
-    lk_loader *loader = context;
-    uint64_t   step   = loader->options.start_step;
-    while (step < loader->options.end_step && fill_step(loader, step))
-        step++;
     pthread_mutex_lock(&loader->lock);
     loader->finished = true;
     pthread_cond_signal(&loader->more);
     pthread_mutex_unlock(&loader->lock);
+}
+
+/* What the next micro-batch is. */
+static void describe(lk_loader *loader, place *p)
+{
+    const lk_loader_options *o    = &loader->options;
+    lk_step_span             span = lki_sampler_step(&loader->sampler, loader->step);
+    uint32_t                 v    = o->first + loader->worker * o->stride;
+    p->epoch = span.epoch;
+    p->batch = (lk_batch){ .step = loader->step, .epoch = span.epoch, .virtual_worker = v,
+                           .micro_index = loader->micro };
+    p->batch.samples    = lki_sampler_take(&loader->sampler, &span, v, loader->micro, p->indices);
+    p->batch.first_slot = (v * loader->micro_count + loader->micro) * o->micro_batch;
+}
+
+/* On to the one after it; in lock step the virtual workers follow each other faster. */
+static void advance(lk_loader *loader)
+{
+    bool      lock_step = loader->options.lock_step;
+    uint32_t *inner = lock_step ? &loader->worker : &loader->micro;
+    uint32_t *outer = lock_step ? &loader->micro : &loader->worker;
+    if (++*inner < (lock_step ? loader->options.count : loader->micro_count))
+        return;
+    *inner = 0;
+    if (++*outer < (lock_step ? loader->micro_count : loader->options.count))
+        return;
+    *outer = 0;
+    loader->step++;
+}
+
+/* Begins the next micro-batch, or returns NULL: there is none, or the loader is being freed. */
+static place *begin(lk_loader *loader)
+{
+    place *p = NULL;
+    pthread_mutex_lock(&loader->turn);
+    if (loader->step == loader->options.end_step)
+        say_finished(loader);
+    else
+        p = wait_for_room(loader);
+    if (p != NULL) {
+        describe(loader, p);
+        advance(loader);
+    }
+    pthread_mutex_unlock(&loader->turn);
+    return p;
+}
+
+static lk_status fill(lk_loader *loader, place *p)
+{
+    size_t   b = loader->options.micro_batch, at = (size_t)(p - loader->ring) * b;
+    uint8_t *x = loader->x + at * loader->x_bytes;
+    int32_t *y = loader->y + at * loader->y_count;
+    size_t   n = p->batch.samples;
+    for (size_t i = 0; i < n; i++)
+        LK_TRY(lk_dataset_read(loader->dataset, false, p->epoch, p->indices[i],
+                               x + i * loader->x_bytes, y + i * loader->y_count));
+    memset(x + n * loader->x_bytes, 0, (b - n) * loader->x_bytes);
+    memset(y + n * loader->y_count, 0, (b - n) * loader->y_count * sizeof *y);
+    p->batch.x = x;
+    p->batch.y = y;
+    return LK_OK;
+}
+
+static void hand_over(lk_loader *loader, place *p)
+{
+    pthread_mutex_lock(&loader->lock);
+    p->ready = true;
+    if (p->number == loader->taken)
+        pthread_cond_signal(&loader->more);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+static lki_track *track_of(lk_loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    lki_track *track = loader->track;
+    pthread_mutex_unlock(&loader->lock);
+    return track;
+}
+
+static void work(lk_loader *loader, bool traced)
+{
+    for (place *p = begin(loader); p != NULL; p = begin(loader)) {
+        lki_track *track = traced ? track_of(loader) : NULL;
+        uint64_t   begun = lki_trace_begin(track);
+        p->error.status  = LK_OK;
+        if (fill(loader, p) != LK_OK)
+            p->error = *lk_error_last();
+        lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
+        hand_over(loader, p);
+    }
+}
+
+static void *run_first(void *context)
+{
+    work(context, true);
+    return NULL;
+}
+
+static void *run_other(void *context)
+{
+    work(context, false);
     return NULL;
 }
 
@@ -146,6 +216,8 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
     if (o->ahead > AHEAD_MAX)
         return lk_fail(LK_EINVAL, "loader: %u micro-batches ahead; at most %d", o->ahead,
                        AHEAD_MAX);
+    if (o->threads > THREADS_MAX)
+        return lk_fail(LK_EINVAL, "loader: %u threads; at most %d", o->threads, THREADS_MAX);
     uint64_t positions = lk_epoch_positions(o->order, dataset->info.train_count,
                                             o->virtual_workers, o->drop_last);
     if (lk_steps_per_epoch(positions, o->global_batch, o->drop_last) == 0)
@@ -158,30 +230,39 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
 static lk_status allocate(lk_loader *loader)
 {
     bool   tokens = loader->dataset->info.tokens;
-    size_t places = (size_t)loader->slots * loader->options.micro_batch; /* < 2^13 * 2^32 */
+    size_t b      = loader->options.micro_batch;
+    size_t places = (size_t)loader->slots * b; /* < 2^13 * 2^32 */
     loader->x_bytes = loader->dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
     loader->y_count = tokens ? loader->dataset->elements : 1;
     LK_TRY(lki_sampler_open(&loader->sampler, loader->dataset, &loader->options));
-    LK_TRY(LKI_NEW(&loader->indices, loader->options.micro_batch, "loader's samples"));
+    LK_TRY(LKI_NEW(&loader->threads, loader->options.threads, "loader's threads"));
     LK_TRY(LKI_NEW(&loader->ring, loader->slots, "loader's ring"));
+    LK_TRY(LKI_NEW(&loader->indices, places, "loader's samples"));
     LK_TRY(lki_alloc_array((void **)&loader->x, places, loader->x_bytes, "loader's samples"));
-    return lki_alloc_array((void **)&loader->y, places, loader->y_count * sizeof(int32_t),
-                           "loader's targets");
+    LK_TRY(lki_alloc_array((void **)&loader->y, places, loader->y_count * sizeof(int32_t),
+                           "loader's targets"));
+    for (size_t i = 0; i < loader->slots; i++)
+        loader->ring[i].indices = loader->indices + i * b;
+    return LK_OK;
 }
 
 static lk_status start(lk_loader *loader)
 {
     sigset_t all, before;
-    pthread_mutex_init(&loader->lock, NULL); /* with NULL attributes these cannot fail on Linux */
+    int      error = 0;
+    pthread_mutex_init(&loader->turn, NULL); /* with NULL attributes these cannot fail on Linux */
+    pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->more, NULL);
     pthread_cond_init(&loader->room, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&loader->thread, NULL, run, loader);
+    for (uint32_t i = 0; i < loader->options.threads && error == 0; i++) {
+        error = pthread_create(&loader->threads[i], NULL, i == 0 ? run_first : run_other, loader);
+        loader->running += error == 0;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
-        return lk_fail(LK_ENOMEM, "loader: cannot start its thread: %s", strerror(error));
-    loader->started = true;
+        return lk_fail(LK_ENOMEM, "loader: cannot start its threads: %s", strerror(error));
     return LK_OK;
 }
 
@@ -195,10 +276,15 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
     LK_TRY(LKI_NEW(&loader, 1, "loader"));
     loader->dataset = dataset;
     loader->options = *options;
+    loader->step    = options->start_step;
     if (options->stride == 0)
         loader->options.stride = 1;
+    if (options->threads == 0)
+        loader->options.threads = 1;
     loader->borrows = options->lock_step ? options->count : 1;
-    loader->slots   = (options->ahead == 0 ? AHEAD_DEFAULT : options->ahead) + loader->borrows;
+    loader->slots   = loader->borrows + (options->ahead == 0
+                                             ? AHEAD_DEFAULT * loader->options.threads
+                                             : options->ahead);
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);
     lk_status status = allocate(loader);
@@ -216,16 +302,19 @@ void lk_loader_free(lk_loader *loader)
 {
     if (loader == NULL)
         return;
-    if (loader->started) {
+    if (loader->running > 0) {
         pthread_mutex_lock(&loader->lock);
         loader->stop = true;
         pthread_cond_signal(&loader->room);
         pthread_mutex_unlock(&loader->lock);
-        pthread_join(loader->thread, NULL);
+        for (uint32_t i = 0; i < loader->running; i++)
+            pthread_join(loader->threads[i], NULL);
         pthread_cond_destroy(&loader->room);
         pthread_cond_destroy(&loader->more);
         pthread_mutex_destroy(&loader->lock);
+        pthread_mutex_destroy(&loader->turn);
     }
+    lki_free(loader->threads);
     lki_sampler_close(&loader->sampler);
     lki_free(loader->indices);
     lki_free(loader->y);
@@ -241,26 +330,39 @@ void lki_loader_trace(lk_loader *loader, lki_track *track)
     pthread_mutex_unlock(&loader->lock);
 }
 
+/* The next place, once it is ready; NULL where nothing comes any more. */
+static place *take(lk_loader *loader)
+{
+    place *next = &loader->ring[loader->taken % loader->slots];
+    if (loader->freed < loader->taken && loader->taken % loader->borrows == 0) {
+        loader->freed = loader->taken;
+        if (loader->claimed - loader->freed <= loader->slots / 2)
+            pthread_cond_signal(&loader->room);
+    }
+    for (;;) {
+        bool begun = loader->taken < loader->claimed;
+        if (begun && next->ready)
+            break;
+        if (!begun && loader->finished)
+            return NULL;
+        pthread_cond_wait(&loader->more, &loader->lock);
+    }
+    if (next->error.status == LK_OK)
+        loader->taken++;
+    return next;
+}
+
 lk_status lk_loader_next(lk_loader *loader, lk_batch *out)
 {
     pthread_mutex_lock(&loader->lock);
-    if (loader->freed < loader->taken && loader->taken % loader->borrows == 0) {
-        loader->freed = loader->taken;
-        if (loader->filled - loader->freed <= loader->slots / 2)
-            pthread_cond_signal(&loader->room);
-    }
-    while (loader->taken == loader->filled && !loader->finished)
-        pthread_cond_wait(&loader->more, &loader->lock);
-    bool     have  = loader->taken < loader->filled;
-    uint64_t place = loader->taken % loader->slots;
-    if (have)
-        loader->taken++;
+    const place *next = take(loader);
     pthread_mutex_unlock(&loader->lock);
-    if (!have) {
-        *out = (lk_batch){ 0 };
+    *out = (lk_batch){ 0 };
+    if (next == NULL)
         return lk_fail(LK_EINVAL, "loader: asked for a micro-batch past its last step, %llu",
                        (unsigned long long)loader->options.end_step);
-    }
-    *out = loader->ring[place];
+    if (next->error.status != LK_OK)
+        return lki_fail_again(&next->error);
+    *out = next->batch;
     return LK_OK;
 }

@@ -48,9 +48,9 @@ static void assert_batch(const lk_dataset *set, const lk_batch *got, uint64_t st
         uint8_t x[4 * T] = { 0 };
         int32_t y[T]     = { 0 };
         if (i < got->samples)
-            lk_dataset_read(set, false, span.epoch,
+            LKT_OK(lk_dataset_read(set, false, span.epoch,
                             lk_sample_at(11, span.epoch, info->train_count,
-                                         span.first + got->first_slot + i), x, y);
+                                         span.first + got->first_slot + i), x, y));
         assert_memory_equal((const uint8_t *)got->x + i * sizeof x, x, sizeof x);
         assert_memory_equal(got->y + i * targets, y, targets * sizeof *y);
     }
@@ -155,6 +155,24 @@ static void two_halves_are_the_whole(void **state)
     lk_dataset_free(set);
 }
 
+/* Any number of threads, any number of places for what they prepare, and any order. */
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    lk_dataset *tokens = open_tokens(), *images = open_images();
+    for (uint32_t threads = 1; threads <= 5; threads++)
+        for (uint32_t ahead = 1; ahead <= 16; ahead *= 4) {
+            lk_loader_options options = options_for(1, 3);
+            options.threads    = threads;
+            options.ahead      = ahead;
+            options.start_step = threads % 3;
+            assert_loader(tokens, &options);
+            assert_loader(images, &options);
+        }
+    lk_dataset_free(images);
+    lk_dataset_free(tokens);
+}
+
 static void resumes_at_any_step(void **state)
 {
     (void)state;
@@ -194,6 +212,7 @@ static void free_never_hangs(void **state)
         lk_loader *loader = NULL;
         lk_batch   batch;
         options.end_step = UINT64_MAX;
+        options.threads  = taken % 4;
         LKT_OK(lk_loader_open(&loader, set, &options));
         for (uint32_t i = 0; i < taken; i++)
             LKT_OK(lk_loader_next(loader, &batch));
@@ -235,6 +254,9 @@ static void impossible_options_are_refused(void **state)
     o.ahead = 5000;
     refuses(set, o, "5000 micro-batches ahead");
     o = options_for(0, V);
+    o.threads = 257;
+    refuses(set, o, "257 threads; at most 256");
+    o = options_for(0, V);
     o.global_batch = 96;
     o.drop_last    = true;
     refuses(set, o, "61 samples do not fill");
@@ -248,6 +270,7 @@ int main(void)
         cmocka_unit_test(any_share_delivers_its_part),
         cmocka_unit_test(in_lock_step_all_stay),
         cmocka_unit_test(two_halves_are_the_whole),
+        cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(resumes_at_any_step),
         cmocka_unit_test(a_borrowed_batch_stays),
         cmocka_unit_test(free_never_hangs),

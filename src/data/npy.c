@@ -129,7 +129,8 @@ static void npy_close(lk_dataset *dataset)
     lki_free(self);
 }
 
-static void npy_read_sample(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label)
+static lk_status npy_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+                                 int32_t *label)
 {
     const npy *self  = dataset->state;
     size_t     count = dataset->elements, first = index * count;
@@ -142,6 +143,7 @@ static void npy_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
         for (size_t i = 0; i < count; i++)
             x[i] = lki_npy_number(&self->x, first + i);
     *label = self->labels[index];
+    return LK_OK;
 }
 
 static float npy_blank(const lk_dataset *dataset, uint32_t channel)

@@ -45,7 +45,7 @@ static void assert_values(const float *want, size_t samples, size_t features)
         float   x[64];
         int32_t y;
         assert_true(features <= 64);
-        lk_dataset_read(set, false, 0, i, x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
         assert_memory_equal(x, want + i * features, features * sizeof *x);
         assert_int_equal(y, i % 5);
     }

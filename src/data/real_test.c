@@ -26,7 +26,7 @@ static void digits_are_split_as_asked(void **state)
         float   x[784];
         int32_t y;
         bool    validation = i >= 8000;
-        lk_dataset_read(set, validation, 0, validation ? i - 8000 : i, x, &y);
+        LKT_OK(lk_dataset_read(set, validation, 0, validation ? i - 8000 : i, x, &y));
         assert_in_range(y, 0, 9);
         per_class[validation][y]++;
     }
@@ -53,7 +53,7 @@ static void shakespeare_is_read_as_it_stands(void **state)
     uint8_t bytes[65];
     int32_t x[64], y[64];
     assert_non_null(file);
-    lk_dataset_read(set, false, 3, 1000, x, y);
+    LKT_OK(lk_dataset_read(set, false, 3, 1000, x, y));
     assert_int_equal(fseek(file, (long)lki_window_offset(1, 3, 64) + 64000, SEEK_SET), 0);
     assert_int_equal(fread(bytes, 1, 65, file), 65);
     (void)fclose(file);

@@ -265,7 +265,7 @@ static void weights_follow_the_split(void **state)
     for (uint64_t p = 0; p < 500; p++) {
         float   x;
         int32_t y;
-        lk_dataset_read(set, false, 0, lki_weighted_at(set, 1, 0, p), &x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, lki_weighted_at(set, 1, 0, p), &x, &y));
         assert_int_equal((int)x % 2, 1);
     }
     lk_dataset_free(set);

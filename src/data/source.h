@@ -30,7 +30,7 @@ typedef struct {
     void (*read_tokens)(const lk_dataset *dataset, uint64_t first, size_t count, int32_t *out);
 
     /* Sample `index` of the files.  NULL if the source is one of tokens. */
-    void (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
+    lk_status (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
 
     /* What a black pixel is to the model, in a channel.  NULL (optional): 0. */
     float (*blank)(const lk_dataset *dataset, uint32_t channel);
@@ -58,7 +58,7 @@ LK_NODISCARD lk_status lki_data_watch(lk_dataset *dataset, const char *path);
 void                   lki_data_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
-    lki_source_cifar10, lki_source_npy, lki_source_synthetic;
+    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_synthetic;
 
 /* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what
  * sample `index` of the training part, just read, looks like in `epoch`. */

@@ -144,7 +144,7 @@ static void synthetic_read_tokens(const lk_dataset *dataset, uint64_t first, siz
     }
 }
 
-static void synthetic_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+static lk_status synthetic_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
                                   int32_t *label)
 {
     const synthetic *self  = dataset->state;
@@ -159,6 +159,7 @@ static void synthetic_read_sample(const lk_dataset *dataset, uint64_t index, flo
                           (lki_random_unit(noise.word[lane]) - 0.5f);
     }
     *label = (int32_t)which;
+    return LK_OK;
 }
 
 const lki_source lki_source_synthetic = {

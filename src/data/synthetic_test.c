@@ -15,9 +15,9 @@ static void values_are_a_function_of_seed_and_index(void **state)
     for (uint64_t i = 0; i < 50; i++) {
         float   x[3][30];
         int32_t y[3];
-        lk_dataset_read(a, false, 0, 49 - i, x[0], &y[0]);
-        lk_dataset_read(b, false, 9, 49 - i, x[1], &y[1]);
-        lk_dataset_read(c, false, 0, 49 - i, x[2], &y[2]);
+        LKT_OK(lk_dataset_read(a, false, 0, 49 - i, x[0], &y[0]));
+        LKT_OK(lk_dataset_read(b, false, 9, 49 - i, x[1], &y[1]));
+        LKT_OK(lk_dataset_read(c, false, 0, 49 - i, x[2], &y[2]));
         assert_memory_equal(x[0], x[1], sizeof x[0]);
         assert_int_equal(y[0], y[1]);
         different += memcmp(x[0], x[2], sizeof x[0]) != 0;
@@ -44,7 +44,7 @@ static void labels_can_be_learnt(void **state)
     int32_t     y;
     size_t      right = 0;
     for (uint64_t i = 0; i < TRAIN; i++) {
-        lk_dataset_read(set, false, 0, i, x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
         count[y] += 1;
         for (size_t f = 0; f < F; f++)
             mean[y][f] += x[f];
@@ -52,7 +52,7 @@ static void labels_can_be_learnt(void **state)
     for (uint64_t i = TRAIN; i < TRAIN + TEST; i++) {
         float   best = 1e9f;
         int32_t pick = -1;
-        lk_dataset_read(set, false, 0, i, x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
         for (int32_t k = 0; k < K; k++) {
             float distance = 0;
             for (size_t f = 0; f < F; f++) {
@@ -80,7 +80,7 @@ static void tokens_count_up_in_phrases(void **state)
     int32_t x[32], y[32];
     size_t  steps = 0;
     for (uint64_t i = 0; i < 30; i++) {
-        lk_dataset_read(set, false, 0, i, x, y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, y));
         assert_memory_equal(x + 1, y, 31 * sizeof *x);
         for (size_t t = 0; t < 32; t++) {
             assert_in_range(x[t], 0, 63);
@@ -107,9 +107,9 @@ static void the_split_is_a_partition(void **state)
     for (uint64_t i = 0; i < 101; i++) {
         float   want[3], x[3];
         int32_t y, found = 0;
-        lk_dataset_read(whole, false, 0, i, want, &y);
+        LKT_OK(lk_dataset_read(whole, false, 0, i, want, &y));
         for (uint64_t k = 0; k < 101; k++) {
-            lk_dataset_read(split, k >= 72, 0, k >= 72 ? k - 72 : k, x, &y);
+            LKT_OK(lk_dataset_read(split, k >= 72, 0, k >= 72 ? k - 72 : k, x, &y));
             found += memcmp(x, want, sizeof x) == 0;
         }
         assert_int_equal(found, 1);
@@ -118,8 +118,8 @@ static void the_split_is_a_partition(void **state)
         for (uint64_t b = 0; b < 29; b++) {
             float   x[2][3];
             int32_t y;
-            lk_dataset_read(split, true, 0, a, x[0], &y);
-            lk_dataset_read(other, true, 0, b, x[1], &y);
+            LKT_OK(lk_dataset_read(split, true, 0, a, x[0], &y));
+            LKT_OK(lk_dataset_read(other, true, 0, b, x[1], &y));
             common += memcmp(x[0], x[1], sizeof x[0]) == 0;
         }
     assert_true(common < 20); /* another key, another part */
@@ -163,9 +163,9 @@ static void folds_share_nothing(void **state)
         for (uint64_t i = 0; i < 101; i++) {
             float   want[3], x[3];
             int32_t y, found = 0;
-            lk_dataset_read(whole, false, 0, i, want, &y);
+            LKT_OK(lk_dataset_read(whole, false, 0, i, want, &y));
             for (uint64_t k = 0; k < 101; k++) {
-                lk_dataset_read(split, k >= 72, 0, k >= 72 ? k - 72 : k, x, &y);
+                LKT_OK(lk_dataset_read(split, k >= 72, 0, k >= 72 ? k - 72 : k, x, &y));
                 bool same = memcmp(x, want, sizeof x) == 0;
                 found += same;
                 held[i] += same && k >= 72;

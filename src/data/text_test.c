@@ -33,7 +33,7 @@ static void windows_cover_the_text(void **state)
             uint32_t offset = lki_window_offset(5, epoch, context);
             for (uint64_t i = 0; i < info->train_count; i++) {
                 int32_t x[LENGTH], y[LENGTH];
-                lk_dataset_read(set, false, epoch, i, x, y);
+                LKT_OK(lk_dataset_read(set, false, epoch, i, x, y));
                 for (uint32_t t = 0; t < context; t++) {
                     assert_int_equal(x[t], offset + i * context + t + 1);
                     assert_int_equal(y[t], x[t] + 1);
@@ -76,7 +76,7 @@ static void the_tail_is_for_validation(void **state)
     assert_int_equal(info->x.dims[0], 10);
     for (uint64_t i = 0; i < 4; i++) {
         int32_t x[10], y[10];
-        lk_dataset_read(set, true, 7 * i, i, x, y);
+        LKT_OK(lk_dataset_read(set, true, 7 * i, i, x, y));
         for (int32_t t = 0; t < 10; t++) {
             assert_int_equal(x[t], 201 + (int32_t)i * 10 + t);
             assert_int_equal(y[t], x[t] + 1);
@@ -84,7 +84,7 @@ static void the_tail_is_for_validation(void **state)
     }
     for (uint64_t epoch = 0; epoch < 30; epoch++) { /* training never sees the tail */
         int32_t x[10], y[10];
-        lk_dataset_read(set, false, epoch, 18, x, y);
+        LKT_OK(lk_dataset_read(set, false, epoch, 18, x, y));
         assert_true(y[9] <= 200);
     }
     lk_dataset_free(set);
@@ -119,7 +119,7 @@ static void a_folder_is_read_in_byte_order(void **state)
     assert_int_equal(info->train_count, strlen(want) - 1);
     for (uint64_t i = 0; i < info->train_count; i++) {
         int32_t x, y;
-        lk_dataset_read(set, false, 0, i, &x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, &x, &y));
         assert_int_equal(x, want[i]);
         assert_int_equal(y, want[i + 1]);
     }

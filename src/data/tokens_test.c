@@ -47,7 +47,7 @@ static void assert_ramp(const char *spec, int32_t first, uint32_t count, uint32_
     assert_int_equal(lk_dataset_describe(set)->train_count, count - 1);
     for (uint32_t i = 0; i + 1 < count; i++) {
         int32_t x, y;
-        lk_dataset_read(set, false, 0, i, &x, &y);
+        LKT_OK(lk_dataset_read(set, false, 0, i, &x, &y));
         assert_int_equal(x, first + (int32_t)i);
         assert_int_equal(y, x + 1);
     }
@@ -88,7 +88,7 @@ static void shards_are_one_stream(void **state)
     int32_t x[30], y[30];
     assert_int_equal(lk_dataset_describe(set)->validation_count, 3);
     for (int32_t i = 0; i < 3; i++) { /* the last 140 tokens begin at 460 */
-        lk_dataset_read(set, true, 0, (uint64_t)i, x, y);
+        LKT_OK(lk_dataset_read(set, true, 0, (uint64_t)i, x, y));
         for (int32_t t = 0; t < 30; t++) {
             assert_int_equal(x[t], 460 + 30 * i + t);
             assert_int_equal(y[t], x[t] + 1);

@@ -40,22 +40,23 @@ static uint64_t slice_begin(const lki_session *session, uint64_t v)
            session->config->virtual_workers;
 }
 
-static void micro_batch(lki_session *session, course *c, uint64_t end)
+static lk_status micro_batch(lki_session *session, course *c, uint64_t end)
 {
     samples *s      = &c->samples;
     c->pass.samples = (uint32_t)lki_min(session->config->micro_batch, end - c->at);
     c->pass.x       = s->x;
     c->pass.targets = s->y;
     for (uint32_t i = 0; i < c->pass.samples; i++)
-        lk_dataset_read(session->dataset, true, 0, c->at + i, (char *)s->x + i * s->x_bytes,
-                        s->y + i * s->y_count);
+        LK_TRY(lk_dataset_read(session->dataset, true, 0, c->at + i,
+                               (char *)s->x + i * s->x_bytes, s->y + i * s->y_count));
     lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
     c->at += c->pass.samples;
+    return LK_OK;
 }
 
 /* The next `count` micro-batches; when none is left, empty ones, so that all ranks read the model's
  * parameters as often. */
-static void advance(lki_session *session, course *c, uint64_t count)
+static lk_status advance(lki_session *session, course *c, uint64_t count)
 {
     for (; c->leaf < session->count; c->leaf++) {
         uint64_t v   = (uint64_t)session->first + c->leaf * session->stride;
@@ -63,8 +64,8 @@ static void advance(lki_session *session, course *c, uint64_t count)
         c->at        = lki_max(c->at, slice_begin(session, v));
         for (; c->at < end; count--) {
             if (count == 0)
-                return;
-            micro_batch(session, c, end);
+                return LK_OK;
+            LK_TRY(micro_batch(session, c, end));
         }
         double *sums = c->mine + 3 * (size_t)c->leaf;
         sums[0]      = c->pass.loss_sum;
@@ -74,6 +75,7 @@ static void advance(lki_session *session, course *c, uint64_t count)
     }
     for (; count > 0; count--)
         lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
+    return LK_OK;
 }
 
 /* Rounds of `each` micro-batches that the rank with the most of them needs. */
@@ -100,7 +102,7 @@ static lk_status walk_part(lki_session *session, course *c)
     uint64_t each   = (uint64_t)session->micro_count *
                     ((leaves + session->ranks - 1) / session->ranks);
     for (uint64_t rounds = count_rounds(session, each); rounds > 0; rounds--) {
-        advance(session, c, each);
+        LK_TRY(advance(session, c, each));
         LK_TRY(lk_barrier(session->comm));
     }
     LK_ASSERT(c->leaf == session->count);

@@ -87,6 +87,7 @@ static lk_status open_loader(lki_session *s)
                                        .lock_step       = lk_model_lock_step(s->model),
                                        .drop_last       = c->drop_last,
                                        .order           = c->order,
+                                       .threads         = c->loader_threads,
                                        .start_step      = s->start,
                                        .end_step        = lki_max(s->start, s->end) };
     lki_exec_pin_caller(s->exec, false); /* its thread runs where there is room */

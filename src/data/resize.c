@@ -1,0 +1,98 @@
+/* resize.c -- an image of any size becomes one of the model's, in whole numbers.
+ *
+ * Crop:    the largest rectangle in the middle that has the target's shape: all of one side, and
+ *          of the other as many pixels as its proportion says, rounded to the nearest; where an
+ *          odd number is cut off, the larger half of it is on the right or at the bottom.
+ * Resize:  laid over each other, a pixel of the target covers a rectangle of the source; its value
+ *          is the mean over that, each source pixel counting by the area that is covered, rounded
+ *          half up.  Areas in units of 1 / (height x width) of a source pixel are whole numbers, so
+ *          the mean is exact before it is rounded, and no processor can see it otherwise.  An image
+ *          of the right size stays as it is; a smaller one is blown up in the same way.
+ * Cost:    rows are summed sideways first, each once, and these sums downwards: one multiplication
+ *          for every byte of the crop, and one for every byte of (crop height + height) x width.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/image.h"
+
+typedef struct {
+    uint32_t left, top, width, height;
+} rectangle;
+
+static rectangle crop(const lki_image *image, uint32_t height, uint32_t width)
+{
+    uint64_t  w = image->width, h = image->height;
+    rectangle r = { 0, 0, image->width, image->height };
+    if (w * height > h * width)
+        r.width = (uint32_t)lki_max(1, (2 * h * width + height) / (2 * (uint64_t)height));
+    else
+        r.height = (uint32_t)lki_max(1, (2 * w * height + width) / (2 * (uint64_t)width));
+    r.left = (image->width - r.width) / 2;
+    r.top  = (image->height - r.height) / 2;
+    return r;
+}
+
+/* `count` sums over runs of a row's pixels, each of `pixels` / `count` of them, in units of
+ * 1 / count of a pixel. */
+static void sum_row(uint32_t *sums, uint32_t count, const uint8_t *row, uint32_t pixels,
+                    uint32_t channels)
+{
+    uint32_t left = count; /* units of *row that are not yet taken */
+    for (uint32_t i = 0; i < count; i++, sums += channels) {
+        memset(sums, 0, channels * sizeof *sums);
+        for (uint32_t wanted = pixels; wanted > 0;) {
+            uint32_t taken = wanted < left ? wanted : left;
+            for (uint32_t c = 0; c < channels; c++)
+                sums[c] += taken * row[c];
+            wanted -= taken;
+            left -= taken;
+            if (left == 0) {
+                left = count;
+                row += channels;
+            }
+        }
+    }
+}
+
+static void fit(const lki_image *image, rectangle from, uint32_t height, uint32_t width,
+                uint8_t *out, uint32_t *sums, uint64_t *totals)
+{
+    size_t         channels = image->channels, values = width * channels;
+    size_t         stride   = image->width * channels;
+    const uint8_t *row      = image->pixels + from.top * stride + from.left * channels;
+    uint64_t       area     = (uint64_t)from.width * from.height;
+    uint32_t       left     = 0; /* units of the row in `sums` that are not yet taken */
+    for (uint32_t j = 0; j < height; j++, out += values) {
+        memset(totals, 0, values * sizeof *totals);
+        for (uint32_t wanted = from.height; wanted > 0;) {
+            if (left == 0) {
+                sum_row(sums, width, row, from.width, image->channels);
+                row += stride;
+                left = height;
+            }
+            uint32_t taken = wanted < left ? wanted : left;
+            for (size_t i = 0; i < values; i++)
+                totals[i] += (uint64_t)taken * sums[i];
+            wanted -= taken;
+            left -= taken;
+        }
+        for (size_t i = 0; i < values; i++)
+            out[i] = (uint8_t)((totals[i] + area / 2) / area);
+    }
+}
+
+lk_status lki_image_fit(const lki_image *image, uint32_t height, uint32_t width, uint8_t *out)
+{
+    uint64_t *totals = NULL;
+    uint32_t *sums   = NULL;
+    size_t    values = (size_t)width * image->channels;
+    lk_status status = LKI_NEW(&totals, values, "sums of pixels");
+    if (status == LK_OK)
+        status = LKI_NEW(&sums, values, "sums of pixels");
+    if (status == LK_OK)
+        fit(image, crop(image, height, width), height, width, out, sums, totals);
+    lki_free(sums);
+    lki_free(totals);
+    return status;
+}

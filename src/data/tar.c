@@ -1,0 +1,381 @@
+/* tar.c -- tar:PATH: pictures and their classes in tar archives, as WebDataset packs them.
+ *
+ * Members that follow each other and have the same key are one sample: the key is the name up to
+ * the first dot after the last slash, and what follows says what it is.
+ *
+ *      train/00017.jpg  train/00017.cls  train/00018.png  train/00018.json  train/00018.cls
+ *
+ * An image is .jpg, .jpeg or .png, a class .cls, a number in ASCII; other members are passed over,
+ * and so are keys that have neither.  Archives are mapped, and walked through once when they are
+ * opened, which finds where everything is: so a sample is read from its place at once, in any
+ * order, and the position of a run stays one integer.  What costs time, decoding, is done when a
+ * sample is read; of the damage that there can be, only what is inside an image is found as late.
+ */
+#include "data/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "data/files.h"
+#include "data/image.h"
+
+enum { SIDE = 32, CHANNELS = 3, SHARDS_MAX = 1 << 20 };
+
+typedef struct {
+    lki_map map;
+    char   *path;
+} shard;
+
+typedef struct {
+    uint64_t start;  /* of the image's headers */
+    uint64_t offset; /* of its content */
+    uint64_t bytes;
+    uint32_t shard;
+    int32_t  label; /* -1: not seen */
+    bool     is_png, has_image;
+} sample;
+
+typedef struct {
+    shard  *shards;
+    size_t  shard_count, shard_capacity;
+    sample *samples;
+    size_t  count, capacity;
+    uint64_t height, width, channels, classes; /* as the spec says them; 0: it does not */
+    float   pixel[256];
+} archive;
+
+/* ---- Samples -------------------------------------------------------------------------------- */
+
+static size_t key_length(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    const char *base  = slash != NULL ? slash + 1 : name;
+    return (size_t)(base - name) + strcspn(base, ".");
+}
+
+static lk_status read_label(sample *out, const lki_tar *tar, const lki_tar_member *member)
+{
+    const uint8_t *text  = tar->data + member->offset;
+    size_t         bytes = member->bytes, i = 0;
+    uint64_t       label = 0;
+    while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r' ||
+                         text[bytes - 1] == ' '))
+        bytes--;
+    while (i < bytes && i < 10 && text[i] >= '0' && text[i] <= '9')
+        label = label * 10 + (uint64_t)(text[i++] - '0');
+    if (bytes == 0 || i < bytes || label >= LKI_CLASSES_MAX)
+        return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu is no class: '%.*s', expected a number "
+                                   "from 0 to %d", tar->path, member->name, member->start,
+                       (int)lki_min(bytes, 20), (const char *)text, INT32_MAX - 1);
+    out->label = (int32_t)label;
+    return LK_OK;
+}
+
+/* Adds what a member says to its sample; one thing twice is a mistake. */
+static lk_status add_member(sample *to, const lki_tar *tar, const lki_tar_member *member,
+                            const char *extension)
+{
+    bool is_label = strcasecmp(extension, "cls") == 0, is_png = strcasecmp(extension, "png") == 0;
+    if (!is_label && !is_png && strcasecmp(extension, "jpg") != 0 &&
+        strcasecmp(extension, "jpeg") != 0)
+        return LK_OK;
+    if (is_label ? to->label >= 0 : to->has_image)
+        return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu is the second %s of its sample",
+                       tar->path, member->name, member->start, is_label ? "class" : "image");
+    if (is_label)
+        return read_label(to, tar, member);
+    to->has_image = true;
+    to->is_png    = is_png;
+    to->start     = member->start;
+    to->offset    = member->offset;
+    to->bytes     = member->bytes;
+    return LK_OK;
+}
+
+/* A sample is complete, `key` its name and `start` the byte at which it began. */
+static lk_status finish_sample(archive *self, const sample *done, const lki_tar *tar,
+                               const char *key, size_t start)
+{
+    if (!done->has_image && done->label < 0)
+        return LK_OK;
+    if (!done->has_image || done->label < 0)
+        return lk_fail(LK_EFORMAT, "'%s': the sample '%s' at byte %zu has %s", tar->path, key,
+                       start, done->has_image ? "an image but no class (.cls)"
+                                       : "a class but no image (.jpg, .jpeg or .png)");
+    LK_TRY(lki_reserve((void **)&self->samples, &self->capacity, self->count,
+                       sizeof *self->samples, "samples of archives"));
+    self->samples[self->count++] = *done;
+    return LK_OK;
+}
+
+static lk_status walk_shard(archive *self, uint32_t index)
+{
+    const shard   *from  = &self->shards[index];
+    const sample   blank = { .shard = index, .label = -1 };
+    sample         now   = blank;
+    char           key[LKI_TAR_NAME_MAX + 1] = "";
+    size_t         begun = 0;
+    bool           more  = true;
+    lki_tar_member member;
+    lki_tar        tar;
+    lki_tar_begin(&tar, from->map.data, from->map.bytes, from->path);
+    for (;;) {
+        LK_TRY(lki_tar_next(&tar, &member, &more));
+        size_t length = more ? key_length(member.name) : 0;
+        if (!more || strlen(key) != length || memcmp(key, member.name, length) != 0) {
+            LK_TRY(finish_sample(self, &now, &tar, key, begun));
+            if (!more)
+                return LK_OK;
+            (void)snprintf(key, sizeof key, "%.*s", (int)length, member.name);
+            now   = blank;
+            begun = member.start;
+        }
+        const char *extension = member.name + length;
+        LK_TRY(add_member(&now, &tar, &member, *extension == '.' ? extension + 1 : extension));
+    }
+}
+
+/* ---- Archives ------------------------------------------------------------------------------- */
+
+/* Takes `path` over, whatever happens. */
+static lk_status add_shard(lk_dataset *dataset, char *path)
+{
+    archive  *self   = dataset->state;
+    lk_status status = lki_reserve((void **)&self->shards, &self->shard_capacity,
+                                   self->shard_count, sizeof *self->shards, "archives");
+    if (status != LK_OK) {
+        lki_free(path);
+        return status;
+    }
+    shard *added = &self->shards[self->shard_count++];
+    *added       = (shard){ .path = path };
+    LK_TRY(lki_map_open(&added->map, path));
+    LK_TRY(lki_data_watch(dataset, path));
+    return walk_shard(self, (uint32_t)(self->shard_count - 1));
+}
+
+static lk_status add_copy(lk_dataset *dataset, const char *text)
+{
+    char *path = NULL;
+    LK_TRY(lki_path_join(&path, "", text));
+    return add_shard(dataset, path);
+}
+
+static bool is_tar(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 4 && strcmp(name + length - 4, ".tar") == 0;
+}
+
+static lk_status add_folder(lk_dataset *dataset, const char *folder)
+{
+    const archive *self = dataset->state;
+    lki_listing    files;
+    LK_TRY(lki_listing_open(&files, folder, true));
+    lk_status status = LK_OK;
+    for (size_t i = 0; i < files.count && status == LK_OK; i++) {
+        char *path = NULL;
+        if (!is_tar(files.paths[i]))
+            continue;
+        status = lki_path_join(&path, folder, files.paths[i]);
+        if (status == LK_OK)
+            status = add_shard(dataset, path);
+    }
+    lki_listing_close(&files);
+    if (status == LK_OK && self->shard_count == 0)
+        status = lk_fail(LK_EIO, "the folder '%s' has no .tar file below it", folder);
+    return status;
+}
+
+/* "HEAD{000..127}TAIL": the numbers as wide as the first is written. */
+static lk_status add_range(lk_dataset *dataset, const char *pattern)
+{
+    const char        *open = strchr(pattern, '{');
+    unsigned long long first, last;
+    int                from = 0, to = 0, end = 0;
+    if (sscanf(open, "{%n%9llu%n..%9llu}%n", &from, &first, &to, &last, &end) != 2 || end == 0 ||
+        open[1] == ' ' || open[1] == '-' || open[1] == '+' || last < first ||
+        last - first >= SHARDS_MAX)
+        return lk_fail(LK_EINVAL, "'%s': write the range as {000..127}", pattern);
+    for (; first <= last; first++) {
+        char path[4096];
+        int  length = snprintf(path, sizeof path, "%.*s%0*llu%s", (int)(open - pattern), pattern,
+                               to - from, first, open + end);
+        if (length >= (int)sizeof path)
+            return lk_fail(LK_EINVAL, "'%s' is too long a path", pattern);
+        LK_TRY(add_copy(dataset, path));
+    }
+    return LK_OK;
+}
+
+static lk_status add_archives(lk_dataset *dataset, const char *path)
+{
+    struct stat info;
+    if (strchr(path, '{') != NULL)
+        return add_range(dataset, path);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return add_folder(dataset, path);
+    return add_copy(dataset, path);
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+static lk_status parse_spec(lk_dataset *dataset, char **path, const char *rest)
+{
+    archive          *self    = dataset->state;
+    const lki_setting table[] = {
+        { "h", &self->height, 1, 4096 },
+        { "w", &self->width, 1, 4096 },
+        { "c", &self->channels, 1, 3 },
+        { "classes", &self->classes, 1, LKI_CLASSES_MAX },
+        { NULL, NULL, 0, 0 },
+    };
+    const char *settings = strchr(rest, '?');
+    LK_TRY(lki_path_join(path, "", rest));
+    if (settings != NULL) {
+        (*path)[settings - rest] = '\0';
+        LK_TRY(lki_settings_parse(settings + 1, '&', table, rest));
+    }
+    self->height   = self->height > 0 ? self->height : SIDE;
+    self->width    = self->width > 0 ? self->width : SIDE;
+    self->channels = self->channels > 0 ? self->channels : CHANNELS;
+    if (self->channels == 2)
+        return lk_fail(LK_EINVAL, "'%s': c is 1 (grey) or 3 (colours)", rest);
+    return LK_OK;
+}
+
+static lk_status count_classes(lk_dataset *dataset, const char *rest)
+{
+    const archive *self = dataset->state;
+    uint64_t       most = 0;
+    for (size_t i = 0; i < self->count; i++)
+        most = lki_max(most, (uint64_t)self->samples[i].label);
+    if (self->classes > 0 && most >= self->classes)
+        return lk_fail(LK_EFORMAT, "'%s' has a sample of class %llu, but classes=%llu: 0 to %llu",
+                       rest, (unsigned long long)most, (unsigned long long)self->classes,
+                       (unsigned long long)self->classes - 1);
+    dataset->info.classes = (uint32_t)(self->classes > 0 ? self->classes : most + 1);
+    return LK_OK;
+}
+
+static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *out)
+{
+    const archive *self = dataset->state;
+    const sample  *from = &self->samples[index];
+    const shard   *in   = &self->shards[from->shard];
+    lki_tar_member member = { .name = "" };
+    lki_tar        tar;
+    bool           more;
+    lki_tar_begin(&tar, in->map.data, in->map.bytes, in->path);
+    tar.at = from->start;
+    LK_TRY(lki_tar_next(&tar, &member, &more));
+    lki_image_place place = { in->path, member.name, from->start };
+    return (from->is_png ? lki_png_decode : lki_jpeg_decode)(
+        out, in->map.data + from->offset, from->bytes, (uint32_t)self->channels, &place);
+}
+
+/* Decoders of JPEG need not agree to the bit: what the first one becomes is part of the content. */
+static lk_status hash_decoder(const lk_dataset *dataset, char hex[33])
+{
+    const archive *self = dataset->state;
+    lki_image      image;
+    size_t         first = 0;
+    while (first < self->count && self->samples[first].is_png)
+        first++;
+    if (first == self->count) {
+        lki_xxh3_128("", 0, hex);
+        return LK_OK;
+    }
+    LK_TRY(decode(dataset, first, &image));
+    lki_xxh3_128(image.pixels, (size_t)image.width * image.height * image.channels, hex);
+    lki_image_free(&image);
+    return LK_OK;
+}
+
+static lk_status hash_content(lk_dataset *dataset)
+{
+    const archive *self = dataset->state;
+    char (*hashes)[33]  = NULL;
+    LK_TRY(LKI_NEW(&hashes, self->shard_count + 1, "hashes"));
+    lk_status status = hash_decoder(dataset, hashes[self->shard_count]);
+    for (size_t i = 0; i < self->shard_count; i++)
+        lki_xxh3_128(self->shards[i].map.data, self->shards[i].map.bytes, hashes[i]);
+    if (status == LK_OK)
+        status = lki_hash_of_hashes(dataset->info.content_hash, hashes, self->shard_count + 1);
+    lki_free(hashes);
+    return status;
+}
+
+static lk_status tar_open(lk_dataset *dataset, const char *rest)
+{
+    archive *self = NULL;
+    char    *path = NULL;
+    LK_TRY(LKI_NEW(&self, 1, "archives"));
+    dataset->state   = self;
+    lk_status status = parse_spec(dataset, &path, rest);
+    if (status == LK_OK)
+        status = add_archives(dataset, path);
+    lki_free(path);
+    LK_TRY(status);
+    if (self->count == 0)
+        return lk_fail(LK_EFORMAT, "'%s' has no samples: %zu archives without a member .cls beside "
+                                   "an image", rest, self->shard_count);
+    LK_TRY(count_classes(dataset, rest));
+    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    dataset->total  = self->count;
+    dataset->info.x = (lk_shape){ .rank = 3,
+                                  .dims = { self->height, self->width, self->channels } };
+    return hash_content(dataset);
+}
+
+static void tar_close(lk_dataset *dataset)
+{
+    archive *self = dataset->state;
+    for (size_t i = 0; i < self->shard_count; i++) {
+        lki_map_close(&self->shards[i].map);
+        lki_free(self->shards[i].path);
+    }
+    lki_free(self->shards);
+    lki_free(self->samples);
+    lki_free(self);
+}
+
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+static lk_status tar_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+                                 int32_t *label)
+{
+    const archive *self  = dataset->state;
+    uint8_t       *bytes = NULL;
+    lki_image      image;
+    LK_TRY(decode(dataset, index, &image));
+    lk_status status = lki_alloc((void **)&bytes, dataset->elements, "an image");
+    if (status == LK_OK)
+        status = lki_image_fit(&image, (uint32_t)self->height, (uint32_t)self->width, bytes);
+    for (size_t i = 0; status == LK_OK && i < dataset->elements; i++)
+        x[i] = self->pixel[bytes[i]];
+    *label = self->samples[index].label;
+    lki_free(bytes);
+    lki_image_free(&image);
+    return status;
+}
+
+static float tar_blank(const lk_dataset *dataset, uint32_t channel)
+{
+    (void)channel;
+    return ((const archive *)dataset->state)->pixel[0];
+}
+
+const lki_source lki_source_tar = {
+    .name        = "tar",
+    .open        = tar_open,
+    .close       = tar_close,
+    .read_sample = tar_read_sample,
+    .blank       = tar_blank,
+};
