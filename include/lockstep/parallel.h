@@ -61,6 +61,7 @@ typedef struct {
     lk_optimizer optimizer;
     double       clip_norm;        /* 0 = none */
     double       clip_value;       /* of each element; 0 = none; not with clip_norm or lars */
+    double       noise_decay;      /* of lk_parallel_noise()'s averages; 0 = not wanted */
     lk_loss_scaling scaling;       /* see lk_parallel_loss_scale() */
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
@@ -205,6 +206,24 @@ LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
  * were skipped is to be loaded without scaling, too: optimizers count updates. */
 LK_API lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel);
 LK_API void           lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler);
+
+/* The gradient noise scale (McCandlish et al. 2018): moving averages over the steps that were made
+ * of unbiased estimates of |G|^2, the square of the true gradient, and tr(S), the variance of a
+ * sample's, in the unit of the mean gradient.  Each is divided by `weight` to be a mean.  They are
+ * made from the gradients of virtual workers and their sum: the same bits for any workers, hosts
+ * and strategy.  A step with samples in less than two virtual workers says nothing. */
+typedef struct {
+    double   square, trace, weight;
+    uint64_t steps;
+} lk_noise;
+
+/* With noise_decay: so far; and going on with a checkpoint's, the same on every rank. */
+LK_API lk_noise lk_parallel_noise(const lk_parallel *parallel);
+LK_API void     lk_parallel_load_noise(lk_parallel *parallel, const lk_noise *noise);
+
+/* tr(S) / |G|^2: the batch, in samples, up to which more data parallelism pays well, the critical
+ * batch size.  NaN as long as the estimate of |G|^2 is not above 0. */
+LK_API double lk_noise_scale(const lk_noise *noise);
 
 /* Moves communication forward: call between blocks.  Optional. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);

@@ -108,6 +108,7 @@ typedef struct {
     lk_lr_rule   scale_lr;      /* schedule.lr fits `base_batch` (0 = 256); warmup begins there */
     uint32_t     base_batch;
     double       clip_norm, clip_value; /* 0 = none */
+    double       noise_decay;           /* of the gradient noise scale's averages; 0 = none */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
     lk_loss_scaling scaling; /* with LK_F16 alone, of which the default is LK_SCALE_PYTORCH */

@@ -322,6 +322,8 @@ const lki_option lki_train_table[] = {
              "largest norm of the gradient"),
     LKI_REAL("clip-value", "X", AT(config.clip_value), &lki_range_positive, "none",
              "largest element of the gradient"),
+    LKI_REAL("noise-scale", "DECAY", AT(config.noise_decay), &lki_range_unit_open, "none",
+             "log the critical batch size, from averages over steps that decay so (0.99)"),
     LKI_REAL("ema", "DECAY", AT(config.optimizer.ema), &lki_range_unit_open, "none",
              "keep a moving mean of the weights, such as 0.999"),
     { .needs = &deep, .name = "activation-checkpointing", .type = LKI_OPTION_FLAG,

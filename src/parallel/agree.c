@@ -32,6 +32,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->shelf.slot_count,
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
+                                 options->noise_decay,
                                  options->clip_value,
                                  options->optimizer.ema,
                                  options->optimizer.momentum,

@@ -55,6 +55,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
         return lk_fail(LK_EINVAL, "lars goes by the norms of gradients as they are: clip_value is "
                                   "not for it");
+    if (!(options->noise_decay >= 0 && options->noise_decay < 1))
+        return lk_fail(LK_EINVAL, "noise_decay is %g; give one in (0, 1), or 0 for no noise scale",
+                       options->noise_decay);
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -182,7 +185,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
                           options->group_count));
     LK_TRY(find_strategy(&parallel->ops, options->strategy));
-    parallel->lock_step = options->lock_step;
+    parallel->lock_step   = options->lock_step;
+    parallel->noise_decay = options->noise_decay;
     if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
         return lk_fail(LK_EINVAL,
                        "strategy %s deals %u virtual workers to %u workers in rounds, but "
@@ -223,6 +227,8 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     if (parallel->lock_step)
         LK_TRY(lki_rows_open(parallel));
     LK_TRY(lki_units_open(parallel));
+    if (parallel->noise_decay > 0)
+        LK_TRY(lki_noise_open(parallel));
     LK_TRY(parallel->ops->attach(parallel));
     return initialise(parallel, options->seed);
 }
@@ -264,6 +270,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->mine);
     lki_free(parallel->hashes);
     lki_rows_close(parallel);
+    lki_noise_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->announced);
     lki_free(parallel->current);
@@ -436,6 +443,9 @@ static void end_turn(lk_parallel *parallel)
     parallel->turning = false;
     if (++parallel->micro < parallel->micro_count || failed(parallel))
         return;
+    for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
+        lki_report_of(parallel, leaf_now(parallel))->squares = lki_noise_leaf(parallel);
+    parallel->chosen = 0;
     keep(parallel, parallel->ops->end_leaf(parallel));
     parallel->micro = 0;
     parallel->leaf += parallel->together;
@@ -446,6 +456,8 @@ static void begin_leaves(lk_parallel *parallel)
     size_t terms = parallel->layout->term_count;
     memset(parallel->ready, 0, parallel->together * terms);
     memset(parallel->announced, 0, terms * sizeof *parallel->announced);
+    if (parallel->noise != NULL)
+        lki_noise_begin(parallel);
     for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
         parallel->chosen = c;
         memset(lki_report_of(parallel, leaf_now(parallel)), 0, parallel->report_bytes);
@@ -522,6 +534,8 @@ void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
     if (!last || *ready || failed(parallel))
         return;
     *ready = 1;
+    if (parallel->noise != NULL)
+        lki_noise_term(parallel, term);
     if (++parallel->announced[term] == parallel->together)
         keep(parallel, parallel->ops->term_ready(parallel, term));
 }
@@ -570,33 +584,4 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
         keep(parallel, lki_step_finish(parallel, &sums, lr, result));
     parallel->under_way = false;
     return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
-}
-
-lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out)
-{
-    uint32_t leaves = parallel->leaves, widest = (leaves + parallel->ranks - 1) / parallel->ranks;
-    size_t   row   = (size_t)widest * width;
-    double  *sheet = NULL, *column = NULL, *send = NULL;
-
-    if (failed(parallel))
-        return lki_fail_again(&parallel->failure);
-    lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");
-    if (status == LK_OK)
-        status = LKI_NEW(&column, leaves, "sums");
-    if (status == LK_OK) {
-        send = sheet + row * parallel->ranks;
-        memcpy(send, mine, (size_t)parallel->share.count * width * sizeof *mine);
-        status = lk_all_gather(parallel->comm, send, sheet, row * sizeof *send);
-    }
-    for (uint32_t w = 0; status == LK_OK && w < width; w++) {
-        for (uint32_t r = 0; r < parallel->ranks; r++) {
-            lki_share share = lki_share_of(&parallel->dealing, r);
-            for (uint32_t i = 0; i < share.count; i++)
-                column[share.first + i * share.stride] = sheet[r * row + (size_t)i * width + w];
-        }
-        out[w] = lki_tree_sum_f64(column, leaves);
-    }
-    lki_free(sheet);
-    lki_free(column);
-    return status;
 }

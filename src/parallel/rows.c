@@ -1,4 +1,4 @@
-/* rows.c -- rows of numbers merged over all virtual workers in the middle of a turn.
+/* rows.c -- rows of numbers merged over all virtual workers: in the middle of a turn, and sums.
  *
  * A rank's virtual workers make up a few maximal subtrees of the canonical tree (virtual.h).  Each
  * rank merges the rows of its own, sends what is left to all, and merges what it gets.
@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
+#include "tensor/ops.h"
 
 typedef void (*merge_rows)(uint32_t width, double *left, const double *right);
 
@@ -139,4 +140,35 @@ lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, merge_rows merge
     folding f = { .next = rows->subtrees, .row = rows->sheet, .merge = merge, .width = width };
     memcpy(total, fold(&f, 0, parallel->leaves), width * sizeof *total);
     return LK_OK;
+}
+
+/* ---- Sums -------------------------------------------------------------------------------- */
+
+lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out)
+{
+    uint32_t leaves = parallel->leaves, widest = (leaves + parallel->ranks - 1) / parallel->ranks;
+    size_t   row   = (size_t)widest * width;
+    double  *sheet = NULL, *column = NULL, *send = NULL;
+
+    if (parallel->failure.status != LK_OK)
+        return lki_fail_again(&parallel->failure);
+    lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");
+    if (status == LK_OK)
+        status = LKI_NEW(&column, leaves, "sums");
+    if (status == LK_OK) {
+        send = sheet + row * parallel->ranks;
+        memcpy(send, mine, (size_t)parallel->share.count * width * sizeof *mine);
+        status = lk_all_gather(parallel->comm, send, sheet, row * sizeof *send);
+    }
+    for (uint32_t w = 0; status == LK_OK && w < width; w++) {
+        for (uint32_t r = 0; r < parallel->ranks; r++) {
+            lki_share share = lki_share_of(&parallel->dealing, r);
+            for (uint32_t i = 0; i < share.count; i++)
+                column[share.first + i * share.stride] = sheet[r * row + (size_t)i * width + w];
+        }
+        out[w] = lki_tree_sum_f64(column, leaves);
+    }
+    lki_free(sheet);
+    lki_free(column);
+    return status;
 }

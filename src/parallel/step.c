@@ -89,7 +89,7 @@ static double tensor_norms(const lk_parallel *parallel, lki_measure measure)
     return lki_tree_sum_f64(sums, layout->param_count);
 }
 
-static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
+static lk_status collect(lk_parallel *parallel, lk_step_result *result)
 {
     double *losses = parallel->scratch;
     *result        = (lk_step_result){ 0 };
@@ -106,8 +106,8 @@ static lk_status collect(const lk_parallel *parallel, lk_step_result *result)
                        "lk_parallel_report() once a turn",
                        (unsigned long long)parallel->step);
     result->loss      = sum / (double)result->count;
-    result->grad_norm = sqrt(tensor_norms(parallel, LKI_OF_GRADIENT)) / (double)result->count /
-                        parallel->seed;
+    parallel->root_squares = tensor_norms(parallel, LKI_OF_GRADIENT);
+    result->grad_norm = sqrt(parallel->root_squares) / (double)result->count / parallel->seed;
     return LK_OK;
 }
 
@@ -395,5 +395,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     if (result->skipped)
         return lk_barrier(parallel->comm);
     LK_TRY(check_finite(parallel, result));
+    if (parallel->noise != NULL)
+        lki_noise_step(parallel, result);
     return update(&step, lr, result);
 }

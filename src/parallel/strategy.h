@@ -71,10 +71,12 @@ extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy
 typedef struct lki_piece_list lki_piece_list; /* shards.c */
 typedef struct lki_row_merger lki_row_merger; /* rows.c */
 typedef struct lki_units      lki_units;      /* units.c */
+typedef struct lki_noise lki_noise;           /* noise.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
     double   loss;
+    double   squares;   /* of its gradient, if the noise scale is wanted */
     uint64_t count, hits;
     uint64_t written;   /* of the rank's first: what it has written of the parameters, hashed */
     uint64_t samples[]; /* of each micro-batch */
@@ -98,6 +100,10 @@ struct lk_parallel {
     lk_loss_scaler   scaler;
     double           seed; /* of this step's gradients: the factor by which they are too large */
     uint32_t         measures; /* sums of squares that each span has */
+    double           root_squares; /* of the summed gradient */
+    double           noise_decay;  /* 0: no noise scale, and `noise` is NULL */
+    lki_noise       *noise;
+    lk_noise         noise_sums;
     double           clip_norm, clip_value;
     lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
@@ -205,6 +211,15 @@ static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_grad
 /* The slices of running state: each of micro_count rows dealt to the owners of a host in equal
  * parts.  The caller frees *out. */
 LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
+
+/* noise.c: all virtual workers of a turn begin; the chosen one has made a term, or all of them
+ * (out: the square of its gradient); and a step will be made, of which all reports are there. */
+LK_NODISCARD lk_status lki_noise_open(lk_parallel *parallel);
+void                   lki_noise_close(lk_parallel *parallel);
+void                   lki_noise_begin(lk_parallel *parallel);
+void                   lki_noise_term(lk_parallel *parallel, uint32_t term);
+double                 lki_noise_leaf(const lk_parallel *parallel);
+void                   lki_noise_step(lk_parallel *parallel, const lk_step_result *result);
 
 /* rows.c: for lk_parallel_merge_rows().  Closing accepts what was not opened. */
 LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);

@@ -166,8 +166,6 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     return lki_resume_check(c, data);
 }
 
-/* Parameters, the optimizer's state and one gradient for each worker of this host, before anything
- * is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
 {
     if (!lk_model_lock_step(model) || c->strategy == NULL || strncmp(c->strategy, "zero", 4) != 0 ||
@@ -180,6 +178,8 @@ static lk_status check_lock_step(const lk_train_config *c, const lk_model *model
                    c->virtual_workers, c->strategy, c->workers, c->virtual_workers);
 }
 
+/* Parameters, the optimizer's state and one gradient for each worker of this host, before anything
+ * is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)
 {
     uint32_t here    = c->workers_here ? c->workers_here : c->workers;
@@ -215,6 +215,10 @@ static lk_status check_clipping(const lk_train_config *c)
         return lk_fail(LK_EINVAL,
                        "--clip-norm %g is not a norm; give a positive number, or 0 for none",
                        c->clip_norm);
+    if (!(c->noise_decay >= 0 && c->noise_decay < 1))
+        return lk_fail(LK_EINVAL,
+                       "--noise-scale %g is not a decay; give one in (0, 1), such as 0.99",
+                       c->noise_decay);
     if (!(c->clip_value >= 0) || isinf(c->clip_value))
         return lk_fail(LK_EINVAL, "--clip-value %g is no limit; give a positive number, or 0 for "
                                   "none", c->clip_value);

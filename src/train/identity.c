@@ -206,6 +206,24 @@ void lki_scaler_read(const json_t *object, lk_loss_scaler *scaler)
     scaler->hysteresis = (uint32_t)json_integer_value(json_object_get(object, "hysteresis"));
 }
 
+json_t *lki_noise_json(const lk_noise *noise)
+{
+    json_t *object = json_object();
+    put_real(object, "square", noise->square);
+    put_real(object, "trace", noise->trace);
+    put_real(object, "weight", noise->weight);
+    put_integer(object, "steps", noise->steps);
+    return object;
+}
+
+void lki_noise_read(const json_t *object, lk_noise *noise)
+{
+    noise->square = json_real_value(json_object_get(object, "square"));
+    noise->trace  = json_real_value(json_object_get(object, "trace"));
+    noise->weight = json_real_value(json_object_get(object, "weight"));
+    noise->steps  = (uint64_t)json_integer_value(json_object_get(object, "steps"));
+}
+
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data)
 {
     json_t *object = json_object();

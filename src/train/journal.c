@@ -224,9 +224,22 @@ static void write_scale(const lki_step_record *r, char text[96])
                        (unsigned long long)r->skipped);
 }
 
+/* What is known of the noise scale after this step. */
+static void write_noise(const lki_journal *journal, const lk_noise *n, char text[160])
+{
+    char   critical[32], square[32], trace[32];
+    double mean = n->weight > 0 ? 1 / n->weight : (double)NAN;
+    text[0]     = '\0';
+    if (journal->config->noise_decay > 0)
+        (void)snprintf(text, 160,
+                       ", \"critical_batch\": %s, \"noise_trace\": %s, \"noise_square\": %s",
+                       number_text(critical, lk_noise_scale(n)),
+                       number_text(trace, n->trace * mean), number_text(square, n->square * mean));
+}
+
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96];
+    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160];
     if (journal == NULL)
         return LK_OK;
     show(journal, r);
@@ -238,6 +251,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         return LK_OK;
     lki_loss_bits(r->loss, bits);
     write_scale(r, scale);
+    write_noise(journal, &r->noise, noise);
     if (r->tokens > 0)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
@@ -246,11 +260,11 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s}\n",
+        "\"finish_ms\": %.3f%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale);
+        scale, noise);
     return log_checked(journal, written);
 }
 

@@ -454,6 +454,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     record->loss           = result.loss;
     record->grad_norm      = result.grad_norm;
     record->skips          = result.skipped;
+    record->noise          = lk_parallel_noise(s->parallel);
     record->skipped        = lk_parallel_scaler(s->parallel).skipped;
     lki_loss_chain_add(s->loss_chain, result.loss);
     return LK_OK;

@@ -161,6 +161,9 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
     if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
         (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));
+    lk_noise noise = lk_parallel_noise(session->parallel);
+    if (config->noise_decay > 0)
+        (void)json_object_set_new(object, "noise", lki_noise_json(&noise));
     json_t *watch = lki_watch_json(&session->watch, config);
     if (watch != NULL)
         (void)json_object_set_new(object, "watch", watch);

@@ -53,6 +53,7 @@ typedef struct {
     char          exactness_id[33];
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
     lk_loss_scaler scaler;        /* the checkpoint's, if it says */
+    lk_noise       noise;         /* likewise */
     lki_watch     watch;          /* what evaluations have said so far */
     uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
     uint64_t      end;            /* the step to end with, if nothing ends the run before */
@@ -94,6 +95,10 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
 /* A loss scaler as a checkpoint keeps it; what it does not say stays as it was. */
 json_t *lki_scaler_json(const lk_loss_scaler *scaler);
 void    lki_scaler_read(const json_t *object, lk_loss_scaler *scaler);
+
+/* The noise scale's averages likewise; none where it says nothing. */
+json_t *lki_noise_json(const lk_noise *noise);
+void    lki_noise_read(const json_t *object, lk_noise *noise);
 
 /* Model options as config and data set say. */
 lk_model_options lki_model_options(const lk_train_config *config, const lk_dataset_info *data);
@@ -222,6 +227,7 @@ struct lki_step_record {
     double   loss_scale; /* 0: there is none */
     uint64_t skipped;    /* steps so far, with this one */
     bool     skips;      /* this one */
+    lk_noise noise;      /* so far, if it is wanted */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
 };
 

@@ -56,10 +56,10 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     return LK_OK;
 }
 
-/* Whether this run goes on with that one; leaves its loss chain, loss scaler and watch. */
+/* Whether this run goes on with that one; leaves what else it goes on with. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
-                                  lk_loss_scaler *scaler, lki_watch *watch)
+                                  lk_loss_scaler *scaler, lk_noise *noise, lki_watch *watch)
 {
     json_error_t error;
     json_t      *stored = json_loads(info->config, 0, &error);
@@ -73,6 +73,7 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
     (void)snprintf(loss_chain, 65, "%s", chain ? chain : "");
     lki_scaler_read(json_object_get(stored, "loss-scaler"), scaler);
+    lki_noise_read(json_object_get(stored, "noise"), noise);
     lki_watch_read(json_object_get(stored, "watch"), watch);
     json_decref(stored);
     json_decref(mine);
@@ -88,6 +89,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
     bool           exists     = false;
     lk_checkpoint *checkpoint = NULL;
     lk_loss_scaler scaler     = { .scale = 0 };
+    lk_noise       noise;
     lki_watch      watch;
     char           chain[65], path[4096];
 
@@ -101,7 +103,7 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
                        (long long)config->resume_step);
     LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
     lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain,
-                                        &scaler, &watch);
+                                        &scaler, &noise, &watch);
     lk_checkpoint_free(checkpoint);
     return status;
 }
@@ -186,7 +188,8 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
         lki_journal_note(session->journal, "%.*s", (int)strlen(notes) - 1, notes);
     const lk_checkpoint_info *info = lk_checkpoint_describe(*out);
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
-                            session->loss_chain, &session->scaler, &session->watch));
+                            session->loss_chain, &session->scaler, &session->noise,
+                            &session->watch));
     note_exactness(session, info);
     session->start = info->step;
     return LK_OK;
@@ -207,8 +210,11 @@ static lk_status resume(lki_session *session)
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &session->scaler, sizeof session->scaler, 0);
     if (status == LK_OK)
+        status = lk_broadcast(session->comm, &session->noise, sizeof session->noise, 0);
+    if (status == LK_OK)
         status = lk_broadcast(session->comm, &session->watch, sizeof session->watch, 0);
     lk_parallel_load_scaler(session->parallel, &session->scaler);
+    lk_parallel_load_noise(session->parallel, &session->noise);
     if (status == LK_OK)
         status = load_all(session, checkpoint);
     if (status == LK_OK && session->rank == 0)
