@@ -94,10 +94,15 @@ LK_API void lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *ex
                                 const lk_update *update, size_t n, float *g, const float *p,
                                 float *const *state);
 
-/* With a moving mean e, which is the values p after the first update: e += (1 - ema) (p - e). */
+/* With a moving mean also what lk_optimizer_average() does. */
 LK_API void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
                                 const lk_update *update, size_t n, const float *g, float *p,
                                 float *const *state);
+
+/* Moves the mean e of any values p on: after the first update it is p, then e += (1 - ema) (p - e).
+ */
+LK_API void lk_optimizer_average(const lk_optimizer *optimizer, const lk_update *update, size_t n,
+                                 const float *p, float *mean);
 
 /* ---- Parameters that are treated otherwise ----------------------------------------------- */
 

@@ -135,6 +135,9 @@ LK_API lk_fsdp_traffic lk_fsdp_paper_traffic(double bytes, uint32_t workers, uin
 LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
 LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
 
+/* Running states, and with a moving mean (lk_optimizer.ema) as many again: the mean of each. */
+LK_API uint32_t lk_parallel_state_count(const lk_parallel *parallel);
+
 /* Collective: every rank gives the same values, between steps: initial values of your own, or
  * those of a checkpoint.  The ranks' values are compared (LK_EMISMATCH names the tensor).
  * `which`: 0 the parameter, 1 + i the optimizer's state i. */

@@ -197,11 +197,11 @@ static void update_moments(const lk_optimizer *o, const lk_exec *exec, const lk_
         lki_adamw(exec, &step, n, g, p, state[0], state[1]);
 }
 
-static void update_mean(const lk_optimizer *o, const lk_update *u, size_t n, const float *p,
-                        float *mean)
+void lk_optimizer_average(const lk_optimizer *optimizer, const lk_update *update, size_t n,
+                          const float *p, float *mean)
 {
-    const float weight = (float)(1.0 - o->ema);
-    if (u->step == 0) {
+    const float weight = (float)(1.0 - optimizer->ema);
+    if (update->step == 0) {
         memcpy(mean, p, n * sizeof *mean);
         return;
     }
@@ -219,7 +219,7 @@ void lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
     else
         update_moments(&full, exec, update, n, g, p, state);
     if (full.ema > 0.0)
-        update_mean(&full, update, n, p, state[rule_states(&full)]);
+        lk_optimizer_average(&full, update, n, p, state[rule_states(&full)]);
 }
 
 float lk_clip_factor(double norm, double max_norm)

@@ -107,6 +107,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
+    if (parallel->optimizer.ema > 0)
+        parallel->running_mean = carve(base, &at, parallel->state_width * sizeof(float));
     size_t sums          = layout->span_count * parallel->measures;
     parallel->block_sums = carve(base, &at, sums * sizeof(double));
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
@@ -133,6 +135,19 @@ static lk_status own_spans(lk_parallel *parallel)
     return LK_OK;
 }
 
+uint32_t lk_parallel_state_count(const lk_parallel *parallel)
+{
+    return parallel->state_count * (parallel->optimizer.ema > 0 ? 2 : 1);
+}
+
+static float *state_data(const lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(state < lk_parallel_state_count(parallel));
+    bool mean = state >= parallel->state_count;
+    return mean ? parallel->running_mean + parallel->state_at[state - parallel->state_count]
+                : parallel->running + parallel->state_at[state];
+}
+
 /* Every value from its own counter, each span by one rank of every host: nothing to broadcast. */
 static lk_status initialise(lk_parallel *parallel, uint64_t seed)
 {
@@ -145,10 +160,11 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
     }
     for (uint32_t p = 0; p < layout->param_count; p++)
         lki_attest_written(parallel, p);
-    if (parallel->local == 0)
-        for (uint32_t s = 0; s < parallel->state_count; s++)
-            for (size_t i = 0; i < parallel->states[s].count; i++)
-                parallel->running[parallel->state_at[s] + i] = parallel->states[s].initial;
+    for (uint32_t s = 0; s < lk_parallel_state_count(parallel) && parallel->local == 0; s++) {
+        const lk_parallel_state *state = &parallel->states[s % parallel->state_count];
+        for (size_t i = 0; i < state->count; i++)
+            state_data(parallel, s)[i] = state->initial;
+    }
     return lk_barrier(parallel->comm);
 }
 
@@ -303,8 +319,7 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
 
 const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
 {
-    LK_ASSERT(state < parallel->state_count);
-    return parallel->running + parallel->state_at[state];
+    return state_data(parallel, state);
 }
 
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
@@ -330,12 +345,12 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
 
 lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
 {
-    if (state >= parallel->state_count)
+    if (state >= lk_parallel_state_count(parallel))
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
-    size_t count = parallel->states[state].count;
+    size_t count = parallel->states[state % parallel->state_count].count;
     LK_TRY(lki_verify_same_values(parallel, "running state", values, count));
     if (parallel->local == 0)
-        memcpy(parallel->running + parallel->state_at[state], values, count * sizeof *values);
+        memcpy(state_data(parallel, state), values, count * sizeof *values);
     return lk_barrier(parallel->comm);
 }
 

@@ -289,8 +289,10 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 }
 
 /* Running state: one update per micro-batch index, in order, from the mean over its samples. */
-static void update_running(const lk_parallel *parallel, const float *states, uint32_t owner)
+static void update_running(const step_context *step, uint32_t owner)
 {
+    const lk_parallel *parallel = step->parallel;
+    const float       *states   = step->sums->states;
     size_t begin = parallel->state_width * owner / parallel->world.widest;
     size_t end   = parallel->state_width * (owner + 1) / parallel->world.widest;
 
@@ -311,6 +313,9 @@ static void update_running(const lk_parallel *parallel, const float *states, uin
             parallel->running[i] = (1.0f - momentum) * parallel->running[i] + momentum * mean;
         }
     }
+    if (parallel->optimizer.ema > 0)
+        lk_optimizer_average(&parallel->optimizer, &step->update, end - begin,
+                             parallel->running + begin, parallel->running_mean + begin);
 }
 
 /* In any order of spans the same: every host deals them to its ranks in its own way. */
@@ -375,7 +380,7 @@ static lk_status update(step_context *step, double lr, const lk_step_result *res
         return corrupt_error(parallel, step->corrupt);
     for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
          o += parallel->locals)
-        update_running(parallel, step->sums->states, o);
+        update_running(step, o);
     if (parallel->gathers)
         lki_units_forget(parallel);
     return parallel->shards > 1 && !parallel->gathers ? lki_shards_gather_params(parallel)

@@ -124,6 +124,7 @@ struct lk_parallel {
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
     float    *params, *running; /* params: of my host's shard where they are gathered */
+    float    *running_mean;     /* with a moving mean only */
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
     float    *slots; /* in which units of parameters are gathered, slot_elements each */
     size_t    slot_elements;

@@ -125,6 +125,7 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
 static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model)
 {
     uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
+    const uint32_t  copies = c->optimizer.ema > 0 ? 2 : 1;
     const lk_param *param = lk_model_params(model, &params);
     const lk_state *state = lk_model_states(model, &states);
     size_t          bytes = 0;
@@ -137,7 +138,7 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model)
     }
     for (uint32_t i = 0; i < states; i++) {
         lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
-        bytes += lki_background_bytes(&one, 1);
+        bytes += copies * lki_background_bytes(&one, 1);
     }
     return bytes;
 }

@@ -123,13 +123,16 @@ static lk_status gather_mean(lki_session *session, uint32_t param, float *whole)
     return LK_OK;
 }
 
-/* Puts the means in place of this step's weights. */
+/* Puts the means in place of this step's weights and running state. */
 static lk_status fetch_means(lki_session *session)
 {
     uint32_t which = lk_optimizer_state_count(&session->config->optimizer);
     size_t   at    = 0;
     for (uint32_t p = 0; p < session->param_count; p++)
         session->param_data[p] = lk_parallel_value(session->parallel, p, which);
+    for (uint32_t i = 0; i < session->state_count; i++)
+        session->state_data[i] = lk_parallel_state_data(session->parallel,
+                                                        session->state_count + i);
     if (session->param_data[0] != NULL)
         return LK_OK;
     if (session->means == NULL)

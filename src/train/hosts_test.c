@@ -3,7 +3,8 @@
  * Goal:    gpt, resnet (with running state) and mlp, clipped, with micro-batches that accumulate,
  *          give the hash of `single` on hosts of equal and of different sizes; every rank ran the
  *          virtual workers that it should; checkpoints go from hosts to one host and back, though
- *          only the host of rank 0 has the files.  gpt is evaluated with its weights' means.
+ *          only the host of rank 0 has the files.  gpt and resnet are evaluated with
+ *          moving means.
  * Method:  ranks are threads, hosts have boards and arenas of their own, and what goes between them
  *          goes over a simulated transport.  Rank 0 says who ran what, as in any run.
  * Control: another tree gives another hash.
@@ -13,6 +14,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "comm/hosted.h"
 #include "lockstep/train.h"
@@ -47,6 +49,7 @@ static lk_train_config config_of(const char *model, uint32_t leaves)
     } else if (strcmp(model, "resnet") == 0) {
         c.data          = "synthetic:images=60,h=9,w=9,c=3,classes=4";
         c.model_options = (lk_model_options){ .depth = 8 };
+        c.optimizer.ema = 0.7;
     } else {
         c.data          = "synthetic:images=60,h=6,w=6,c=1,classes=5";
         c.model_options = (lk_model_options){ .hidden = { 33, 17 }, .hidden_count = 2 };
@@ -188,6 +191,28 @@ static void resnet_has_the_bits_of_one_worker(void **state)
     check_model(models[2]);
 }
 
+/* Held-out loss of resnet with weights that stay, in which all that moves is running state. */
+static double loss_with(double ema, lk_weights weights)
+{
+    char            hash[HASH];
+    lk_train_config config = config_of("resnet", 8);
+    config.schedule.lr     = 1e-30;
+    config.optimizer.ema   = ema;
+    config.eval_weights    = weights;
+    run_on(shapes[1], &config, hash);
+    return atof(hash + 65);
+}
+
+/* A mean that forgets all is the value, and one that forgets nothing the first. */
+static void running_state_has_a_mean(void **state)
+{
+    double model = loss_with(0.5, LK_WEIGHTS_MODEL), forgets = loss_with(1e-9, LK_WEIGHTS_EMA);
+    double keeps = loss_with(1 - 1e-9, LK_WEIGHTS_EMA);
+    (void)state;
+    assert_true(fabs(forgets - model) < 1e-5);
+    assert_true(fabs(keeps - model) > 1e-3);
+}
+
 /* The same samples, dealt otherwise. */
 static void another_tree_has_other_bits(void **state)
 {
@@ -292,6 +317,7 @@ int main(void)
         cmocka_unit_test(mlp_has_the_bits_of_one_worker),
         cmocka_unit_test(gpt_has_the_bits_of_one_worker),
         cmocka_unit_test(resnet_has_the_bits_of_one_worker),
+        cmocka_unit_test(running_state_has_a_mean),
         cmocka_unit_test(another_tree_has_other_bits),
         cmocka_unit_test(checkpoints_go_from_hosts_to_hosts),
         cmocka_unit_test(one_host_is_heard_by_all),

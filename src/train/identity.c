@@ -413,9 +413,9 @@ lk_status lki_run_hash(const lki_session *session, const char *weights, char hex
 
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, weights, 64);
-    for (uint32_t s = 0; s < session->state_count; s++)
+    for (uint32_t s = 0; s < session->kept_count; s++)
         lki_hash_elements(&hash, LK_F32, lk_parallel_state_data(session->parallel, s),
-                          session->states[s].count * sizeof(float));
+                          session->kept[s].count * sizeof(float));
     for (uint32_t i = 1; i <= slots; i++)
         for (uint32_t p = 0; p < session->param_count; p++)
             LK_TRY(lki_visit_value(session, p, i, hash_piece, &hash));

@@ -33,6 +33,21 @@ static lk_status list_terms(lki_session *s)
     return LK_OK;
 }
 
+/* The mean of a state is NAME.ema. */
+static lk_status list_kept(lki_session *s)
+{
+    s->kept_count = s->state_count * (s->config->optimizer.ema > 0 ? 2 : 1);
+    LK_TRY(LKI_NEW(&s->kept, s->kept_count + 1, "state table"));
+    for (uint32_t i = 0; i < s->kept_count; i++) {
+        const lk_state *state = &s->states[i % s->state_count];
+        s->kept[i]            = *state;
+        if (i >= s->state_count)
+            (void)snprintf(s->kept[i].name, sizeof s->kept[i].name, "%.*s.ema", LK_NAME_MAX - 5,
+                           state->name);
+    }
+    return LK_OK;
+}
+
 static lk_status open_model(lki_session *s)
 {
     const lk_dataset_info *data    = lk_dataset_describe(s->dataset);
@@ -41,6 +56,7 @@ static lk_status open_model(lki_session *s)
     LK_TRY(lk_model_build(&s->model, s->config->model, &options));
     s->params = lk_model_params(s->model, &s->param_count);
     s->states = lk_model_states(s->model, &s->state_count);
+    LK_TRY(list_kept(s));
     (void)lk_model_terms(s->model, &s->term_count);
     LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
     LK_TRY(lki_pin(s));
@@ -231,6 +247,7 @@ static lk_status session_close(lki_session *s)
     lki_free(s->first_terms);
     lki_free(s->state_sums);
     lki_free(s->means);
+    lki_free(s->kept);
     return status;
 }
 

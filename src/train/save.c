@@ -107,7 +107,7 @@ static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
 lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
 {
     uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
-    size_t   count = (size_t)session->param_count * (1 + slots) + session->state_count;
+    size_t   count = (size_t)session->param_count * (1 + slots) + session->kept_count;
 
     LK_TRY(LKI_NEW(&s->tensors, count, "checkpoint tensors"));
     LK_TRY(LKI_NEW(&s->names, (size_t)session->param_count * slots + 1, "checkpoint tensors"));
@@ -121,14 +121,14 @@ lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
     };
     optimizer_tensors(session, s, at + session->param_count);
     at += (size_t)session->param_count * (1 + slots);
-    for (uint32_t i = 0; i < session->state_count; i++)
-        at[i] = (lk_tensor){ session->states[i].name,
+    for (uint32_t i = 0; i < session->kept_count; i++)
+        at[i] = (lk_tensor){ session->kept[i].name,
                              LK_F32,
-                             { 1, { session->states[i].count } },
+                             { 1, { session->kept[i].count } },
                              lk_parallel_state_data(session->parallel, i) };
-    if (session->state_count > 0)
+    if (session->kept_count > 0)
         s->files[s->file_count++] = (lk_checkpoint_file){
-            .name = LKI_STATE_FILE, .tensors = at, .tensor_count = session->state_count
+            .name = LKI_STATE_FILE, .tensors = at, .tensor_count = session->kept_count
         };
     return LK_OK;
 }

@@ -39,6 +39,8 @@ typedef struct {
     const lk_param *params;
     uint32_t        param_count, state_count, term_count, micro_count;
     const lk_state *states;
+    lk_state       *kept; /* what checkpoints have: these, and with a moving mean theirs */
+    uint32_t        kept_count;
     uint32_t        first, count, stride; /* my virtual workers */
 
     const float **param_data, **state_data; /* fetched each step */

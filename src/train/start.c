@@ -163,8 +163,8 @@ static lk_status load_all(lki_session *session, const lk_checkpoint *checkpoint)
     lk_status status = LK_OK;
     for (uint32_t p = 0; status == LK_OK && p < session->param_count; p++)
         status = load_param(session, checkpoint, p, values);
-    for (uint32_t i = 0; status == LK_OK && i < session->state_count; i++) {
-        const lk_state *state = &session->states[i];
+    for (uint32_t i = 0; status == LK_OK && i < session->kept_count; i++) {
+        const lk_state *state = &session->kept[i];
         lk_shape        shape = { 1, { state->count } };
         status = read_shared(session, checkpoint, LKI_STATE_FILE, state->name, shape, values);
         if (status == LK_OK)
