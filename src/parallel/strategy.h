@@ -195,6 +195,9 @@ LK_NODISCARD lk_status lki_parallel_describe(lk_parallel *parallel, const lk_par
                                              const lk_parallel_options *options);
 size_t                 lki_parallel_arena(lk_parallel *parallel);
 
+/* values.c: running state `state`, counted as lk_parallel_state_count() does. */
+float *lki_state_data(const lk_parallel *parallel, uint32_t state);
+
 /* step.c: everything after the reduction. */
 lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
                           lk_step_result *result);

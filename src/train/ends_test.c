@@ -316,7 +316,7 @@ static void the_best_stay(void **state)
     for (uint64_t steps = 1; steps <= STEPS; steps++) {
         run r               = best_run(NULL, steps);
         r.config.keep_best  = 0;
-        r.config.resume     = false;
+        r.config.resume = r.config.checkpoint_async = false;
         losses[steps]       = run_on(alone, &r).validation_loss;
         falls               = falls && (steps == 1 || losses[steps] < losses[steps - 1]);
     }

@@ -1,0 +1,78 @@
+/* values.c -- reading and loading parameters, the optimizer's state and running state. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/units.h"
+
+/* ---- Parameters and the optimizer's state ------------------------------------------------ */
+
+const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
+{
+    LK_ASSERT(param < parallel->layout->param_count);
+    return parallel->gathers ? lki_units_find(parallel, param)
+                             : lk_parallel_value(parallel, param, 0);
+}
+
+const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
+{
+    const lki_layout *layout = parallel->layout;
+    LK_ASSERT(param < layout->param_count);
+    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
+    if (which == 0)
+        return parallel->gathers ? NULL : parallel->params + layout->param_at[param];
+    if (parallel->shards > 1)
+        return NULL;
+    return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
+}
+
+lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
+                           const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
+        return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+    LK_TRY(
+        lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        float *to = which == 0 ? lki_values_of(parallel, span)
+                               : parallel->optimizer_state[which - 1] + span->kept;
+        if (which == 0 && !parallel->gathers ? lki_tends(parallel, span) : lki_owns(parallel, span))
+            memcpy(to, values + span->inside, span->count * sizeof *to);
+    }
+    if (parallel->gathers)
+        lki_units_forget(parallel);
+    lki_attest_written(parallel, param);
+    return lk_barrier(parallel->comm);
+}
+
+/* ---- Running state, and its moving mean --------------------------------------------------- */
+
+uint32_t lk_parallel_state_count(const lk_parallel *parallel)
+{
+    return parallel->state_count * (parallel->optimizer.ema > 0 ? 2 : 1);
+}
+
+float *lki_state_data(const lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(state < lk_parallel_state_count(parallel));
+    bool mean = state >= parallel->state_count;
+    return mean ? parallel->running_mean + parallel->state_at[state - parallel->state_count]
+                : parallel->running + parallel->state_at[state];
+}
+
+const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
+{
+    return lki_state_data(parallel, state);
+}
+
+lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
+{
+    if (state >= lk_parallel_state_count(parallel))
+        return lk_fail(LK_EINVAL, "there is no running state %u", state);
+    size_t count = parallel->states[state % parallel->state_count].count;
+    LK_TRY(lki_verify_same_values(parallel, "running state", values, count));
+    if (parallel->local == 0)
+        memcpy(lki_state_data(parallel, state), values, count * sizeof *values);
+    return lk_barrier(parallel->comm);
+}
