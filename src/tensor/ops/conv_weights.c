@@ -164,6 +164,7 @@ static slab slab_size(const gradient *g)
         size_t *longest = b.samples > 1 ? &b.samples : b.rows > 1 ? &b.rows : &b.steps;
         *longest /= 2;
     }
+    LK_ASSERT(slab_floats(g, &b) <= LKI_EXEC_PRIVATE);
     return b;
 }
 
