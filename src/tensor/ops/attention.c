@@ -21,11 +21,7 @@
  */
 #include <string.h>
 
-#include "base/memory.h"
-#include "tensor/exec.h"
-#include "tensor/ops.h"
-
-enum { LANES = 16, QUERIES = 32, KEYS = 64 };
+#include "tensor/ops/attention.h"
 
 /* A head's own copies; rows are `width` wide: the head size in whole lanes, padded with zeros.
  * `k_columns`, `v_columns` are the transposes in panels of 16 keys.  t_pad is t in whole KEYS. */
@@ -91,23 +87,6 @@ static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const
     memset(to + t * h->width, 0, (h->t_pad - t) * h->width * sizeof *to);
 }
 
-/* Row i of the head's part of a (b, t, parts * c) tensor. */
-static size_t place(const attention *a, size_t index, size_t i, size_t parts)
-{
-    const lki_attention_shape *s = a->shape;
-    return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * a->size;
-}
-
-/* A block: queries first_query .. + queries against keys first_key .. + keys (whole lanes). */
-typedef struct { size_t first_query, queries, first_key, keys; } block;
-
-static block block_at(size_t t, size_t first_query, size_t first_key)
-{
-    size_t queries = lki_min(QUERIES, t - first_query);
-    size_t past    = first_query + queries - first_key; /* keys up to the last query's own */
-    return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
-}
-
 /* to (queries, keys) = rows of `left` (width wide) times the columns of `right`. */
 static void block_scores(const attention *a, const head *h, const block *b, const float *left,
                          const float *right, float *to)
@@ -163,10 +142,7 @@ static lki_score_row score_row(const attention *a, const head *h, const block *b
     lki_score_row row   = { .count = b->keys, .valid = lki_min(b->keys, past), .scale = a->scale,
                             .s = h->scores + i * KEYS };
     if (s->dropout.p > 0.0f) {
-        uint32_t slot   = s->dropout.first_slot + (uint32_t)(index / s->heads);
-        uint32_t key[3] = { slot, s->dropout.step, s->dropout.layer };
-        uint64_t first  = (index % s->heads * s->t + query) * s->t + b->first_key;
-        a->kernels->dropout_keep(s->dropout.seed, key, s->dropout.p, first, b->keys, h->keep);
+        keep_scores(a->kernels, s, b, index, i, h->keep);
         row.keep = h->keep;
     }
     return row;
@@ -193,7 +169,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
         block_values(a, h, &b, h->scores, h->v);
     }
     for (size_t i = 0; i < queries; i++) {
-        float *y = a->y + place(a, index, first_query + i, 1);
+        float *y = a->y + head_row(a->shape, index, first_query + i, 1);
         a->kernels->scale(h->width, 1.0f / sum[i], h->out + i * h->width);
         memcpy(y, h->out + i * h->width, a->size * sizeof *y);
         a->lse[index * t + first_query + i] = max[i] + lki_logf(sum[i]);
@@ -203,7 +179,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
 static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
 {
     size_t t = a->shape->t, c = a->shape->c, size = a->size;
-    const float *q = a->qkv + place(a, index, 0, 3);
+    const float *q = a->qkv + head_row(a->shape, index, 0, 3);
 
     (void)head_lay_out(h, t, size, (float *)(void *)(a->scratch + thread * a->scratch_each));
     copy_rows(h, t, size, 3 * c, q, h->q);
@@ -282,15 +258,16 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
         block b = block_at(a->shape->t, first_query, first_key);
         backward_block(a, h, index, &b);
     }
-    put_rows(a, h, end - first_query, h->out, a->dqkv + place(a, index, first_query, 3));
+    put_rows(a, h, end - first_query, h->out, a->dqkv + head_row(a->shape, index, first_query, 3));
 }
 
 static void backward_task(void *context, size_t index, uint32_t thread)
 {
     const attention *a = context;
     size_t t = a->shape->t, c = a->shape->c, size = a->size;
-    const float *qkv = a->qkv + place(a, index, 0, 3), *dy = a->dy + place(a, index, 0, 1);
-    float       *dqkv = a->dqkv + place(a, index, 0, 3);
+    const float *qkv = a->qkv + head_row(a->shape, index, 0, 3);
+    const float *dy = a->dy + head_row(a->shape, index, 0, 1);
+    float       *dqkv = a->dqkv + head_row(a->shape, index, 0, 3);
     head h;
 
     head_open(a, index, thread, &h);
@@ -301,7 +278,7 @@ static void backward_task(void *context, size_t index, uint32_t thread)
     memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
     memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
     for (size_t i = 0; i < t; i++)
-        h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + place(a, index, i, 1));
+        h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + head_row(a->shape, index, i, 1));
 
     for (size_t query = 0; query < t; query += QUERIES)
         backward_queries(a, &h, index, query);

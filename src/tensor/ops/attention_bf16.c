@@ -17,10 +17,9 @@
  */
 #include <string.h>
 
-#include "base/memory.h"
-#include "tensor/exec.h"
+#include "tensor/ops/attention.h"
 
-enum { LANES = 16, QUERIES = 32, KEYS = 64, PANEL_MAX = 32 };
+enum { PANEL_MAX = 32 };
 
 /* A head's own copies.  `rows` matrices are (t, words): a row is a query or key, padded with a zero
  * to whole words.  `turned` ones are panels of keys, (words, panel) each; `zipped` ones panels of
@@ -119,17 +118,10 @@ static void zip(const attention *a, const head *h, const uint16_t *from, size_t 
     }
 }
 
-/* Row i of the head's part of a (b, t, parts * c) tensor. */
-static size_t place(const attention *a, size_t index, size_t i, size_t parts)
-{
-    const lki_attention_shape *s = a->shape;
-    return (index / s->heads * s->t + i) * parts * s->c + index % s->heads * a->size;
-}
-
 static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
 {
     size_t          c = a->shape->c;
-    const uint16_t *q = a->qkv + place(a, index, 0, 3);
+    const uint16_t *q = a->qkv + head_row(a->shape, index, 0, 3);
     (void)head_lay_out(h, a->shape->t, a->size, a->kernels->gemm->columns,
                        (float *)(void *)(a->scratch + thread * a->scratch_each));
     copy_rows(a, h, q, 3 * c, h->q_rows);
@@ -137,16 +129,6 @@ static void head_open(const attention *a, size_t index, uint32_t thread, head *h
 }
 
 /* ---- Blocks ------------------------------------------------------------------------------ */
-
-/* Queries first_query .. + queries - 1 against keys first_key .. + keys - 1 (whole lanes). */
-typedef struct { size_t first_query, queries, first_key, keys; } block;
-
-static block block_at(size_t t, size_t first_query, size_t first_key)
-{
-    size_t queries = lki_min(QUERIES, t - first_query);
-    size_t past    = first_query + queries - first_key; /* keys up to the last query's own */
-    return (block){ first_query, queries, first_key, lki_min(KEYS, lki_round_up(past, LANES)) };
-}
 
 /* to (queries, keys) = rows times turned. */
 static void block_scores(const attention *a, const head *h, const block *b, const uint16_t *rows,
@@ -188,16 +170,10 @@ static void block_transposed(const attention *a, const head *h, const block *b, 
 /* What dropout keeps of a block; NULL without it.  `index` is the task: (sample, head). */
 static const float *block_keep(const attention *a, const head *h, const block *b, size_t index)
 {
-    const lki_attention_shape *s = a->shape;
-    uint32_t slot   = s->dropout.first_slot + (uint32_t)(index / s->heads);
-    uint32_t key[3] = { slot, s->dropout.step, s->dropout.layer };
-    if (!(s->dropout.p > 0.0f))
+    if (!(a->shape->dropout.p > 0.0f))
         return NULL;
-    for (size_t i = 0; i < b->queries; i++) {
-        uint64_t first = (index % s->heads * s->t + b->first_query + i) * s->t + b->first_key;
-        a->nn->dropout_keep(s->dropout.seed, key, s->dropout.p, first, b->keys,
-                            h->keep + i * KEYS);
-    }
+    for (size_t i = 0; i < b->queries; i++)
+        keep_scores(a->nn, a->shape, b, index, i, h->keep + i * KEYS);
     return h->keep;
 }
 
@@ -238,7 +214,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     for (size_t i = 0; i < queries; i++) {
         float sum = a->kernels->scores->lane_sum(sums + i * LANES);
         a->kernels->scores->finish(a->size, 1.0f / sum, h->out + i * h->width,
-                                   a->y + place(a, index, first_query + i, 1), false);
+                                   a->y + head_row(a->shape, index, first_query + i, 1), false);
         a->lse[index * t + first_query + i] = max[i] + lki_logf(sum) * log2_e;
     }
 }
@@ -250,7 +226,7 @@ static void forward_task(void *context, size_t index, uint32_t thread)
     head             h;
 
     head_open(a, index, thread, &h);
-    zip(a, &h, a->qkv + place(a, index, 0, 3) + 2 * c, 3 * c, h.v_zipped);
+    zip(a, &h, a->qkv + head_row(a->shape, index, 0, 3) + 2 * c, 3 * c, h.v_zipped);
     for (size_t query = 0; query < a->shape->t; query += QUERIES)
         forward_queries(a, &h, index, query);
 }
@@ -305,9 +281,10 @@ static void backward_queries(const attention *a, const head *h, size_t index, si
 {
     size_t t = a->shape->t, end = lki_min(t, first_query + QUERIES);
     float  delta[QUERIES];
-    for (size_t i = first_query; i < end; i++)
-        delta[i - first_query] = a->kernels->scores->dot(a->size, a->dy + place(a, index, i, 1),
-                                                         a->old_y + place(a, index, i, 1));
+    for (size_t i = first_query; i < end; i++) {
+        size_t row = head_row(a->shape, index, i, 1);
+        delta[i - first_query] = a->kernels->scores->dot(a->size, a->dy + row, a->old_y + row);
+    }
     for (size_t first_key = 0; first_key < end; first_key += KEYS) {
         block b = block_at(t, first_query, first_key);
         backward_block(a, h, index, &b, delta);
@@ -326,8 +303,9 @@ static void backward_task(void *context, size_t index, uint32_t thread)
 {
     const attention *a = context;
     size_t           t = a->shape->t, c = a->shape->c;
-    const uint16_t  *qkv = a->qkv + place(a, index, 0, 3), *dy = a->dy + place(a, index, 0, 1);
-    uint16_t        *dqkv = a->dqkv + place(a, index, 0, 3);
+    const uint16_t  *qkv = a->qkv + head_row(a->shape, index, 0, 3);
+    const uint16_t  *dy = a->dy + head_row(a->shape, index, 0, 1);
+    uint16_t        *dqkv = a->dqkv + head_row(a->shape, index, 0, 3);
     head h;
 
     head_open(a, index, thread, &h);
