@@ -112,6 +112,15 @@ LK_API void lk_comm_abort(lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 
+/* The arenas of `failed` become those of `comm`, which lk_comm_rebuild() made of it and which has
+ * none yet, with all that is in them and where they are: nothing is copied.  Every rank of `comm`
+ * calls it.  LK_EINVAL where that is not so; LK_EUNSUPPORTED where ranks are on several hosts. */
+LK_API LK_NODISCARD lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed);
+
+/* Whether what ended the group is that a rank was lost: it died, left, or did not come in time; and
+ * not that one has given up, with an error of its own, that others would not escape. */
+LK_API bool lk_comm_has_lost(const lk_comm *comm);
+
 /* ---- Groups ------------------------------------------------------------------------------ */
 
 #define LK_NO_COLOR UINT32_MAX

@@ -303,6 +303,40 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     return LK_OK;
 }
 
+/* The last rank of a process to leave the group unmaps what is in its list, so that goes over, too:
+ * where ranks are threads, once for all. */
+static void take_mappings(lki_group *to, lki_group *from)
+{
+    lki_mapping *taken, **end = &taken;
+
+    (void)pthread_mutex_lock(&from->lock);
+    taken          = from->mappings;
+    from->mappings = NULL;
+    (void)pthread_mutex_unlock(&from->lock);
+    (void)pthread_mutex_lock(&to->lock);
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end         = to->mappings;
+    to->mappings = taken;
+    (void)pthread_mutex_unlock(&to->lock);
+}
+
+lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
+{
+    if (comm->span != NULL || failed->span != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "arenas of ranks on several hosts cannot be taken over: "
+                       "make new ones, and copy what was in the old");
+    if (comm->arena_count != 0 || comm->parent != NULL || failed->parent != NULL)
+        return lk_fail(LK_EINVAL, "arenas are taken over by the communicator that "
+                       "lk_comm_rebuild() gave, before it has some of its own");
+    comm->arenas        = failed->arenas;
+    comm->arena_count   = failed->arena_count;
+    failed->arenas      = NULL;
+    failed->arena_count = 0;
+    take_mappings(comm->self->group, failed->self->group);
+    return LK_OK;
+}
+
 lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
 {
     size_t end = offset;

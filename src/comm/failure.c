@@ -61,6 +61,16 @@ void lki_board_failure(const lki_board *board, lk_error *out)
              view.message);
 }
 
+bool lk_comm_has_lost(const lk_comm *comm)
+{
+    uint32_t record = atomic_load_explicit(&comm->board->failed, memory_order_acquire);
+    if (record == 0)
+        return false;
+    const lki_rank *writer = &comm->board->ranks[record - 1];
+    return writer->status == writer->verdict
+           && (writer->status == LK_EPEER || writer->status == LK_ETIMEOUT);
+}
+
 void lki_failure_spread(const lk_comm *comm)
 {
     lki_self *self = comm->self;

@@ -294,6 +294,74 @@ static void who_stayed_away_is_refused(void **state)
     lk_comm_free(next);
 }
 
+/* ---- Arenas ------------------------------------------------------------------------------ */
+
+/* Reads the others' part of the arena where it lies: a tree over what each has there. */
+static bool arena_is_shared(lk_comm *comm, const lk_arena *arena)
+{
+    float       *all  = lk_arena_data(arena), sums[COUNT];
+    uint32_t     me   = lk_comm_rank(comm), ranks = lk_comm_size(comm);
+    float       *mine = all + (size_t)lk_comm_world_rank(comm, me) * COUNT;
+    lk_tree_node node = { me, 1, mine };
+    lk_slice     all_of_it = { 0, COUNT, 0, 0 };
+    lk_tree_op   op   = { .leaves = ranks, .elements = COUNT, .nodes = &node, .node_count = 1,
+                          .slices = &all_of_it, .slice_count = 1, .out = sums };
+
+    CHECK(lk_tree_reduce(comm, &op) == LK_OK);
+    for (size_t i = 0; i < COUNT && me == 0; i++) {
+        float want = tree_sum(comm, 0, ranks, i);
+        CHECK(memcmp(&sums[i], &want, sizeof want) == 0);
+    }
+    return true;
+}
+
+static bool takes_arenas(lk_comm *comm, void *context)
+{
+    uint32_t  me = lk_comm_rank(comm);
+    lk_arena *arena, *more;
+    lk_comm  *next;
+
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "kept", 3 * COUNT * sizeof(float)) == LK_OK);
+    for (size_t i = 0; i < COUNT; i++)
+        ((float *)lk_arena_data(arena))[me * COUNT + i] = world_value(me, i, 7);
+    CHECK(lk_barrier(comm) == LK_OK);
+    if (me == 1)
+        return true;
+    while (lk_barrier(comm) == LK_OK)
+        continue;
+    CHECK(lk_comm_has_lost(comm));
+    CHECK(lk_comm_rebuild(&next, comm, NULL) == LK_OK && lk_comm_take_arenas(next, comm) == LK_OK);
+    CHECK(comm->arenas == NULL && lki_place_of(next, lk_arena_data(arena), 8).arena == 1);
+    CHECK(arena_is_shared(next, arena));
+    CHECK(lk_comm_arena(&more, next, "new", 64) == LK_OK);
+    CHECK(lk_comm_take_arenas(next, comm) == LK_EINVAL); /* it has arenas of its own */
+    (void)!lk_barrier(next);
+    lk_comm_free(next);
+    return true;
+}
+
+static void arenas_go_over(void **state)
+{
+    (void)state;
+    assert_true(world_all(3, true, takes_arenas, NULL));
+}
+
+/* An error that a rank has found by itself is no loss. */
+static void giving_up_is_no_loss(void **state)
+{
+    lk_comm *comms[2];
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(comms, 2, NULL), LK_OK);
+    assert_false(lk_comm_has_lost(comms[0]));
+    (void)!lk_fail(LK_EIO, "the disk is full");
+    lk_comm_abort(comms[1]);
+    assert_int_equal(lk_barrier(comms[0]), LK_EPEER);
+    assert_false(lk_comm_has_lost(comms[0]));
+    lk_comm_free(comms[0]);
+    lk_comm_free(comms[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +369,8 @@ int main(void)
         cmocka_unit_test(hosts_of_threads_go_on),
         cmocka_unit_test(nothing_is_left_behind),
         cmocka_unit_test(who_stayed_away_is_refused),
+        cmocka_unit_test(arenas_go_over),
+        cmocka_unit_test(giving_up_is_no_loss),
     };
     return cmocka_run_group_tests_name("comm.rebuild", tests, NULL, NULL);
 }
