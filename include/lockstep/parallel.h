@@ -77,6 +77,7 @@ typedef struct {
     const uint32_t *reads;
     uint32_t        read_count;
     uint32_t unit_buffers; /* units (buckets) of parameters that a host has room for; 0: 2 */
+    bool survives; /* the others can go on where one dies: lk_parallel_go_on() */
 } lk_parallel_options;
 
 /* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names
@@ -252,6 +253,29 @@ LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double l
  * (my share's count, width) rows in order of virtual worker. */
 LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine,
                                               uint32_t width, double *out);
+
+/* ---- After a failure --------------------------------------------------------------------- */
+
+/* Where a run stands that has lost ranks. */
+typedef struct {
+    uint64_t       steps; /* 1 + the last step that is complete; 0: none has been since it began */
+    lk_step_result last;  /* of that step, as lk_parallel_finish() told those who came so far */
+    double         loss_scale; /* of that step: lk_parallel_scaler() before it */
+} lk_parallel_standing;
+
+/* Collective over those whom lk_comm_rebuild() has left, after lk_comm_take_arenas(): goes on with
+ * what `failed` has in these arenas, where it was opened with options.survives, by the same
+ * parameters and options.  A step whose sums were complete is completed, by whoever is left: every
+ * slice is updated once.  One that was not so far has changed nothing, and is made again: *standing
+ * tells which is the next.  `failed` stays the caller's, to be freed; if this fails, with LK_EPEER
+ * because one more was lost, it can be called again with the next group.
+ *
+ * Strategies ddp and zero1, on one host; else options.survives is LK_EUNSUPPORTED. */
+LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
+                                                lk_comm *comm, const lk_param *params,
+                                                uint32_t param_count,
+                                                const lk_parallel_options *options,
+                                                lk_parallel_standing *standing);
 
 #ifdef __cplusplus
 }

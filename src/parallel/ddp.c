@@ -30,7 +30,6 @@ typedef struct {
 } reduction;
 
 typedef struct {
-    lk_arena         *arena;
     float            *buffers; /* mine: plan.buffers gradient spaces */
     lki_virtual_plan  plan;
     lki_merge_counter counter;
@@ -70,9 +69,23 @@ static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t en
     return total;
 }
 
+/* Of `ranks` ranks, which are all on one host. */
+static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
+{
+    size_t total = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        lki_virtual_plan plan;
+        lki_virtual_plan_make(&plan, parallel->leaves, ranks, r);
+        total += plan.buffers;
+    }
+    return total;
+}
+
 static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
 {
     size_t bytes, count = buffers_of(parallel, host, parallel->ranks);
+    for (uint32_t r = 1; parallel->ledger.kept && r < parallel->ledger.seats; r++)
+        count = lki_max(count, buffers_of_fewer(parallel, r));
     return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ? 0 : bytes;
 }
 
@@ -88,8 +101,14 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
                            buffers_of(parallel, host, parallel->ranks), parallel->width);
         most = lki_max(most, bytes);
     }
-    LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", most));
-    self->buffers = (float *)lk_arena_data(self->arena) + before * parallel->width;
+    if (parallel->ledger.before == NULL) {
+        lk_arena *arena;
+        LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", most));
+        parallel->ledger.gradients = lk_arena_data(arena);
+    } else {
+        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
+    }
+    self->buffers = parallel->ledger.gradients + before * parallel->width;
     return LK_OK;
 }
 
@@ -309,6 +328,7 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
 
 const lki_strategy_ops lki_strategy_ddp = {
     .name       = "ddp",
+    .survives   = true,
     .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,
@@ -325,6 +345,7 @@ const lki_strategy_ops lki_strategy_ddp = {
 const lki_strategy_ops lki_strategy_zero1 = {
     .name       = "zero1",
     .sharded    = true,
+    .survives   = true,
     .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,

@@ -237,7 +237,8 @@ static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
     return LK_OK;
 }
 
-/* In order of owner, and of spans where that is the same. */
+/* In order of owner, and of spans where that is the same; with one shard nobody gathers anything by
+ * that, and spans' turns are theirs whoever owns them. */
 static lk_status take_turns(lki_layout *layout)
 {
     size_t *next = NULL, before = 0;
@@ -252,7 +253,7 @@ static lk_status take_turns(lki_layout *layout)
     for (size_t i = 0; i < layout->span_count; i++) {
         lki_param_span *span = &layout->spans[i];
         size_t         *kept = &layout->kept[layout->owners[span->owner].shard];
-        span->turn           = next[span->owner]++;
+        span->turn           = layout->shards == 1 ? i : next[span->owner]++;
         span->kept           = *kept;
         *kept += lki_layout_width(layout, span);
     }

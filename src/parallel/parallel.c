@@ -112,14 +112,15 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     size_t sums          = layout->span_count * parallel->measures;
     parallel->block_sums = carve(base, &at, sums * sizeof(double));
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
-    return at;
+    return lki_ledger_lay_out(parallel, base, at);
 }
 
 static lk_status own_spans(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
     LK_TRY(LKI_NEW(&parallel->mine, layout->span_count, "owned spans"));
-    LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
+    if (!parallel->ledger.kept)
+        LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
     LK_TRY(LKI_NEW(&parallel->ready, (size_t)parallel->together * layout->term_count,
                    "gradient terms"));
     LK_TRY(LKI_NEW(&parallel->announced, layout->term_count, "gradient terms"));
@@ -188,6 +189,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
                           options->group_count));
     LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    LK_TRY(lki_ledger_describe(parallel, options));
     parallel->lock_step   = options->lock_step;
     parallel->noise_decay = options->noise_decay;
     if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
@@ -213,6 +215,18 @@ size_t lki_parallel_arena(lk_parallel *parallel)
     return lay_out(parallel, NULL);
 }
 
+static lk_status open_arena(lk_parallel *parallel)
+{
+    size_t bytes = lay_out(parallel, NULL);
+    if (parallel->ledger.before != NULL)
+        parallel->arena = parallel->ledger.before->arena;
+    else
+        LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", bytes));
+    LK_ASSERT(bytes <= lk_arena_bytes(parallel->arena));
+    (void)lay_out(parallel, lk_arena_data(parallel->arena));
+    return LK_OK;
+}
+
 static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
                             const lk_parallel_options *options)
 {
@@ -224,34 +238,81 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     }
     LK_TRY(lki_verify_same_model(parallel, options));
     LK_TRY(own_spans(parallel));
-    LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", lay_out(parallel, NULL)));
-    (void)lay_out(parallel, lk_arena_data(parallel->arena));
+    LK_TRY(open_arena(parallel));
+    LK_TRY(lki_ledger_open(parallel));
     LK_TRY(lki_shards_open(parallel));
     if (parallel->lock_step)
         LK_TRY(lki_rows_open(parallel));
     LK_TRY(lki_units_open(parallel));
     if (parallel->noise_decay > 0)
         LK_TRY(lki_noise_open(parallel));
-    LK_TRY(parallel->ops->attach(parallel));
-    return initialise(parallel, options->seed);
+    return parallel->ops->attach(parallel);
 }
 
-lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
-                           uint32_t param_count, const lk_parallel_options *options)
+/* `before`: whose arenas are taken over, or NULL. */
+static lk_status open_over(lk_parallel **out, const lk_parallel *before, lk_comm *comm,
+                           const lk_param *params, uint32_t param_count,
+                           const lk_parallel_options *options)
 {
     *out                  = NULL;
     lk_parallel *parallel = NULL;
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
-    parallel->comm   = comm;
-    parallel->rank   = lk_comm_rank(comm);
-    parallel->exec   = options->exec;
-    lk_status status = open_parts(parallel, params, param_count, options);
+    parallel->comm          = comm;
+    parallel->rank          = lk_comm_rank(comm);
+    parallel->exec          = options->exec;
+    parallel->ledger.before = before;
+    lk_status status        = open_parts(parallel, params, param_count, options);
+    parallel->ledger.before = NULL;
     if (status != LK_OK) {
         lk_parallel_free(parallel);
         return status;
     }
     *out = parallel;
     return LK_OK;
+}
+
+lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
+                           uint32_t param_count, const lk_parallel_options *options)
+{
+    LK_TRY(open_over(out, NULL, comm, params, param_count, options));
+    lk_status status = initialise(*out, options->seed);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* What the last step left is in the ledger, if there was one. */
+static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
+                          lk_parallel_standing *standing)
+{
+    lki_tally tally;
+    parallel->scaler     = failed->scaler;
+    parallel->noise_sums = failed->noise_sums;
+    standing->steps      = lki_ledger_last(parallel, &tally);
+    standing->last       = tally.result;
+    standing->loss_scale = tally.scale;
+    if (standing->steps == 0)
+        return lk_barrier(parallel->comm);
+    return lki_step_complete(parallel, standing->steps - 1, &tally);
+}
+
+lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_comm *comm,
+                            const lk_param *params, uint32_t param_count,
+                            const lk_parallel_options *options, lk_parallel_standing *standing)
+{
+    *out = NULL;
+    if (!failed->ledger.kept || !options->survives)
+        return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
+                                  "with it");
+    LK_TRY(open_over(out, failed, comm, params, param_count, options));
+    lk_status status = complete(*out, failed, standing);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*out);
+    *out = NULL;
+    return status;
 }
 
 void lk_parallel_free(lk_parallel *parallel)
@@ -268,6 +329,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);
     lki_free(parallel->rules);
+    lki_ledger_close(parallel);
     lki_free(parallel->states);
     lki_free(parallel->state_at);
     lki_free(parallel->mine);

@@ -12,9 +12,13 @@
  *    wrote last time, and hashes what it writes: memory that changed in between is named.
  * 5. A barrier: the parameters of the next step are visible to all.  Where hosts keep shards, their
  *    owners send them to the other hosts before, or when they are read (units.c).
+ *
+ * With a ledger what the meeting told is marked before anything is changed, and 3 and 4 can be gone
+ * on with by others (ledger.h): they visit every span again and leave out what has been done.
  */
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
@@ -30,7 +34,7 @@ enum { SPANS_PER_TASK = 8 };
 typedef struct step_context step_context;
 struct step_context {
     lk_parallel         *parallel;
-    const lki_gradients *sums;
+    const lki_gradients *sums; /* NULL: where the ledger has them */
     void (*visit)(step_context *step, size_t span);
     lk_update      update;
     _Atomic size_t corrupt; /* the first span whose parameters were not what was written */
@@ -55,6 +59,14 @@ static void visit_mine(step_context *step, lki_span_kind kind,
     lki_trace_end(track, kind, 0, begun);
 }
 
+static float *sum_of(const step_context *step, size_t index)
+{
+    const lk_parallel *parallel = step->parallel;
+    if (step->sums != NULL)
+        return lki_gradient_of(parallel, step->sums, &parallel->layout->spans[index], 0);
+    return parallel->ledger.gradients + parallel->ledger.sums[index];
+}
+
 /* ---- Sums -------------------------------------------------------------------------------- */
 
 static void sum_span(step_context *step, size_t index)
@@ -71,6 +83,7 @@ static void sum_span(step_context *step, size_t index)
     if (parallel->measures > LKI_OF_VALUES)
         *lki_block_sum(parallel, span, LKI_OF_VALUES) =
             lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
+    lki_ledger_note_sum(parallel, index, sum);
 }
 
 /* The norms of tensors, each a tree over its spans; what comes out is the sum of their squares, a
@@ -202,16 +215,20 @@ static void direct_span(step_context *step, size_t index)
 {
     lk_parallel          *parallel = step->parallel;
     const lki_param_span *span     = &parallel->layout->spans[index];
-    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
+    float                *sum      = sum_of(step, index);
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
     lk_update             update                         = update_of(step, span->param);
 
+    if (lki_ledger_has(parallel, index, LKI_DIRECTED))
+        return;
+    lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
     states_of(parallel, span, state);
     clip_values(parallel, &update, span->count, sum);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
                         lki_values_of(parallel, span), state);
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
         lki_block_sum_squares(parallel->exec, span->count, sum);
+    lki_ledger_drop(parallel, index, entry);
 }
 
 /* Norms of tensors for optimizers that want them; with lamb after a second meeting. */
@@ -249,15 +266,18 @@ static void update_span(step_context *step, size_t index)
     const lki_layout     *layout   = parallel->layout;
     const lki_param_span *span     = &layout->spans[index];
     float                *values   = lki_values_of(parallel, span);
-    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
+    float                *sum      = sum_of(step, index);
     size_t                bytes    = span->count * sizeof(float);
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
     lk_update             update                         = update_of(step, span->param);
 
+    if (lki_ledger_has(parallel, index, LKI_UPDATED))
+        return;
     if (lki_xxh3(values, bytes) != parallel->hashes[index]) {
         note_corrupt(step, index);
         return;
     }
+    lki_entry *entry = lki_ledger_keep(parallel, index, LKI_UPDATED);
     states_of(parallel, span, state);
     update.trust = trust_of(parallel, &update, span->param);
     if (parallel->measures <= LKI_OF_MOVES) /* else there are moves in its place */
@@ -265,6 +285,7 @@ static void update_span(step_context *step, size_t index)
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count, sum, values,
                         state);
     parallel->hashes[index] = lki_xxh3(values, bytes);
+    lki_ledger_drop(parallel, index, entry);
 }
 
 void lki_attest_written(lk_parallel *parallel, uint32_t param)
@@ -288,13 +309,12 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
                    span->inside + span->count - 1);
 }
 
-/* Running state: one update per micro-batch index, in order, from the mean over its samples. */
-static void update_running(const step_context *step, uint32_t owner)
+/* Running state: one update per micro-batch index, in order, from the mean over its samples; then
+ * its moving mean, if there is one. */
+static void move_running(const step_context *step, const float *states, size_t begin, size_t end,
+                         float *running, float *running_mean)
 {
     const lk_parallel *parallel = step->parallel;
-    const float       *states   = step->sums->states;
-    size_t begin = parallel->state_width * owner / parallel->world.widest;
-    size_t end   = parallel->state_width * (owner + 1) / parallel->world.widest;
 
     for (uint32_t k = 0; k < parallel->micro_count; k++) {
         uint64_t samples = 0;
@@ -308,14 +328,42 @@ static void update_running(const step_context *step, uint32_t owner)
         for (size_t i = begin; i < end; i++) {
             while (state + 1 < parallel->state_count && i >= parallel->state_at[state + 1])
                 state++;
-            float momentum       = parallel->states[state].momentum;
-            float mean           = sum[i] * inverse;
-            parallel->running[i] = (1.0f - momentum) * parallel->running[i] + momentum * mean;
+            float momentum = parallel->states[state].momentum;
+            float mean     = sum[i] * inverse;
+            running[i]     = (1.0f - momentum) * running[i] + momentum * mean;
         }
     }
-    if (parallel->optimizer.ema > 0)
-        lk_optimizer_average(&parallel->optimizer, &step->update, end - begin,
-                             parallel->running + begin, parallel->running_mean + begin);
+    if (running_mean != NULL)
+        lk_optimizer_average(&parallel->optimizer, &step->update, end - begin, running + begin,
+                             running_mean + begin);
+}
+
+/* With a ledger the new values are whole somewhere before the first old one is written over. */
+static void update_running(const step_context *step, uint32_t owner, uint32_t owners)
+{
+    lk_parallel      *parallel = step->parallel;
+    const lki_ledger *ledger   = &parallel->ledger;
+    size_t            begin    = parallel->state_width * owner / owners;
+    size_t            end      = parallel->state_width * (owner + 1) / owners;
+    size_t            bytes    = (end - begin) * sizeof(float);
+    float            *mean     = parallel->running_mean, *staged = ledger->staged;
+    float            *staged_mean = mean == NULL ? NULL : staged + parallel->state_width;
+
+    if (!ledger->kept) {
+        move_running(step, step->sums->states, begin, end, parallel->running, mean);
+        return;
+    }
+    if (atomic_load(&ledger->state_stamps[owner]) != parallel->step + 1) {
+        memcpy(staged + begin, parallel->running + begin, bytes);
+        if (mean != NULL)
+            memcpy(staged_mean + begin, mean + begin, bytes);
+        move_running(step, ledger->gradients + ledger->state_sums[owner], begin, end, staged,
+                     staged_mean);
+        atomic_store(&ledger->state_stamps[owner], parallel->step + 1);
+    }
+    memcpy(parallel->running + begin, staged + begin, bytes);
+    if (mean != NULL)
+        memcpy(mean + begin, staged_mean + begin, bytes);
 }
 
 /* In any order of spans the same: every host deals them to its ranks in its own way. */
@@ -364,43 +412,74 @@ static lk_status meet(lk_parallel *parallel)
     return lki_shards_gather_sums(parallel);
 }
 
-static lk_status update(step_context *step, double lr, const lk_step_result *result)
+static lk_status update(step_context *step, uint32_t owners)
 {
     lk_parallel *parallel = step->parallel;
-    double       inverse  = 1.0 / (double)result->count / parallel->seed;
-    float        clip     = lk_clip_factor(result->grad_norm, parallel->clip_norm);
 
-    step->update = (lk_update){ .step  = parallel->step - parallel->scaler.skipped,
-                                .lr    = lr,
-                                .scale = (float)inverse,
-                                .clip  = clip };
     LK_TRY(measure_tensors(step));
     visit_mine(step, LKI_SPAN_UPDATE, update_span);
     if (step->corrupt != SIZE_MAX)
         return corrupt_error(parallel, step->corrupt);
-    for (uint32_t o = parallel->local; o < parallel->world.widest && parallel->state_width > 0;
+    for (uint32_t o = parallel->local; o < owners && parallel->state_width > 0;
          o += parallel->locals)
-        update_running(step, o);
+        update_running(step, o, owners);
     if (parallel->gathers)
         lki_units_forget(parallel);
     return parallel->shards > 1 && !parallel->gathers ? lki_shards_gather_params(parallel)
                                                       : lk_barrier(parallel->comm);
 }
 
+/* From here on the step will be, whoever is left to make it. */
+static void decide(step_context *step, double lr, double scale, const lk_step_result *result)
+{
+    lk_parallel *parallel = step->parallel;
+    double       inverse  = 1.0 / (double)result->count / parallel->seed;
+
+    step->update = (lk_update){ .step  = parallel->step - parallel->scaler.skipped,
+                                .lr    = lr,
+                                .scale = (float)inverse,
+                                .clip  = lk_clip_factor(result->grad_norm, parallel->clip_norm) };
+    const lki_tally tally = { .result = *result,
+                              .scaler = parallel->scaler,
+                              .scale  = scale,
+                              .noise  = parallel->noise_sums,
+                              .update = step->update,
+                              .owners = parallel->world.widest };
+    lki_ledger_mark(parallel, &tally);
+}
+
 lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
                           lk_step_result *result)
 {
-    step_context step = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
+    step_context step  = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
+    double       scale = parallel->scaler.scale;
 
     visit_mine(&step, LKI_SPAN_NORM, sum_span);
+    lki_ledger_note_states(parallel, sums->states);
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
     LK_TRY(scale_loss(parallel, result));
-    if (result->skipped)
-        return lk_barrier(parallel->comm);
-    LK_TRY(check_finite(parallel, result));
-    if (parallel->noise != NULL)
+    if (!result->skipped)
+        LK_TRY(check_finite(parallel, result));
+    if (!result->skipped && parallel->noise != NULL)
         lki_noise_step(parallel, result);
-    return update(&step, lr, result);
+    decide(&step, lr, scale, result);
+    return result->skipped ? lk_barrier(parallel->comm) : update(&step, parallel->world.widest);
+}
+
+lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_tally *tally)
+{
+    step_context step = { .parallel = parallel, .update = tally->update, .corrupt = SIZE_MAX };
+
+    parallel->step       = number;
+    parallel->scaler     = tally->scaler;
+    parallel->noise_sums = tally->noise;
+    if (tally->result.skipped)
+        return lk_barrier(parallel->comm);
+    if (parallel->local == 0)
+        lki_ledger_undo(parallel);
+    LK_TRY(lk_barrier(parallel->comm));
+    (void)tensor_norms(parallel, LKI_OF_GRADIENT);
+    return update(&step, tally->owners);
 }

@@ -13,8 +13,9 @@
 
 #include "base/status.h"
 #include "parallel/layout.h"
-#include "parallel/shelf.h"
+#include "parallel/ledger.h"
 #include "parallel/rounds.h"
+#include "parallel/shelf.h"
 #include "parallel/world.h"
 
 /* What a host sends of gradients: so many subtrees of virtual workers, which come from it, and so
@@ -36,6 +37,7 @@ typedef struct {
     bool        rounds;       /* virtual workers are dealt in rounds, not in ranges */
     bool        whole_blocks; /* buckets are */
     bool        gathers;      /* each host keeps the parameters of its own part only, too */
+    bool        survives;     /* what a rank leaves is in arenas: see ledger.h */
     /* Bytes of gradients that a host holds, which may be more than any machine has (0: too many to
      * count).  Asks nothing but the model, the world and the virtual workers. */
     size_t (*bytes)(const lk_parallel *parallel, uint32_t host);
@@ -131,6 +133,7 @@ struct lk_parallel {
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
+    lki_ledger ledger;
 
     /* Mine. */
     size_t   *mine; /* indices of the spans that I own */
@@ -201,6 +204,10 @@ float *lki_state_data(const lk_parallel *parallel, uint32_t state);
 /* step.c: everything after the reduction. */
 lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, double lr,
                           lk_step_result *result);
+
+/* Of a step whose sums are complete in the ledger: the rest.  Collective. */
+LK_NODISCARD lk_status lki_step_complete(lk_parallel *parallel, uint64_t step,
+                                         const lki_tally *tally);
 
 /* Where a span's use `use` lies in sums or gradients. */
 static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_gradients *from,

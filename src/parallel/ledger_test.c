@@ -1,0 +1,364 @@
+/* ledger_test.c -- whoever is lost, whenever: the others end with the bits of a run without losses.
+ *
+ * Goal:   a rank ends at any moment of a step, another one while the rest goes on; no slice of the
+ *         parameters, of the optimizer's state or of running state is updated twice or never.
+ * Method: ranks are threads.  The linker puts functions below before some of the library's
+ *         (ledger_test.wrap): the start of a reduction, meetings, and the update of a slice, which
+ *         is made in two halves.  A victim counts these moments and jumps out of the one at which
+ *         it is to end; every moment of the first steps has its turn.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "parallel/ledger.h"
+#include "parallel/strategy.h"
+
+enum { LEAVES = 4, STEPS = 2, RANKS_MAX = 4, PARAMS = 3, NEVER = -1 };
+
+/* ---- Moments ----------------------------------------------------------------------------- */
+
+static _Thread_local struct {
+    long    left; /* moments until this rank ends; NEVER */
+    long    seen;
+    jmp_buf out;
+} fate = { .left = NEVER };
+
+static void moment(void)
+{
+    fate.seen++;
+    if (fate.left > 0 && --fate.left == 0)
+        longjmp(fate.out, 1);
+}
+
+void __real_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, const float *g, float *p,
+                                float *const *state);
+void __wrap_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, const float *g, float *p,
+                                float *const *state);
+void __real_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, float *g, const float *p,
+                                float *const *state);
+void __wrap_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, float *g, const float *p,
+                                float *const *state);
+lk_status __real_lk_barrier(lk_comm *comm);
+lk_status __wrap_lk_barrier(lk_comm *comm);
+lk_status __real_lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op);
+lk_status __wrap_lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op);
+void      __real_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
+void      __wrap_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
+void      __real_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
+void      __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
+
+static void second_half(float *const *state, size_t half, float *out[2])
+{
+    for (int i = 0; i < 2; i++)
+        out[i] = state[i] == NULL ? NULL : state[i] + half;
+}
+
+void __wrap_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, const float *g, float *p,
+                                float *const *state)
+{
+    size_t half = n / 2;
+    float *rest[2];
+    second_half(state, half, rest);
+    moment();
+    __real_lk_optimizer_update(optimizer, exec, update, half, g, p, state);
+    moment();
+    __real_lk_optimizer_update(optimizer, exec, update, n - half, g + half, p + half, rest);
+    moment();
+}
+
+void __wrap_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
+                                const lk_update *update, size_t n, float *g, const float *p,
+                                float *const *state)
+{
+    size_t half = n / 2;
+    float *rest[2];
+    second_half(state, half, rest);
+    moment();
+    __real_lk_optimizer_direct(optimizer, exec, update, half, g, p, state);
+    moment();
+    __real_lk_optimizer_direct(optimizer, exec, update, n - half, g + half, p + half, rest);
+    moment();
+}
+
+lk_status __wrap_lk_barrier(lk_comm *comm)
+{
+    moment();
+    lk_status status = __real_lk_barrier(comm);
+    moment();
+    return status;
+}
+
+lk_status __wrap_lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op)
+{
+    moment();
+    return __real_lk_tree_reduce_start(out, comm, op);
+}
+
+void __wrap_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally)
+{
+    moment();
+    __real_lki_ledger_mark(parallel, tally);
+    moment();
+}
+
+void __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry)
+{
+    __real_lki_ledger_drop(parallel, span, entry);
+    moment();
+}
+
+/* ---- A run ------------------------------------------------------------------------------- */
+
+typedef struct {
+    lk_optimizer optimizer;
+    const char  *strategy;
+    uint32_t     ranks;
+    struct {
+        uint32_t rank; /* in the job */
+        long     at;   /* the moment at which it ends; of its own */
+    } victims[2];
+    _Atomic uint64_t hash;   /* of what is left in the end */
+    _Atomic long     longest; /* moments of a rank */
+} plot;
+
+static const size_t      sizes[PARAMS]  = { 5000, 7, 4097 };
+static const lk_param    params[PARAMS] = {
+    { .name = "a", .shape = { 1, { 5000 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
+    { .name = "b", .shape = { 1, { 7 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
+    { .name = "c", .shape = { 1, { 4097 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
+};
+static const lk_parallel_state states[] = { { "mean", 33, 0, 0.1F }, { "variance", 33, 1, 0.1F } };
+
+static lk_parallel_options options_of(const plot *p)
+{
+    return (lk_parallel_options){ .strategy        = p->strategy,
+                                  .virtual_workers = LEAVES,
+                                  .micro_count     = 2,
+                                  .bucket_bytes    = 16384,
+                                  .optimizer       = p->optimizer,
+                                  .clip_norm       = 1,
+                                  .seed            = 3,
+                                  .states          = states,
+                                  .state_count     = 2,
+                                  .survives        = true };
+}
+
+/* Of a number that is told by where it is for. */
+static float number(uint64_t a, uint64_t b, uint64_t c)
+{
+    const uint64_t words[] = { a, b, c };
+    return (float)(lki_xxh3(words, sizeof words) % 2001) / 1000.0F - 1.0F;
+}
+
+static void one_turn(lk_parallel *parallel, uint64_t step, lk_parallel_turn turn)
+{
+    uint64_t place = turn.virtual_worker * 2 + turn.micro_index;
+    for (uint32_t t = 0; t < PARAMS; t++) { /* terms go from last to first */
+        uint32_t     p = PARAMS - 1 - t;
+        const float *v = lk_parallel_param(parallel, p);
+        float       *g = lk_parallel_grad(parallel, t);
+        for (size_t i = 0; i < sizes[p]; i++)
+            g[i] += v[i] + number(step, place, i);
+        lk_parallel_grad_ready(parallel, t);
+    }
+    for (uint32_t s = 0; s < 2; s++)
+        for (size_t i = 0; i < 33; i++)
+            lk_parallel_state_sum(parallel, s)[i] += number(step, place, 1000 * s + i);
+    lk_parallel_report(parallel, number(step, place, 77), 3, 3, 1);
+}
+
+static lk_status run_steps(lk_parallel *parallel, uint64_t from)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    for (uint64_t step = from; step < STEPS; step++) {
+        LK_TRY(lk_parallel_begin(parallel, step));
+        while (lk_parallel_next(parallel, &turn))
+            one_turn(parallel, step, turn);
+        LK_TRY(lk_parallel_finish(parallel, 0.01, &result));
+    }
+    return lk_barrier(parallel->comm);
+}
+
+static uint64_t hash_of(const lk_parallel *parallel)
+{
+    uint64_t hashes[PARAMS * 3 + 2] = { 0 }, n = 0;
+    for (uint32_t p = 0; p < PARAMS; p++)
+        for (uint32_t w = 0; w <= lk_optimizer_state_count(&parallel->optimizer); w++)
+            hashes[n++] = lki_xxh3(lk_parallel_value(parallel, p, w), sizes[p] * sizeof(float));
+    for (uint32_t s = 0; s < 2; s++)
+        hashes[n++] = lki_xxh3(lk_parallel_state_data(parallel, s), 33 * sizeof(float));
+    return lki_xxh3(hashes, n * sizeof hashes[0]);
+}
+
+/* What one rank has, to be freed wherever it ends. */
+typedef struct {
+    plot        *p;
+    lk_comm     *given, *failed, *comm; /* failed: the one before comm, if it is not given */
+    lk_parallel *parallel;
+} member;
+
+static lk_status find_group(member *r, lk_parallel_standing *standing)
+{
+    lk_parallel_options options = options_of(r->p);
+    lk_parallel        *next;
+    lk_status           status;
+    do {
+        lk_comm *group;
+        LK_TRY(lk_comm_rebuild(&group, r->comm, NULL));
+        if (r->failed != NULL)
+            lk_comm_free(r->failed);
+        r->failed = r->comm == r->given ? NULL : r->comm;
+        r->comm   = group;
+        LK_TRY(lk_comm_take_arenas(group, r->failed != NULL ? r->failed : r->given));
+        status = lk_parallel_go_on(&next, r->parallel, group, params, PARAMS, &options, standing);
+    } while (status != LK_OK && lk_comm_has_lost(r->comm));
+    LK_TRY(status);
+    lk_parallel_free(r->parallel);
+    r->parallel = next;
+    return LK_OK;
+}
+
+static lk_status run(member *r)
+{
+    lk_parallel_standing standing = { .steps = 0 };
+    lk_status            status   = run_steps(r->parallel, 0);
+    while (status != LK_OK && lk_comm_has_lost(r->comm)) {
+        LK_TRY(find_group(r, &standing));
+        status = run_steps(r->parallel, standing.steps);
+    }
+    return status;
+}
+
+static long end_of(const plot *p, const lk_comm *comm)
+{
+    uint32_t me = lk_comm_rank(comm);
+    for (int i = 0; i < 2; i++)
+        if (p->victims[i].at > 0 && p->victims[i].rank == me)
+            return p->victims[i].at;
+    return NEVER;
+}
+
+/* The member is the caller's, so that longjmp() cannot forget it. */
+static void *live(void *argument)
+{
+    member             *r       = argument;
+    plot               *p       = r->p;
+    lk_parallel_options options = options_of(p);
+    lk_status           status;
+
+    status = lk_parallel_open(&r->parallel, r->comm, params, PARAMS, &options);
+    if (status != LK_OK)
+        abort();
+    fate.seen = 0;
+    fate.left = end_of(p, r->comm);
+    if (setjmp(fate.out) == 0) {
+        status = run(r);
+        if (status != LK_OK)
+            print_message("%s\n", lk_error_last()->message);
+        atomic_store(&p->hash, status == LK_OK ? hash_of(r->parallel) : 0);
+        atomic_store(&p->longest, fate.seen);
+    }
+    fate.left = NEVER;
+    lk_parallel_free(r->parallel);
+    if (r->comm != r->given)
+        lk_comm_free(r->comm);
+    lk_comm_free(r->failed);
+    lk_comm_free(r->given);
+    return NULL;
+}
+
+/* What the run leaves; 0: it failed. */
+static uint64_t play(plot *p)
+{
+    member    members[RANKS_MAX];
+    lk_comm  *comms[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+
+    p->hash = 0;
+    assert_int_equal(lk_comm_open_threads(comms, p->ranks, NULL), LK_OK);
+    for (uint32_t i = 0; i < p->ranks; i++) {
+        members[i] = (member){ .p = p, .given = comms[i], .comm = comms[i] };
+        assert_int_equal(pthread_create(&threads[i], NULL, live, &members[i]), 0);
+    }
+    for (uint32_t i = 0; i < p->ranks; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    return p->hash;
+}
+
+static uint64_t undisturbed(const plot *p)
+{
+    plot alone = { .optimizer = p->optimizer, .strategy = p->strategy, .ranks = 1 };
+    return play(&alone);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static const lk_optimizer sgd = { .kind = LK_SGD, .momentum = 0.9 }, adamw = { .kind = LK_ADAMW },
+                          lamb = { .kind = LK_LAMB, .weight_decay = 0.01 },
+                          lars = { .kind = LK_LARS, .momentum = 0.9, .trust = 0.1 };
+
+/* Every moment of one rank's in its turn. */
+static void lose_everywhere(plot p)
+{
+    uint64_t want = undisturbed(&p);
+    assert_true(want != 0);
+    assert_true(play(&p) == want);
+    long moments = p.longest;
+    assert_true(moments > 20);
+    for (long at = 1; at <= moments; at++) {
+        p.victims[0].at = at;
+        if (play(&p) != want)
+            fail_msg("%s, %s: rank %u of %u lost at moment %ld", p.strategy,
+                     lk_optimizer_name(p.optimizer.kind), p.victims[0].rank, p.ranks, at);
+    }
+}
+
+static void lost_at_every_moment(void **state)
+{
+    (void)state;
+    for (uint32_t rank = 0; rank < 3; rank += 2)
+        lose_everywhere((plot){ adamw, "ddp", 3, { { rank, NEVER } }, 0, 0 });
+    lose_everywhere((plot){ sgd, "zero1", 2, { { 1, NEVER } }, 0, 0 });
+    lose_everywhere((plot){ lamb, "ddp", 4, { { 2, NEVER } }, 0, 0 });
+    lose_everywhere((plot){ lars, "ddp", 3, { { 0, NEVER } }, 0, 0 });
+}
+
+/* The second one may be on its way to the group without the first. */
+static void two_are_lost(void **state)
+{
+    plot     p    = { lamb, "ddp", 4, { { 0, NEVER }, { 0, NEVER } }, 0, 0 };
+    uint64_t want = undisturbed(&p), seed = 1;
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        seed                = lki_xxh3(&seed, sizeof seed);
+        p.victims[0].rank = (uint32_t)(seed % 4);
+        p.victims[1].rank = (uint32_t)((seed + 1 + seed / 4 % 3) % 4);
+        p.victims[0].at     = 1 + (long)(seed >> 16 & 0xffff) % 50;
+        p.victims[1].at     = p.victims[0].at + (long)(seed >> 32 & 0xffff) % 30;
+        if (play(&p) != want)
+            fail_msg("%d: ranks %u and %u lost at %ld and %ld", i, p.victims[0].rank,
+                     p.victims[1].rank, p.victims[0].at, p.victims[1].at);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lost_at_every_moment),
+        cmocka_unit_test(two_are_lost),
+    };
+    return cmocka_run_group_tests_name("parallel.ledger", tests, NULL, NULL);
+}
