@@ -148,6 +148,11 @@ typedef struct {
     uint32_t timeout_ms;
     bool     quiet; /* no progress on stderr */
 
+    /* When a rank is lost, the others make the step that it was in, and go on without it: on one
+     * host, with ddp or zero1, where lk_comm_rebuild() can.  Requests to stop are then the
+     * launcher's alone. */
+    bool survives;
+
     /* (optional) Every rank asks once a step: true on any = save and leave (LK_ESTOPPED). */
     bool (*stop)(void *context);
     void *stop_context;
@@ -252,6 +257,7 @@ typedef struct {
     double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
     const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
     lk_checkpoint_times checkpoints; /* rank 0's alone */
+    bool        speaks; /* this rank has the log and the checkpoints: rank 0 of those left */
 } lk_train_result;
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */

@@ -125,6 +125,11 @@ static const lki_choice isas[] = {
     { "auto", 0, NULL }, { "avx512_bf16", 0, NULL }, { "avx512", 0, NULL }, { "avx2", 0, NULL },
     { "neon", 0, NULL }, { "portable", 0, NULL },    { NULL, 0, NULL },
 };
+static const lki_choice endings[] = {
+    { "stop", LK_ON_FAILURE_STOP, NULL },
+    { "continue", LK_ON_FAILURE_CONTINUE, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice modes[] = {
     { "processes", LKI_MODE_PROCESSES, NULL },
     { "threads", LKI_MODE_THREADS, NULL },
@@ -227,6 +232,9 @@ const lki_option lki_train_table[] = {
       .value_optional = true, .read = read_restart, .preset = "never; alone: 3",
       .help = "when a worker is killed or a host is lost, start all again from the newest "
               "checkpoint, N times without a newer one" },
+    LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
+               "what becomes of the others when a worker is killed: they end, or take its part of "
+               "the work over in the middle of the step (ddp and zero1, on one host)"),
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",
             "threads of each worker that prepare its micro-batches"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",

@@ -19,6 +19,7 @@ struct train_options {
     const char     *flight;
     int             worker_mode;
     uint32_t        restart; /* times in a row without a newer checkpoint; 0 = never */
+    int             on_failure;
     lki_nodes       nodes;
     lk_train_result result; /* rank 0's */
 

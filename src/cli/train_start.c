@@ -90,14 +90,14 @@ static lk_status work(lk_comm *comm, void *context)
     lk_train_config config  = options->config;
     lk_train_result result  = { .steps = 0 };
 
-    if (config.stop == NULL) {
+    if (config.stop == NULL && !config.survives) {
         config.stop         = launcher_asks;
         config.stop_context = comm;
     }
     lk_status status = lk_train_run(comm, &config, &result);
     if (status != LK_OK && status != LK_ESTOPPED)
         lk_comm_abort(comm);
-    if (lk_comm_rank(comm) == 0)
+    if (result.speaks)
         options->result = result;
     return status;
 }
@@ -164,12 +164,13 @@ static int run_worker(train_options *options)
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
+    options->config.survives        = options->on_failure == LK_ON_FAILURE_CONTINUE;
     status                          = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
         status = work(comm, options);
-    if (rank == 0)
+    if (options->result.speaks)
         print_end(options, status);
     if (!silent && status != LK_ESTOPPED)
         (void)report(status);
@@ -217,6 +218,28 @@ static int keep_workers(const train_options *options, char **argv, lk_launch_opt
     return lki_keep_workers(argv, how, here, options->restart);
 }
 
+/* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
+static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
+{
+    const char *strategy = options->config.strategy;
+    if (options->on_failure != LK_ON_FAILURE_CONTINUE)
+        return NULL;
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--on-failure continue needs --worker-mode processes: threads die together";
+    if (how->nodes > 1 || how->hosts > 1)
+        return "--on-failure continue is for workers of one host; with --restart, and on each of "
+               "them, several hosts start again from the newest checkpoint";
+    if (options->config.workers > 1 && strategy != NULL && strcmp(strategy, "ddp") != 0 &&
+        strcmp(strategy, "zero1") != 0)
+        return "--on-failure continue needs --strategy ddp or zero1: what others have of gradients "
+               "is gone with their worker; --restart starts all again from a checkpoint";
+    if (options->config.workers > 1 &&
+        options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
+        return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
+               "again from a checkpoint";
+    return NULL;
+}
+
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
@@ -238,6 +261,12 @@ static int start(train_options *options, char **argv)
                                              : "--hosts needs --worker-mode processes");
     if (options->restart > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--restart needs --worker-mode processes");
+    const char *why = cannot_go_on(options, &how);
+    if (why != NULL)
+        return refuse(options, why);
+    how.on_failure = (lk_on_failure)options->on_failure;
+    if (how.on_failure == LK_ON_FAILURE_CONTINUE)
+        how.note = NULL; /* who goes on says who was lost */
     int exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
                : options->restart == 0              ? lki_start_workers(argv, how)
                                                     : keep_workers(options, argv, how);

@@ -347,12 +347,12 @@ static void update_running(const step_context *step, uint32_t owner, uint32_t ow
     size_t            end      = parallel->state_width * (owner + 1) / owners;
     size_t            bytes    = (end - begin) * sizeof(float);
     float            *mean     = parallel->running_mean, *staged = ledger->staged;
-    float            *staged_mean = mean == NULL ? NULL : staged + parallel->state_width;
 
     if (!ledger->kept) {
         move_running(step, step->sums->states, begin, end, parallel->running, mean);
         return;
     }
+    float *staged_mean = mean == NULL ? NULL : staged + parallel->state_width;
     if (atomic_load(&ledger->state_stamps[owner]) != parallel->step + 1) {
         memcpy(staged + begin, parallel->running + begin, bytes);
         if (mean != NULL)

@@ -4,9 +4,13 @@
  * same everywhere; a request to stop and a clock are not, so ranks tell each other once a step, and
  * what one of them has seen ends the run for all after the same step.
  */
+#include <string.h>
+
 #include "base/file.h"
+#include "comm/control.h"
 #include "tensor/exec.h"
 #include "train/save.h"
+#include "train/survive.h"
 
 /* What a rank sees that others may not; a request goes before time that is over. */
 enum { SEES_NOTHING, SEES_TIME, SEES_REQUEST };
@@ -27,10 +31,13 @@ void lki_find_end(lki_session *s)
 static bool time_is_over(const lki_session *s)
 {
     uint32_t most = s->config->max_time_ms;
+    if (s->ended != NULL && strcmp(s->ended, "max-time") == 0)
+        return true;
     return most > 0 && clock_of(s) - s->began >= (double)most / 1e3;
 }
 
-/* A request may reach the ranks at different moments, and on one host only. */
+/* A request may reach the ranks at different moments, and on one host only.  Who has been told that
+ * time is over tells it on, where the others have to ask again (survive.c). */
 static lk_status look_round(lki_session *s)
 {
     const lk_train_config *c     = s->config;
@@ -38,7 +45,8 @@ static lk_status look_round(lki_session *s)
     uint64_t               begun = lki_trace_begin(track);
     uint32_t               seen  = time_is_over(s) ? SEES_TIME : SEES_NOTHING;
 
-    if (c->stop != NULL && c->stop(c->stop_context))
+    if (c->survives ? lki_comm_stop_requested(s->comm)
+                    : c->stop != NULL && c->stop(c->stop_context))
         seen = SEES_REQUEST;
     LK_TRY(lk_all_reduce(s->comm, &seen, &seen, 1, LK_U32, LK_MAX));
     s->stopped = seen == SEES_REQUEST;
@@ -55,8 +63,7 @@ static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result
     lki_fetch_states(s);
     LK_TRY(lki_evaluate(s, step, &result->validation_loss, &result->validation_accuracy));
     lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_EVALUATE, 0, begun);
-    return lki_journal_evaluation(s->journal, step, result->validation_loss,
-                                  result->validation_accuracy);
+    return lki_say_evaluation(s, step, result->validation_loss, result->validation_accuracy);
 }
 
 static bool due(uint64_t every, uint64_t step)
@@ -79,19 +86,16 @@ static lk_status save(lki_session *s, uint64_t step, bool later)
     return status;
 }
 
-/* Takes notice of an evaluation, which may be the last; *best: it is one of those to be kept.  One
- * that is only made because the run is interrupted here does not count: where it is not, there is
- * none. */
-static lk_status judge(lki_session *s, uint64_t done, lk_train_result *result, bool *best)
+bool lki_heed_evaluation(lki_session *s, uint64_t done, double loss, double accuracy)
 {
-    LK_TRY(evaluate(s, done, result));
     if (done < s->config->steps && !due(s->config->eval_every, done))
-        return LK_OK;
-    *best = lki_watch_see(&s->watch, s->config, done, result->validation_loss,
-                          result->validation_accuracy);
+        return false;
+    if (s->judged != done)
+        s->judged_best = lki_watch_see(&s->watch, s->config, done, loss, accuracy);
+    s->judged = done;
     if (done < s->end && s->ended == NULL && lki_watch_tires(&s->watch, s->config))
         s->ended = "patience";
-    return LK_OK;
+    return s->judged_best;
 }
 
 lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
@@ -104,11 +108,16 @@ lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
     if (done == s->end)
         (void)lki_last_step(c, data, &s->ended);
     bool ends = done == s->end || s->ended != NULL;
-    if (data->validation_count > 0 && (ends || due(c->eval_every, done)))
-        LK_TRY(judge(s, done, result, &best));
+    if (data->validation_count > 0 && (ends || due(c->eval_every, done))) {
+        LK_TRY(evaluate(s, done, result));
+        best = lki_heed_evaluation(s, done, result->validation_loss, result->validation_accuracy);
+    }
     bool last   = ends || s->ended != NULL || s->stopped;
     bool saving = last || best || (c->checkpoint != NULL && due(c->checkpoint_every, done));
     LK_TRY(lki_background_settle(s, done, false));
     LK_TRY(check_data(s, done, saving));
-    return c->checkpoint != NULL && saving ? save(s, done, !last) : LK_OK;
+    if (c->checkpoint != NULL && saving)
+        LK_TRY(save(s, done, !last));
+    lki_settle(s, done);
+    return LK_OK;
 }

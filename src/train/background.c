@@ -125,7 +125,8 @@ static lk_status fetch(const lk_checkpoint_file *file, size_t tensor, char *to)
 lk_status lki_background_copy(lki_background *b, lk_exec *exec, lki_sheet *sheet)
 {
     char *to = b->copy;
-    LK_ASSERT(!b->busy && b->sheet == NULL);
+    LK_ASSERT(!b->busy);
+    lki_sheet_free(b->sheet); /* one that was never begun, as a rank was lost meanwhile */
     b->sheet = sheet;
     for (size_t f = 0; f < sheet->file_count; f++) {
         lk_checkpoint_file *file  = &sheet->files[f];

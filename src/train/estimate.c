@@ -41,7 +41,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .exec               = exec,
                                   .unit_buffers       = c->unit_buffers,
                                   .term_count         = term_count,
-                                  .state_count        = state_count };
+                                  .state_count        = state_count,
+                                  .survives           = c->survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;
     LK_TRY(LKI_NEW(&states, state_count + 1, "running state"));

@@ -5,7 +5,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/exec.h"
-#include "train/session.h"
+#include "train/survive.h"
 
 /* What of a tensor is finite, up to the first value that is not. */
 typedef struct {
@@ -111,7 +111,7 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     lki_observe_drain(s);
     LK_TRY(verify_same_end(s, result));
     lki_tell_kernels(s, true);
-    LK_TRY(lki_journal_end(s->journal, result));
+    LK_TRY(lki_say_end(s, result));
     lki_journal_say(s->journal, "run %s", result->run);
     tell_end(s, done);
     return lk_barrier(s->comm); /* nobody leaves while others still read the model */

@@ -52,19 +52,34 @@ size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step)
     return at;
 }
 
-static lk_status log_open(lki_journal *journal, const char *path, uint64_t start)
+static lk_status cut(const char *path, size_t bytes)
+{
+    if (truncate(path, (off_t)bytes) != 0)
+        return lk_fail(LK_EIO, "cannot cut the log '%s' back to %zu bytes: %s", path, bytes,
+                       strerror(errno));
+    return LK_OK;
+}
+
+/* Bytes of the log in which the steps up to `start` stand. */
+static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
+{
+    lki_map map;
+    LK_TRY(lki_map_open(&map, path));
+    *bytes = lki_log_prefix(map.data, map.bytes, start);
+    lki_map_close(&map);
+    return LK_OK;
+}
+
+static bool is_file(const char *path)
 {
     struct stat info;
-    if (start > 0 && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-        lki_map map;
-        LK_TRY(lki_map_open(&map, path));
-        size_t prefix = lki_log_prefix(map.data, map.bytes, start);
-        lki_map_close(&map);
-        if (truncate(path, (off_t)prefix) != 0)
-            return lk_fail(LK_EIO, "cannot cut the log '%s' back to step %llu: %s", path,
-                           (unsigned long long)start, strerror(errno));
-    }
-    journal->log = fopen(path, start > 0 ? "ae" : "we");
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static lk_status log_open(lki_journal *journal, const char *path, const char *mode)
+{
+    struct stat info;
+    journal->log = fopen(path, mode);
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
@@ -101,12 +116,42 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
 
 lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
 {
+    size_t bytes;
     if (journal == NULL)
         return LK_OK;
-    journal->begun = lki_seconds();
-    journal->start = start;
-    journal->end   = end;
-    return journal->config->log == NULL ? LK_OK : log_open(journal, journal->config->log, start);
+    const char *path = journal->config->log;
+    journal->begun   = lki_seconds();
+    journal->start   = start;
+    journal->end     = end;
+    if (path == NULL)
+        return LK_OK;
+    if (start > 0 && is_file(path)) {
+        LK_TRY(find_prefix(path, start, &bytes));
+        LK_TRY(cut(path, bytes));
+    }
+    return log_open(journal, path, start > 0 ? "ae" : "we");
+}
+
+lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end, uint64_t bytes)
+{
+    const char *path = journal->config->log;
+    journal->begun   = lki_seconds();
+    journal->start   = done > 0 ? done - 1 : 0; /* the last step may have yet to be told */
+    journal->end     = end;
+    if (path == NULL)
+        return LK_OK;
+    if (is_file(path))
+        LK_TRY(cut(path, (size_t)bytes));
+    return log_open(journal, path, "ae");
+}
+
+uint64_t lki_journal_bytes(const lki_journal *journal)
+{
+    struct stat info;
+    if (journal == NULL || journal->log == NULL || fstat(fileno(journal->log), &info) != 0 ||
+        !S_ISREG(info.st_mode))
+        return 0;
+    return (uint64_t)info.st_size;
 }
 
 static void clear_bar(lki_journal *journal)

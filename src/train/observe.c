@@ -36,6 +36,12 @@ static void attach(lki_session *s, lki_trace *trace)
         lki_loader_trace(s->loader, lki_trace_track(trace, LKI_TRACK_LOADER));
 }
 
+void lki_observe_loader(const lki_session *s)
+{
+    if (s->observer != NULL)
+        lki_loader_trace(s->loader, lki_trace_track(s->observer->trace, LKI_TRACK_LOADER));
+}
+
 lk_status lki_observe_open(lki_session *s)
 {
     const lk_train_config *c      = s->config;

@@ -15,6 +15,7 @@
 #include "tensor/exec.h"
 #include "train/save.h"
 #include "train/surroundings.h"
+#include "train/survive.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -90,7 +91,7 @@ static lk_status open_parallel(lki_session *s)
     return status;
 }
 
-static lk_status open_loader(lki_session *s)
+static lk_status open_loader(lki_session *s, uint64_t start)
 {
     const lk_train_config *c       = s->config;
     lk_loader_options      options = { .seed            = c->seed,
@@ -104,90 +105,22 @@ static lk_status open_loader(lki_session *s)
                                        .drop_last       = c->drop_last,
                                        .order           = c->order,
                                        .threads         = c->loader_threads,
-                                       .start_step      = s->start,
-                                       .end_step        = lki_max(s->start, s->end) };
+                                       .start_step      = start,
+                                       .end_step        = lki_max(start, s->end) };
     lki_exec_pin_caller(s->exec, false); /* its thread runs where there is room */
     lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
     lki_exec_pin_caller(s->exec, true);
     return status;
 }
 
-static lk_status different_data(const lki_session *s, uint32_t rank)
+lk_status lki_session_deal(lki_session *s, uint64_t start)
 {
-    uint32_t host = lk_comm_host(s->comm, rank);
-    if (host != 0)
-        return lk_fail(LK_EMISMATCH,
-                       "hosts 0 and %u have different data as '%s' (ranks 0 and %u): give every "
-                       "host the same files",
-                       host, s->config->data, rank);
-    return lk_fail(LK_EMISMATCH,
-                   "ranks 0 and %u read different data from '%s': it changed while "
-                   "the workers started; start again",
-                   rank, s->config->data);
-}
-
-/* A file that somebody edited while the workers started would give each its own data. */
-static lk_status verify_same_data(lki_session *s)
-{
-    char     mine[33] = "", *all = NULL;
-    uint32_t differs = 0;
-    memcpy(mine, lk_dataset_describe(s->dataset)->content_hash, sizeof mine);
-    LK_TRY(LKI_NEW(&all, s->ranks * sizeof mine, "content hashes"));
-    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
-    for (uint32_t r = 1; status == LK_OK && differs == 0 && r < s->ranks; r++)
-        differs = memcmp(all, all + r * sizeof mine, sizeof mine) == 0 ? 0 : r;
-    lki_free(all);
-    LK_TRY(status);
-    return differs == 0 ? LK_OK : different_data(s, differs);
-}
-
-/* Where a rank is, if that is a question. */
-static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
-{
-    text[0] = '\0';
-    if (lk_comm_hosts(s->comm) > 1)
-        (void)snprintf(text, 32, " on host %u", lk_comm_host(s->comm, rank));
-    return text;
-}
-
-void lki_tell_kernels(lki_session *s, bool end)
-{
-    const char *failure, *onednn = lk_exec_onednn(s->exec, &failure);
-    if (onednn != NULL && !end)
-        lki_journal_note(s->journal, "note: products are oneDNN's (%s): this run is not exact, its "
-                         "bits depend on that", onednn);
-    else if (failure != NULL)
-        lki_journal_note(s->journal, "note: the own kernels computed what oneDNN could not: %s",
-                         failure);
-}
-
-/* Rank 0 says who computes what, as each rank itself reports it. */
-static lk_status introduce(lki_session *s)
-{
-    uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
-    char     text[32], every[32];
-
-    (void)snprintf(every, sizeof every, ", every %u", s->stride);
-    LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
-    lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
-    if (status == LK_OK) {
-        lki_journal_say(s->journal,
-                        "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
-                        s->config->model, lk_model_param_elements(s->model),
-                        (unsigned long long)lk_dataset_describe(s->dataset)->train_count,
-                        (unsigned long long)s->end, s->config->global_batch,
-                        s->config->virtual_workers, s->micro_count, s->config->micro_batch);
-        for (uint32_t r = 0; r < s->ranks; r++)
-            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s", r,
-                            (unsigned long long)all[3 * r], host_text(s, r, text),
-                            (unsigned long long)all[3 * r + 1],
-                            (unsigned long long)(all[3 * r + 1] + (all[3 * r + 2] - 1) * s->stride),
-                            s->stride > 1 && all[3 * r + 2] > 1 ? every : "");
-        lki_tell_kernels(s, false);
-        lki_order_tell(s);
-    }
-    lki_free(all);
-    return status;
+    lk_loader_free(s->loader);
+    s->loader = NULL;
+    lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
+    LK_TRY(open_loader(s, start));
+    lki_observe_loader(s);
+    return LK_OK;
 }
 
 /* Once rank 0 holds the directory it looks again: the run before may have saved since the check.
@@ -211,17 +144,19 @@ static lk_status session_open(lki_session *s)
         LK_TRY(lki_journal_open(&s->journal, c));
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
-    LK_TRY(verify_same_data(s)); /* ranks meet here */
+    LK_TRY(lki_verify_same_data(s)); /* ranks meet here */
     LK_TRY(own_directory(s));
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
+    LK_TRY(lki_survival_open(s));
     LK_TRY(open_turns(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
     LK_TRY(lki_journal_begin(s->journal, s->start, s->end));
-    LK_TRY(introduce(s));
-    LK_TRY(open_loader(s));
+    LK_TRY(lki_introduce(s));
+    LK_TRY(open_loader(s, s->start));
+    s->chained = s->start;
     if (s->rank == 0 && c->checkpoint_async)
         LK_TRY(lki_background_open(&s->background, s));
     return lki_observe_open(s);
@@ -237,6 +172,7 @@ static lk_status session_close(lki_session *s)
     lk_exec_free(s->exec);
     lk_model_free(s->model);
     lk_dataset_free(s->dataset);
+    lki_survival_close(s);
     lki_lock_drop(s->lock, s->config->checkpoint);
     lki_journal_free(s->journal);
     lki_free(s->param_data);
@@ -447,37 +383,54 @@ static lk_status begin_step(lki_session *s, uint64_t step)
     return status;
 }
 
+void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
+                        lki_step_record *record)
+{
+    lk_step_span span  = lki_step_span(s, record->step - 1);
+    record->epoch      = span.epoch;
+    record->samples    = span.samples;
+    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
+    record->loss       = result->loss;
+    record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
+    record->grad_norm  = result->grad_norm;
+    record->skips      = result->skipped;
+    record->noise      = lk_parallel_noise(s->parallel);
+    record->skipped    = lk_parallel_scaler(s->parallel).skipped;
+}
+
 static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record)
 {
-    const lk_dataset_info *data = lk_dataset_describe(s->dataset);
-    lk_step_result         result;
-    double                 begun = lki_seconds();
+    lk_step_result result;
+    double         scale = lk_parallel_scaler(s->parallel).scale;
 
+    s->begun   = lki_seconds();
     *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
-    if (s->config->scaling.rule > LK_SCALE_NONE)
-        record->loss_scale = lk_parallel_scaler(s->parallel).scale;
     LK_TRY(begin_step(s, step));
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
     LK_TRY(finish_step(s, record, &result));
-    double       end  = lki_seconds();
-    lk_step_span span = lki_step_span(s, step);
+    double end             = lki_seconds();
     record->finish_seconds = end - mark;
-    record->seconds        = end - begun;
-    record->epoch          = span.epoch;
-    record->samples        = span.samples;
-    record->tokens         = data->tokens ? result.count : 0;
-    record->loss           = result.loss;
-    record->grad_norm      = result.grad_norm;
-    record->skips          = result.skipped;
-    record->noise          = lk_parallel_noise(s->parallel);
-    record->skipped        = lk_parallel_scaler(s->parallel).skipped;
+    record->seconds        = end - s->begun;
+    lki_session_record(s, &result, scale, record);
     lki_loss_chain_add(s->loss_chain, result.loss);
+    s->chained = step + 1;
     return LK_OK;
 }
 
 /* ---- The loop ---------------------------------------------------------------------------- */
+
+static lk_status leave_step(lki_session *s, const lki_step_record *record, lk_train_result *result)
+{
+    lki_track *track = lki_exec_track(s->exec);
+
+    lk_comm_note(s->comm, record->step, "leaving the step");
+    uint64_t said = lki_trace_begin(track);
+    LK_TRY(lki_say_step(s, record));
+    lki_trace_end(track, LKI_SPAN_LOG, 0, said);
+    return lki_after_step(s, record->step, result);
+}
 
 /* A step and all that follows it before the next: what a trace calls a step. */
 static lk_status whole_step(lki_session *s, uint64_t step, lk_train_result *result)
@@ -490,19 +443,18 @@ static lk_status whole_step(lki_session *s, uint64_t step, lk_train_result *resu
     LK_TRY(run_step(s, step, &record));
     result->loss = record.loss;
     lki_observe_step(s, &record);
-    lk_comm_note(s->comm, step + 1, "leaving the step");
-    uint64_t said = lki_trace_begin(track);
-    LK_TRY(lki_journal_step(s->journal, &record));
-    lki_trace_end(track, LKI_SPAN_LOG, 0, said);
-    LK_TRY(lki_after_step(s, step + 1, result));
+    LK_TRY(leave_step(s, &record, result));
     lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)(step + 1), begun);
     return LK_OK;
 }
 
-static lk_status loop(lki_session *s, lk_train_result *result)
+/* From there to the end. */
+static lk_status run_from(lki_session *s, const lki_position *at, lk_train_result *result)
 {
-    uint64_t done = s->start;
+    uint64_t done = at->done;
 
+    if (at->behind)
+        LK_TRY(leave_step(s, &at->record, result));
     while (done < s->end && s->ended == NULL && !s->stopped) {
         LK_TRY(whole_step(s, done, result));
         done++;
@@ -519,27 +471,60 @@ static lk_status loop(lki_session *s, lk_train_result *result)
                                          : "nothing was saved: there is no --checkpoint directory");
 }
 
+static lk_status loop(lki_session *s, lk_train_result *result)
+{
+    lki_position at     = { .done = s->start };
+    lk_status    status = run_from(s, &at, result);
+
+    while (lki_survives(s, status)) {
+        LK_TRY(lki_go_on(s, &at, result));
+        status = run_from(s, &at, result);
+    }
+    return status;
+}
+
+static lki_session session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm)
+{
+    return (lki_session){ .config      = config,
+                          .comm        = comm,
+                          .given       = given,
+                          .rank        = lk_comm_rank(comm),
+                          .ranks       = lk_comm_size(comm),
+                          .lock        = -1,
+                          .micro_count = config->global_batch / config->virtual_workers /
+                                         config->micro_batch };
+}
+
+/* Before the first step nothing is there that could not be made again. */
+static lk_status open_and_loop(lki_session *s, lk_train_result *result)
+{
+    lk_status status = session_open(s);
+
+    while (lki_survives(s, status)) {
+        (void)session_close(s);
+        LK_TRY(lki_regroup(s));
+        *s     = session_of(s->config, s->given, s->comm);
+        status = session_open(s);
+    }
+    result->speaks = s->rank == 0;
+    return status == LK_OK ? loop(s, result) : status;
+}
+
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
-    lki_session s = { .config      = config,
-                      .comm        = comm,
-                      .rank        = lk_comm_rank(comm),
-                      .ranks       = lk_comm_size(comm),
-                      .lock        = -1,
-                      .micro_count = config->global_batch / config->virtual_workers /
-                                     config->micro_batch };
+    lki_session s = session_of(config, comm, comm);
     *result       = (lk_train_result){ .loss                = (double)NAN,
                                        .validation_loss     = (double)NAN,
                                        .validation_accuracy = (double)NAN };
 
     lki_surroundings around = lki_surroundings_enter();
-    lk_status    status = session_open(&s);
-    if (status == LK_OK)
-        status = loop(&s, result);
+    lk_status    status = open_and_loop(&s, result);
     lk_error why = *lk_error_last();
     if (status != LK_OK && status != LK_ESTOPPED)
-        lk_comm_abort(comm); /* records this rank's error and wakes the others */
+        lk_comm_abort(s.comm); /* records this rank's error and wakes the others */
     lk_status closed = session_close(&s);
+    if (s.comm != comm)
+        lk_comm_free(s.comm);
     lki_surroundings_leave(&around);
     return status == LK_OK ? closed : lki_fail_again(&why);
 }

@@ -206,8 +206,9 @@ lk_status lki_sheet_write(const lki_sheet *s, const lk_train_config *config)
 
 /* ---- Saving ------------------------------------------------------------------------------ */
 
-void lki_let_rank_0_work(const lki_session *session, bool work)
+void lki_let_rank_0_work(lki_session *session, bool work)
 {
+    session->patient = work;
     if (session->rank != 0)
         lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
 }

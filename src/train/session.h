@@ -21,10 +21,12 @@ enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 typedef struct lki_report_file lki_journal;
 typedef struct lki_observer    lki_observer;
 typedef struct lki_background  lki_background;
+typedef struct lki_survival    lki_survival;
 
 typedef struct {
     const lk_train_config *config;
-    lk_comm               *comm;
+    lk_comm               *comm; /* `given`, or that of those who are left of it */
+    lk_comm               *given;
     uint32_t               rank, ranks;
 
     lk_dataset  *dataset;
@@ -65,6 +67,12 @@ typedef struct {
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
     lki_background     *background; /* rank 0's, if checkpoints are written while the run goes on */
     lk_checkpoint_times checkpoints;
+    lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
+    bool          patient;        /* rank 0 works, and the others wait */
+    double        begun;          /* the step under way */
+    uint64_t      chained;        /* steps whose loss is in loss_chain */
+    uint64_t      judged;         /* the step of the last evaluation in `watch` ... */
+    bool          judged_best;    /* ... and what came of it */
 } lki_session;
 
 /* lk_train_check(); what does not run here may be larger than this machine, and needs no files but
@@ -83,6 +91,17 @@ LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
 LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
                                                lk_exec *exec, lk_parallel_options *out);
 void                   lki_parallel_options_free(lk_parallel_options *options);
+
+/* ---- Introductions (introduce.c): collective ---------------------------------------------- */
+
+/* A file that somebody edited while the workers started would give each its own data. */
+LK_NODISCARD lk_status lki_verify_same_data(lki_session *s);
+
+/* Rank 0 says who computes what, as each rank itself reports it. */
+LK_NODISCARD lk_status lki_introduce(lki_session *s);
+
+/* Whose products they are, if not ours, and, at the end, whether they all were. */
+void lki_tell_kernels(lki_session *session, bool end);
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
 
@@ -152,7 +171,7 @@ LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later)
 
 /* While rank 0 is busy with files the others, who wait for it, have patience.  A death still wakes
  * them, and rank 0 itself waits for nobody slow. */
-void lki_let_rank_0_work(const lki_session *session, bool work);
+void lki_let_rank_0_work(lki_session *session, bool work);
 
 /* Checks that a safetensors file holds every parameter of the model. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
@@ -191,6 +210,11 @@ void lki_fetch_states(lki_session *session);
  * ends (s->ended) or is asked to (s->stopped). */
 LK_NODISCARD lk_status lki_after_step(lki_session *session, uint64_t done, lk_train_result *result);
 
+/* Takes notice, once, of an evaluation, which may be the last; true: it is one of those to be kept.
+ * One that is only made because the run is interrupted here does not count: where it is not, there
+ * is none. */
+bool lki_heed_evaluation(lki_session *session, uint64_t done, double loss, double accuracy);
+
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 
 /* Collective: weights and the last evaluation of a run that has come to its end are finite, or
@@ -201,14 +225,14 @@ LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
 /* Collective: the hashes, which all hosts agree about, and the last words. */
 LK_NODISCARD lk_status lki_finish(lki_session *session, uint64_t done, lk_train_result *result);
 
-/* run.c: whose products they are, if not ours, and, at the end, whether they all were. */
-void lki_tell_kernels(lki_session *session, bool end);
-
 /* ---- Where the time goes (observe.c): nothing without --trace or a report ---------------- */
 
 typedef struct lki_step_record lki_step_record;
 
 LK_NODISCARD lk_status lki_observe_open(lki_session *session);
+
+/* The session has another loader. */
+void lki_observe_loader(const lki_session *s);
 
 /* Between two turns, and two steps: hands what is in the trace over. */
 void lki_observe_turn(const lki_session *session);
@@ -239,6 +263,12 @@ LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config
 /* Opens the log for a run that goes on after `start` steps up to `end`: cut back to there, or new.
  */
 LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);
+
+/* The same for a run whose rank 0 is gone: `done` steps are complete, and `bytes` bytes of the log
+ * count. */
+LK_NODISCARD lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end,
+                                             uint64_t bytes);
+uint64_t               lki_journal_bytes(const lki_journal *journal); /* 0: there is no such file */
 void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);
 LK_NODISCARD lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double loss,

@@ -1,0 +1,349 @@
+/* survive.c -- going on without ranks; see survive.h.
+ *
+ *      all who are left            a new group, to which the arenas go over; the last step, if its
+ *                                  sums were complete, is completed by all together
+ *      each                        its new share, its loader at the next step, the loss chain
+ *      who is rank 0 now           log, cut back to what was said, and the directory's lock
+ *
+ * What rank 0 says is noted in two places in turn, so that one is whole whenever it dies: a line of
+ * the log that it has not noted is cut off and said again.
+ */
+#include "train/survive.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "parallel/virtual.h"
+#include "train/save.h"
+
+enum { PATIENCE_MS = 3600 * 1000, LIST_BYTES = 160 };
+
+/* How far the log is. */
+typedef struct {
+    uint64_t bytes, step, evaluation;
+    bool     ended;
+    double   loss, accuracy; /* of the evaluation */
+} said;
+
+/* In an arena; rank 0 writes it. */
+typedef struct {
+    _Atomic uint64_t turn, settled;
+    said             said[2];
+} minutes;
+
+struct lki_survival {
+    minutes *minutes;
+    minutes  found; /* as they were when the group had come to be */
+    uint32_t lost; /* ranks, in all */
+    double   seconds;
+};
+
+static said *said_now(minutes *m)
+{
+    return &m->said[atomic_load(&m->turn) & 1];
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+lk_status lki_survival_open(lki_session *s)
+{
+    lk_arena *arena;
+    if (!s->config->survives)
+        return LK_OK;
+    LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(minutes)));
+    LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
+    s->survival->minutes = lk_arena_data(arena);
+    return LK_OK;
+}
+
+void lki_survival_close(lki_session *s)
+{
+    lki_free(s->survival);
+    s->survival = NULL;
+}
+
+bool lki_survives(const lki_session *s, lk_status status)
+{
+    return s->config->survives && (status == LK_EPEER || status == LK_ETIMEOUT) &&
+           lk_comm_has_lost(s->comm);
+}
+
+/* ---- What rank 0 says -------------------------------------------------------------------- */
+
+static void note_said(lki_session *s, const said *what)
+{
+    minutes *m    = s->survival->minutes;
+    uint64_t turn = atomic_load(&m->turn);
+    m->said[(turn + 1) & 1]       = *what;
+    m->said[(turn + 1) & 1].bytes = lki_journal_bytes(s->journal);
+    atomic_store(&m->turn, turn + 1);
+}
+
+lk_status lki_say_step(lki_session *s, const lki_step_record *record)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_step(s->journal, record);
+    said now = *said_now(s->survival->minutes);
+    if (now.step >= record->step)
+        return LK_OK;
+    LK_TRY(lki_journal_step(s->journal, record));
+    now.step = record->step;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double accuracy)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_evaluation(s->journal, step, loss, accuracy);
+    said now = *said_now(s->survival->minutes);
+    if (now.evaluation >= step)
+        return LK_OK;
+    LK_TRY(lki_journal_evaluation(s->journal, step, loss, accuracy));
+    now.evaluation = step;
+    now.loss       = loss;
+    now.accuracy   = accuracy;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+static void say_summary(const lki_session *s)
+{
+    const lki_survival *self = s->survival;
+    if (self->lost > 0)
+        lki_journal_note(s->journal,
+                         "note: the run has lost %u rank%s and went on with %u; that took %.1f ms "
+                         "in all",
+                         self->lost, self->lost > 1 ? "s" : "", s->ranks, 1e3 * self->seconds);
+}
+
+lk_status lki_say_end(lki_session *s, const lk_train_result *result)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_end(s->journal, result);
+    said now = *said_now(s->survival->minutes);
+    if (now.ended)
+        return LK_OK;
+    say_summary(s);
+    LK_TRY(lki_journal_end(s->journal, result));
+    now.ended = true;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+void lki_settle(lki_session *s, uint64_t done)
+{
+    bool ends = done >= s->end || s->ended != NULL || s->stopped;
+    if (s->survival != NULL && s->rank == 0 && !ends)
+        atomic_store(&s->survival->minutes->settled, done);
+}
+
+/* ---- The new group ----------------------------------------------------------------------- */
+
+/* Leaves the group before to the caller. */
+static void take_group(lki_session *s, lk_comm *next)
+{
+    s->comm    = next;
+    s->rank    = lk_comm_rank(next);
+    s->ranks   = lk_comm_size(next);
+    s->patient = false;
+}
+
+lk_status lki_regroup(lki_session *s)
+{
+    lk_comm *before = s->comm, *next;
+    LK_TRY(lk_comm_rebuild(&next, before, NULL));
+    take_group(s, next);
+    if (before != s->given)
+        lk_comm_free(before);
+    return LK_OK;
+}
+
+static lk_status open_over(lki_session *s, lk_parallel **out, lk_comm *comm,
+                           lk_parallel_standing *standing)
+{
+    lk_parallel_options options;
+    lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
+    if (status == LK_OK)
+        status = lk_parallel_go_on(out, s->parallel, comm, s->params, s->param_count, &options,
+                                   standing);
+    lki_parallel_options_free(&options);
+    return status;
+}
+
+/* One group after the other until one holds.  The minutes are read before its first operation,
+ * after which its rank 0 may go on to write them. */
+static lk_status find_group(lki_session *s, lk_comm **out, lk_parallel **parallel,
+                            lk_parallel_standing *standing)
+{
+    lk_comm_options options = { .timeout_ms = s->patient ? PATIENCE_MS : 0 };
+    lk_comm        *failed  = s->comm, *next;
+    lk_status       status;
+
+    do {
+        status = lk_comm_rebuild(&next, failed, &options);
+        if (status == LK_OK)
+            status = lk_comm_take_arenas(next, failed);
+        if (failed != s->comm)
+            lk_comm_free(failed);
+        if (next == NULL || status != LK_OK)
+            break;
+        lk_comm_note(next, s->chained + 1, "going on");
+        memcpy(&s->survival->found, s->survival->minutes, sizeof(minutes));
+        status = open_over(s, parallel, next, standing);
+        failed = next;
+    } while (status != LK_OK && lk_comm_has_lost(next));
+    *out = next;
+    if (status != LK_OK)
+        lk_comm_free(next);
+    return status;
+}
+
+/* Rank 0 is gone: this one has its files from here on. */
+static lk_status take_files(lki_session *s, uint64_t done)
+{
+    const lk_train_config *c = s->config;
+    if (s->rank != 0 || s->journal != NULL)
+        return LK_OK;
+    LK_TRY(lki_journal_open(&s->journal, c));
+    LK_TRY(lki_journal_take_over(s->journal, done, s->end,
+                                 said_now(&s->survival->found)->bytes));
+    if (c->checkpoint == NULL)
+        return LK_OK;
+    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
+    return c->checkpoint_async ? lki_background_open(&s->background, s) : LK_OK;
+}
+
+/* ---- What the user sees ------------------------------------------------------------------ */
+
+/* Whether rank `r` of a group is in the one that followed it. */
+static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
+{
+    for (uint32_t i = 0; i < lk_comm_size(now); i++)
+        if (lk_comm_world_rank(now, i) == lk_comm_world_rank(before, r))
+            return true;
+    return false;
+}
+
+/* "2, 4-6" of ascending numbers. */
+typedef struct {
+    char     text[LIST_BYTES];
+    uint32_t count, from, to;
+} list;
+
+static void list_end(list *l)
+{
+    size_t used = strlen(l->text);
+    if (l->count > 0)
+        (void)snprintf(l->text + used, sizeof l->text - used, l->from == l->to ? "%s%u" : "%s%u-%u",
+                       used > 0 ? ", " : "", l->from, l->to);
+}
+
+static void list_add(list *l, uint32_t number)
+{
+    if (l->count > 0 && l->to == number)
+        return;
+    if (l->count > 0 && l->to + 1 == number) {
+        l->to = number;
+    } else {
+        list_end(l);
+        l->from = l->to = number;
+    }
+    l->count++;
+}
+
+/* Who has taken what over, by the shares before and now. */
+static void tell(const lki_session *s, const lk_comm *before, const lk_comm *now, const char *why,
+                 double seconds)
+{
+    uint32_t    leaves = s->config->virtual_workers, lost = 0;
+    lki_dealing then   = { leaves, lk_comm_size(before), false };
+    lki_dealing deal   = { leaves, lk_comm_size(now), false };
+    list        ranks  = { .count = 0 }, workers = { .count = 0 }, others = { .count = 0 };
+
+    for (uint32_t r = 0; r < lk_comm_size(before); r++)
+        if (!is_left(before, r, now)) {
+            lost++;
+            list_add(&others, lk_comm_world_rank(before, r));
+        }
+    for (uint32_t v = 0; v < leaves; v++)
+        if (!is_left(before, lki_share_rank(&then, v), now)) {
+            list_add(&workers, v);
+            list_add(&ranks, lk_comm_world_rank(now, lki_share_rank(&deal, v)));
+        }
+    list_end(&ranks);
+    list_end(&workers);
+    list_end(&others);
+    lki_journal_note(s->journal, "%s%s%s%s; rank%s %s took over virtual worker%s %s; %.1f ms", why,
+                     lost > 1 ? " (ranks " : "", lost > 1 ? others.text : "",
+                     lost > 1 ? " are lost)" : "", ranks.count > 1 ? "s" : "", ranks.text,
+                     workers.count > 1 ? "s" : "", workers.text, 1e3 * seconds);
+}
+
+/* ---- Going on ---------------------------------------------------------------------------- */
+
+/* What the last complete step gave, where this rank has not come so far. */
+static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
+                     lk_train_result *result)
+{
+    const said *told = said_now(&s->survival->found);
+
+    *at = (lki_position){ .done = standing->steps > 0 ? standing->steps : s->start };
+    if (standing->steps == 0)
+        return;
+    if (s->chained < at->done)
+        lki_loss_chain_add(s->loss_chain, standing->last.loss);
+    s->chained   = at->done;
+    result->loss = standing->last.loss;
+    if (told->evaluation == at->done && at->done > 0) {
+        result->validation_loss     = told->loss;
+        result->validation_accuracy = told->accuracy;
+    }
+    at->behind = atomic_load(&s->survival->found.settled) < at->done;
+    if (!at->behind && told->evaluation == at->done)
+        (void)lki_heed_evaluation(s, at->done, told->loss, told->accuracy);
+    at->record = (lki_step_record){ .step    = at->done,
+                                    .lr      = lk_schedule_at(&s->config->schedule, at->done - 1),
+                                    .seconds = lki_seconds() - s->begun };
+    lki_session_record(s, &standing->last, standing->loss_scale, &at->record);
+}
+
+/* The session is the new group's from here on. */
+static lk_status move(lki_session *s, lk_comm *next, const lki_position *at, const char *why,
+                      double begun)
+{
+    lki_survival *self   = s->survival;
+    lk_comm      *before = s->comm;
+
+    self->lost += s->ranks - lk_comm_size(next);
+    take_group(s, next);
+    lk_status status = take_files(s, at->done);
+    if (status == LK_OK)
+        status = lki_session_deal(s, at->done);
+    self->seconds += lki_seconds() - begun;
+    if (status == LK_OK)
+        tell(s, before, next, why, lki_seconds() - begun);
+    if (before != s->given)
+        lk_comm_free(before);
+    return status;
+}
+
+lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
+{
+    double               begun = lki_seconds();
+    lk_error             why   = *lk_error_last();
+    lk_comm             *next;
+    lk_parallel         *parallel;
+    lk_parallel_standing standing;
+
+    LK_TRY(find_group(s, &next, &parallel, &standing));
+    lk_parallel_free(s->parallel);
+    s->parallel = parallel;
+    catch_up(s, &standing, at, result);
+    LK_TRY(move(s, next, at, why.message, begun));
+    result->speaks = s->rank == 0;
+    return LK_OK;
+}

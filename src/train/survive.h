@@ -1,0 +1,47 @@
+/* train/survive.h -- a run that goes on without the ranks that it loses.
+ *
+ * What the strategy keeps in arenas tells how far the run has come (lk_parallel_go_on()); what rank
+ * 0 has said and done after a step stands in an arena as well.  So whoever is left makes what was
+ * not finished again, one of them as rank 0, and nothing is written twice.
+ */
+#ifndef LKI_TRAIN_SURVIVE_H
+#define LKI_TRAIN_SURVIVE_H
+
+#include "train/session.h"
+
+/* Collective; nothing unless config->survives. */
+LK_NODISCARD lk_status lki_survival_open(lki_session *s);
+void                   lki_survival_close(lki_session *s);
+
+/* Whether `status` is that ranks were lost, and the others can go on. */
+bool lki_survives(const lki_session *s, lk_status status);
+
+/* Before the first step: the group without those who were lost.  The session is closed. */
+LK_NODISCARD lk_status lki_regroup(lki_session *s);
+
+/* What is left to do of the last complete step, once a run has gone on. */
+typedef struct {
+    uint64_t        done;   /* steps that are complete */
+    bool            behind; /* the last of them has yet to be told and left: `record` */
+    lki_step_record record; /* but for times */
+} lki_position;
+
+/* The same in the middle of a run, after lki_survives(): says who was lost. */
+LK_NODISCARD lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result);
+
+/* Rank 0 tells the log, once; the others nothing. */
+LK_NODISCARD lk_status lki_say_step(lki_session *s, const lki_step_record *record);
+LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss,
+                                          double accuracy);
+LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result);
+
+/* All that follows a step has been done, and the run goes on: else it is done again by those who
+ * are left, as not everybody may know why it ends. */
+void lki_settle(lki_session *s, uint64_t done);
+
+/* run.c: the session's share of the work, from step `start` on; a record of step record->step. */
+LK_NODISCARD lk_status lki_session_deal(lki_session *s, uint64_t start);
+void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
+                        lki_step_record *record);
+
+#endif

@@ -1,0 +1,250 @@
+/* survive_test.c -- `train --on-failure continue`: workers are killed, the others make what was not
+ * finished, and the run ends with the weights and the log of the run that nobody disturbed.
+ *
+ * Goal:   whoever is killed, rank 0 as well, one after the other or several at once, in a step,
+ *         between steps, while evaluating or saving: the bits are the same, every step stands in
+ *         the log once, and one line tells who was lost and who took over.  What cannot go on is
+ *         refused; what goes wrong by itself ends the run as ever; all dead, --restart helps.
+ * Method: the command itself, hit at seeded moments.  That every moment of an update has its turn
+ *         is for parallel/ledger_test.c.
+ */
+#include "faults/job.h"
+
+#define GOES_ON "--on-failure continue "
+enum { ROUNDS = 5, LOGGED = 300 };
+
+static uint64_t next_random(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+/* A moment of up to 4 ms. */
+static void rest(uint64_t *seed)
+{
+    const struct timespec moment = { 0, (long)(next_random(seed) % 4000000) };
+    (void)nanosleep(&moment, NULL);
+}
+
+static void assert_undisturbed(job *j, const char *wanted)
+{
+    char digits[65];
+    if (j->result.status != 0)
+        fail_msg("status %d: %s", j->result.status, j->result.err);
+    read_weights(&j->result, digits);
+    if (strcmp(digits, wanted) != 0)
+        fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
+}
+
+/* Says who was killed, and what became of its work. */
+static void assert_told(const job *j, uint32_t rank)
+{
+    char wanted[128];
+    (void)snprintf(wanted, sizeof wanted, "rank %u (pid %d)", rank, (int)j->worker[rank]);
+    const char *line = strstr(j->result.err, wanted);
+    if (line != NULL)
+        line = strstr(line + 1, wanted); /* the first introduces it */
+    if (line == NULL)
+        fail_msg("not '%s' again: %s", wanted, j->result.err);
+    const char *took = strstr(line, " took over virtual worker");
+    if (took == NULL || memchr(line, '\n', (size_t)(took - line)) != NULL)
+        fail_msg("nobody took over: %s", line);
+}
+
+static void any_one_is_killed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t workers = 2; workers <= 3; workers++)
+        for (uint32_t rank = 0; rank < workers; rank++) {
+            job_start(&j, *state, workers, MLP GOES_ON "--steps 60 --log pipe");
+            job_await_step(&j, HIT_AT);
+            job_hit(&j, j.worker[rank], SIGKILL);
+            (void)job_wait(&j);
+            assert_undisturbed(&j, wanted);
+            assert_told(&j, rank);
+            assert_says(j.result.err, "note: the run has lost 1 rank and went on with");
+        }
+}
+
+/* Two at once, and a third later, by which the last is left alone. */
+static void three_of_four_are_killed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 5;
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint32_t first = round % 4, second = (first + 1 + round % 3) % 4;
+        uint32_t third = 0;
+        while (third == first || third == second)
+            third++;
+        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe");
+        job_await_step(&j, HIT_AT);
+        rest(&seed);
+        job_hit(&j, j.worker[first], SIGKILL);
+        if (round % 2 == 0)
+            rest(&seed);
+        job_hit(&j, j.worker[second], SIGKILL);
+        job_await_step(&j, HIT_AT + 10);
+        rest(&seed);
+        job_hit(&j, j.worker[third], SIGKILL);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, "note: the run has lost 3 ranks and went on with 1");
+    }
+}
+
+/* ---- Between steps ------------------------------------------------------------------------ */
+
+#define BUSY                                                                                       \
+    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
+    "--virtual-workers 4 --hidden 32 --global-batch 8 --micro-batch 2 --optimizer adamw --lr 0.01 "
+
+/* What stands in a log, without times. */
+static void read_bits(const char *folder, const char *log, command_result *r)
+{
+    char line[256];
+    (void)snprintf(line, sizeof line,
+                   "sed '/\"checkpoint\"/d; s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | "
+                   "sha256sum",
+                   log);
+    (void)run_shell(r, folder, line);
+}
+
+static bool has_ended(const job *j)
+{
+    siginfo_t info = { 0 };
+    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+static void await_or_end(job *j, const char *word)
+{
+    for (double since = seconds_now(); !has_ended(j); nap()) {
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        if (strstr(j->result.err, word) != NULL)
+            return;
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
+    }
+}
+
+/* Nothing holds this run up: it may get away.  Whether the blow was one, and somebody took over. */
+static bool hits(job *j, uint32_t rank)
+{
+    j->hit_at = seconds_now();
+    if (kill(j->worker[rank], SIGKILL) != 0)
+        return false;
+    await_or_end(j, "took over");
+    return strstr(j->result.err, "took over") != NULL;
+}
+
+static void the_log_and_checkpoints_are_whole(void **state)
+{
+    static command_result want, got;
+    static job            j;
+    char                  wanted[65];
+    uint64_t              seed = 9;
+    uint32_t              blows = 0;
+    run_command(&want, *state, BUSY "--steps 300 --workers 1 --quiet --log log");
+    assert_int_equal(want.status, 0);
+    read_weights(&want, wanted);
+    read_bits(*state, "log", &want);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        (void)run_shell(&got, *state, "rm -rf ck log");
+        job_start(&j, *state, 4,
+                  BUSY GOES_ON "--steps 300 --log log --checkpoint ck --checkpoint-every 7");
+        await_or_end(&j, "step 15/");
+        job_await_word(&j, "step 15/");
+        rest(&seed);
+        if (hits(&j, 0)) {
+            blows++;
+            rest(&seed);
+            (void)kill(j.worker[1 + round / 2], SIGKILL);
+        }
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        read_bits(*state, "log", &got);
+        assert_string_equal(got.out, want.out);
+        goes_on(*state, BUSY, 2, LOGGED, wanted);
+    }
+    assert_true(blows > 0);
+}
+
+/* ---- What does not go on ------------------------------------------------------------------ */
+
+static void what_cannot_go_on_is_refused(void **state)
+{
+    static const char *const lines[][2] = {
+        { "--workers 2 --worker-mode threads", "needs --worker-mode processes" },
+        { "--workers 4 --hosts 2", "is for workers of one host" },
+        { "--workers 2 --strategy zero2", "needs --strategy ddp or zero1" },
+    };
+    static command_result r;
+    char                  line[512];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 3 %s", lines[i][0]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 2);
+        assert_says(r.err, lines[i][1]);
+    }
+}
+
+/* A loss that is not finite is everybody's; a request to stop is heeded by those who are left. */
+static void other_ends_are_as_ever(void **state)
+{
+    static command_result r;
+    static job            j;
+    char                  wanted[65];
+    run_command(&r, *state, MLP GOES_ON "--workers 3 --steps 60 --lr 1e30 --quiet");
+    assert_int_equal(r.status, 3);
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[0], SIGKILL);
+    job_await_word(&j, "took over");
+    job_hit(&j, j.pid, SIGTERM);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 75);
+    goes_on(*state, MLP, 2, STEPS, wanted);
+}
+
+static void all_dead_restart(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t restart = 0; restart < 2; restart++) {
+        job_start(&j, *state, 2,
+                  restart ? MLP GOES_ON "--restart --steps 60 --log pipe --checkpoint ck "
+                                        "--checkpoint-every 5"
+                          : MLP GOES_ON "--steps 60 --log pipe");
+        job_await_step(&j, HIT_AT);
+        (void)kill(j.pid, SIGSTOP); /* the launcher sees both at once */
+        job_hit(&j, j.worker[0], SIGKILL);
+        job_hit(&j, j.worker[1], SIGKILL);
+        (void)kill(j.pid, SIGCONT);
+        (void)job_wait(&j);
+        if (restart) {
+            assert_undisturbed(&j, wanted);
+            assert_says(j.result.err, "all workers are started again, from the checkpoint of step");
+        } else {
+            assert_int_equal(j.result.status, 128 + SIGKILL);
+            assert_says(j.result.err, "was killed by SIGKILL at step");
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
+        cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
+        cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
+        cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
+        cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),
+        cmocka_unit_test_setup(all_dead_restart, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
