@@ -88,7 +88,8 @@ static void fill_memory(plan_row *row, double memory)
                          (double)c->parameters);
 }
 
-/* All strategies, or the one that was asked for. */
+/* All strategies that can, or the one that was asked for.  What the first does and another refuses
+ * is not for that one. */
 static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan_table *plan)
 {
     lk_train_config *c     = &o->train.config;
@@ -101,6 +102,10 @@ static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan
         c->strategy = row->strategy =
             asked != NULL && strcmp(asked, "single") == 0 ? asked : strategies[i];
         status = lk_train_estimate(c, lki_plan_hosts(o), &row->cost);
+        if (status == LK_EINVAL && plan->row_count > 0) {
+            status = LK_OK;
+            continue;
+        }
         fill_memory(row, o->memory);
         if (status == LK_OK && plan->timed)
             status = lk_train_model_step(&row->model, &plan->flops, c, lki_plan_hosts(o),

@@ -57,6 +57,24 @@ static void one_host_sends_nothing(void **state)
     assert_non_null(strstr(r.out, "\nzero1 "));
 }
 
+#define RESNET "plan resnet --depth 8 --global-batch 64 --micro-batch 8 --workers 2 --json "
+
+/* Four virtual workers' activations at a time, and no strategy that deals in rounds. */
+static void sync_batchnorm_takes_more(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, RESNET "--batchnorm ghost");
+    assert_int_equal(r.status, 0);
+    double one = number(r.out, "\"activations\"", "ddp");
+    run_command(&r, *state, RESNET "--batchnorm sync");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"activations\"", "ddp") > 3 * one);
+    assert_non_null(strstr(r.out, "zero1"));
+    assert_null(strstr(r.out, "zero2"));
+    run_command(&r, *state, RESNET "--batchnorm sync --strategy zero2");
+    assert_int_equal(r.status, 2);
+}
+
 /* States of 80 GB are no reason to refuse. */
 static void a_model_may_be_larger_than_the_machine(void **state)
 {
@@ -266,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
         cmocka_unit_test(one_host_sends_nothing),
+        cmocka_unit_test(sync_batchnorm_takes_more),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
         cmocka_unit_test(knows_the_paper),
         cmocka_unit_test(times_follow_from_rates),
