@@ -80,6 +80,10 @@ typedef struct {
     bool survives; /* the others can go on where one dies: lk_parallel_go_on() */
 } lk_parallel_options;
 
+/* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",
+ * "SHARD_GRAD_OP" and "FULL_SHARD", which options take as well; any other name is as it was. */
+LK_API const char *lk_strategy_name(const char *name);
+
 /* Collective.  Verifies that every rank describes the same model and options (LK_EMISMATCH names
  * the first tensor that differs), and gives every parameter its initial values. */
 LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,

@@ -93,7 +93,7 @@ static void fill_memory(plan_row *row, double memory)
 static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan_table *plan)
 {
     lk_train_config *c     = &o->train.config;
-    const char      *asked = c->strategy;
+    const char      *asked = lk_strategy_name(c->strategy);
     lk_status        status = LK_OK;
     for (size_t i = 0; status == LK_OK && i < STRATEGIES; i++) {
         plan_row *row = &plan->rows[plan->row_count];

@@ -68,6 +68,9 @@ static const lki_choice strategies[] = {
     { "zero2", 0, NULL },
     { "zero3", 0, NULL },
     { "single", 0, NULL },
+    { "NO_SHARD", 0, NULL }, /* FSDP's names of ddp, zero2 and zero3 */
+    { "SHARD_GRAD_OP", 0, NULL },
+    { "FULL_SHARD", 0, NULL },
     { "hybrid", 0, HERE_LATER "; use zero1" },
     { NULL, 0, NULL },
 };

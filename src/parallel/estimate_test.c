@@ -209,6 +209,10 @@ static void parameters_are_shared_out(void **state)
         assert_int_equal(cost.sent_gradients, all / 8 * 7);
         assert_int_equal(cost.sent_params, (2 * all - buffers * layer) / 8 * 7);
     }
+    lk_parallel_cost same;
+    options.strategy = "FULL_SHARD";
+    assert_int_equal(lk_parallel_estimate(&same, layers, LAYERS, &options, sizes, 8), LK_OK);
+    assert_memory_equal(&same, &cost, sizeof same);
     assert_int_equal(lk_parallel_estimate(&cost, layers, LAYERS, &options, sizes, 1), LK_OK);
     assert_int_equal(cost.params, all); /* once on the host, and nothing is gathered */
 }

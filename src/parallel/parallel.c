@@ -21,20 +21,6 @@ enum { ALIGN = 16 };
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-static lk_status find_strategy(const lki_strategy_ops **out, const char *name)
-{
-    static const lki_strategy_ops *const all[] = { &lki_strategy_ddp, &lki_strategy_zero1,
-                                                   &lki_strategy_zero2, &lki_strategy_zero3,
-                                                   &lki_strategy_single };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (name == NULL || strcmp(name, all[i]->name) == 0) {
-            *out = all[i];
-            return LK_OK;
-        }
-    return lk_fail(LK_EINVAL,
-                   "unknown strategy '%s'; there are ddp, zero1, zero2, zero3 and single", name);
-}
-
 static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
 {
     if (options->virtual_workers == 0)
@@ -188,7 +174,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(LKI_NEW(&parallel->rules, (size_t)param_count + 1, "rules of parameters"));
     LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
                           options->group_count));
-    LK_TRY(find_strategy(&parallel->ops, options->strategy));
+    LK_TRY(lki_strategy_find(&parallel->ops, options->strategy));
     LK_TRY(lki_ledger_describe(parallel, options));
     parallel->lock_step   = options->lock_step;
     parallel->noise_decay = options->noise_decay;

@@ -60,6 +60,10 @@ typedef struct {
     /* (optional) Moves communication forward without waiting. */
     lk_status (*progress)(lk_parallel *parallel);
 
+    /* (where parameters are gathered) Leaves nothing behind for which another rank might wait while
+     * this one waits to gather. */
+    lk_status (*settle)(lk_parallel *parallel);
+
     /* Where my spans' sums over all virtual workers are; waits. */
     lk_status (*reduce)(lk_parallel *parallel, lki_gradients *sums);
 
@@ -69,6 +73,9 @@ typedef struct {
 
 extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_zero2,
     lki_strategy_zero3, lki_strategy_single;
+
+/* names.c: NULL is the default. */
+LK_NODISCARD lk_status lki_strategy_find(const lki_strategy_ops **out, const char *name);
 
 typedef struct lki_piece_list lki_piece_list; /* shards.c */
 typedef struct lki_row_merger lki_row_merger; /* rows.c */

@@ -162,6 +162,8 @@ static lk_status gather(lk_parallel *parallel, uint32_t unit)
     lki_units *self = parallel->units;
     if (parallel->failure.status != LK_OK) /* nobody will hear of what is computed */
         return LK_OK;
+    if (parallel->turning)
+        LK_TRY(parallel->ops->settle(parallel));
     if (self->host != NULL)
         LK_TRY(lk_barrier(self->host));
     put_mine(parallel, unit);

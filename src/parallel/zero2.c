@@ -309,9 +309,9 @@ static void merge_partials(lk_parallel *parallel, zero2 *self, const unit *u,
     }
 }
 
-/* Moves a job forward; *reduced and *done tell how far it is. */
-static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bool wait,
-                         bool *reduced, bool *done)
+/* Moves a job's sums forward; *reduced: they are all there, and others of this host know. */
+static lk_status arrive(lk_parallel *parallel, zero2 *self, uint64_t number, bool wait,
+                        bool *reduced)
 {
     const lki_round_plan *plan     = &parallel->rounds;
     const unit           *u        = &self->units[number % self->unit_count];
@@ -321,7 +321,6 @@ static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bo
     job                  *j        = &self->jobs[number % JOBS];
 
     *reduced = true;
-    *done    = false;
     while (j->arrived < count && *reduced) {
         LK_TRY(finish_request(&j->travels[j->arrived].request, wait, reduced));
         if (!*reduced)
@@ -330,6 +329,19 @@ static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bo
         if (j->arrived == count && self->host != NULL)
             LK_TRY(lk_barrier_start(&j->leaving, self->host));
     }
+    return LK_OK;
+}
+
+/* Moves a job forward; *reduced and *done tell how far it is. */
+static lk_status advance(lk_parallel *parallel, zero2 *self, uint64_t number, bool wait,
+                         bool *reduced, bool *done)
+{
+    job *j = &self->jobs[number % JOBS];
+
+    *done = false;
+    LK_TRY(arrive(parallel, self, number, wait, reduced));
+    if (!*reduced)
+        return LK_OK;
     *done = true;
     return j->leaving == NULL ? LK_OK : finish_request(&j->leaving, wait, done);
 }
@@ -468,6 +480,17 @@ static lk_status zero2_progress(lk_parallel *parallel)
     return LK_OK;
 }
 
+/* Before a rank waits for something else, on which others come later than it does: they may wait
+ * here until it has read their gradients. */
+static lk_status zero2_settle(lk_parallel *parallel)
+{
+    zero2 *self = zero2_of(parallel);
+    bool   reduced;
+    for (uint64_t k = self->released; k < self->started; k++)
+        LK_TRY(arrive(parallel, self, k, true, &reduced));
+    return LK_OK;
+}
+
 /* The last round may have no virtual worker for this rank. */
 static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
@@ -517,5 +540,6 @@ const lki_strategy_ops lki_strategy_zero3 = {
     .term_ready   = zero2_term_ready,
     .end_leaf     = zero2_end_leaf,
     .progress     = zero2_progress,
+    .settle       = zero2_settle,
     .reduce       = zero2_reduce,
 };

@@ -68,6 +68,7 @@ static lk_status check_workers(lk_train_config *c)
                        "--workers %u are more than the %u virtual workers of this run; raise "
                        "--virtual-workers (or --global-batch), or lower --workers",
                        c->workers, c->virtual_workers);
+    c->strategy = lk_strategy_name(c->strategy);
     if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
         strcmp(c->strategy, "zero1") != 0 && strcmp(c->strategy, "zero2") != 0 &&
         strcmp(c->strategy, "zero3") != 0 && strcmp(c->strategy, "single") != 0)
@@ -178,13 +179,20 @@ static lk_status check_lock_step(const lk_train_config *c, const lk_model *model
                    c->virtual_workers, c->strategy, c->workers, c->virtual_workers);
 }
 
-/* Parameters, the optimizer's state and one gradient for each worker of this host, before anything
- * is laid out: a mistyped width should not eat the machine first. */
+static bool is_stage(const lk_train_config *c, char least)
+{
+    return c->strategy != NULL && strncmp(c->strategy, "zero", 4) == 0 && c->strategy[4] >= least;
+}
+
+/* Parameters, the optimizer's state and one gradient for each worker of this host, or its share of
+ * them, before anything is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)
 {
     uint32_t here    = c->workers_here ? c->workers_here : c->workers;
-    double   values  = (double)lk_model_param_elements(model);
-    double   copies  = 1 + lk_optimizer_state_count(&c->optimizer) + here;
+    double   values  = (double)lk_model_param_elements(model), share = (double)here / c->workers;
+    double   copies  = is_stage(c, '3') ? share : 1;
+    copies += lk_optimizer_state_count(&c->optimizer) * (is_stage(c, '1') ? share : 1);
+    copies += is_stage(c, '2') ? share : here;
     double   needed  = values * copies * (double)sizeof(float);
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (needed <= machine)
@@ -193,7 +201,8 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
         LK_ENOMEM,
         "%s with these options has %.0f parameters: parameters, optimizer state and "
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
-        "smaller or use fewer workers",
+        "smaller, use fewer workers, or let hosts keep parts of it (--strategy zero2, "
+        "zero3)",
         c->model, values, here, needed / 0x1p30, machine / 0x1p30);
 }
 

@@ -49,8 +49,8 @@ static double exposed_of(double busy, double window, double buckets)
     return fmax(busy / buckets, busy - window * (buckets - 1) / buckets);
 }
 
-/* Gradients travel in the backward pass; what is gathered of them or of the parameters as well,
- * after the update, or in both passes. */
+/* Gradients travel in the backward pass, with ddp their sums as well.  Parameters are gathered
+ * after the update, or with zero3 whenever they are read: nobody computes meanwhile. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
     double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, h = m->hosts;
@@ -71,12 +71,9 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
         behind = seconds_of(m, &use, 1, p);
         out->sent += p;
     } else {
-        double turns      = rounds * (m->micro_count > 0 ? m->micro_count : 1);
-        double in_forward = seconds_of(m, &use, turns, turns * p);
-        in_backward += in_forward;
-        out->sent += 2 * turns * p;
-        out->communication += in_forward;
-        out->exposed += exposed_of(in_forward, rounds * m->forward, use.buckets);
+        double times = 2 * rounds * (m->micro_count > 0 ? m->micro_count : 1);
+        behind       = seconds_of(m, &use, times, times * p);
+        out->sent += times * p;
     }
     out->communication += in_backward + behind;
     out->exposed += exposed_of(in_backward, window, use.buckets) + behind;

@@ -59,10 +59,9 @@ static const way ways[] = {
     { 12, 7, 3, "--workers 7 --hosts 3 --bucket-mb 1" },
     { 8, 2, 1, "--workers 2 --strategy zero2 --bucket-mb 0.01 --threads 2" },
     { 8, 5, 2, "--workers 5 --hosts 2 --strategy zero2 --bucket-mb 0.02 --isa avx2" },
-    { 12, 4, 4, "--workers 4 --hosts 4 --strategy zero2 --bucket-mb 0.1" },
+    { 12, 4, 4, "--workers 4 --hosts 4 --strategy FULL_SHARD --bucket-mb 0.1 --unit-buffers 3" },
     { 12, 5, 1, "--workers 5 --worker-mode threads --strategy zero2 --isa portable" },
     { 8, 6, 3, "--workers 6 --hosts 3 --strategy zero3 --bucket-mb 0.02 --threads 2" },
-    { 12, 5, 2, "--workers 5 --hosts 2 --strategy zero3 --bucket-mb 0.05 --unit-buffers 3" },
 };
 
 typedef struct {
@@ -92,10 +91,17 @@ static void read_line(outcome *out, const char *line)
     out->leaves += (last - first) / every + 1;
 }
 
+/* Whether virtual workers are dealt so. */
+static bool in_rounds(const char *options)
+{
+    return strstr(options, "zero2") != NULL || strstr(options, "zero3") != NULL ||
+           strstr(options, "FULL_SHARD") != NULL;
+}
+
 static outcome run(const run_model *model, uint32_t leaves, const char *options)
 {
     char    command[2048], line[1024], tail[4096] = "";
-    outcome out = { .rounds = strstr(options, "zero2") != NULL || strstr(options, "zero3") };
+    outcome out = { .rounds = in_rounds(options) };
     (void)snprintf(
         command, sizeof command,
         "'%s' train %s --virtual-workers %u --global-batch 24 --micro-batch %u --seed 3 --steps %s "
