@@ -138,8 +138,7 @@ static const char *with_checkpointing(const run_model *model, size_t way_index)
 /* SyncBatchNorm is not for rounds. */
 static bool is_refused(const run_model *model, const char *options)
 {
-    return strstr(model->name, "sync") != NULL &&
-           (strstr(options, "zero2") != NULL || strstr(options, "zero3") != NULL);
+    return strstr(model->name, "sync") != NULL && in_rounds(options);
 }
 
 /* In the `nth` way and every `step`-th after it. */
