@@ -142,6 +142,11 @@ static lk_status train(lk_train_config config)
     return status == LK_OK ? lk_launch_threads(1, 0, work, &config) : status;
 }
 
+static lk_status train_in(const char *dir)
+{
+    return train(config_of(dir, 2));
+}
+
 static bool is_there(const char *dir, uint64_t step)
 {
     lk_checkpoint *checkpoint;
@@ -200,7 +205,7 @@ static void a_newer_one_waits_and_so_does_the_end(void **state)
     (void)state;
     now.hold = 4;
     now.stop = 5;
-    assert_int_equal(train(config_of("waits", 2)), LK_ESTOPPED);
+    assert_int_equal(train_in("waits"), LK_ESTOPPED);
     assert_int_equal(now.most, 4);
     assert_true(is_there("waits", 2) && is_there("waits", 4) && is_there("waits", 5));
     assert_int_equal(result.checkpoints.written, 3);
@@ -229,7 +234,7 @@ static int run_until(long fatal)
     if (pid == 0) {
         now.calls = 0;
         now.fatal = fatal;
-        _exit(train(config_of("dies", 2)) == LK_OK ? 0 : 1);
+        _exit(train_in("dies") == LK_OK ? 0 : 1);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
@@ -241,14 +246,14 @@ static void a_death_at_any_call_leaves_what_resuming_needs(void **state)
     char want[65];
     long fatal = 1;
     (void)state;
-    assert_int_equal(train(config_of("undisturbed", 2)), LK_OK);
+    assert_int_equal(train_in("undisturbed"), LK_OK);
     memcpy(want, result.run, sizeof want);
     for (; run_until(fatal) == CRASHED; fatal += 7) {
         lk_checkpoint *newest;
         lk_status      status = lk_checkpoint_open(&newest, "dies", NULL, 0);
         assert_true(status == LK_OK || fatal < 20);
         lk_checkpoint_free(newest);
-        assert_int_equal(train(config_of("dies", 2)), LK_OK);
+        assert_int_equal(train_in("dies"), LK_OK);
         assert_string_equal(result.run, want);
         assert_int_equal(system("rm -rf dies log"), 0);
     }
