@@ -52,6 +52,19 @@ typedef struct {
     float       initial, momentum;
 } lk_parallel_state;
 
+/* What becomes of a parameter that no virtual worker uses in a step: one is used by asking for the
+ * gradient of a term of it, lk_parallel_grad().  Where some virtual workers use it and others do
+ * not, those add nothing, and the mean is over what all have reported. */
+typedef enum {
+    LK_UNUSED_ZERO = 0, /* its gradient is 0, and momentum and weight decay go on */
+    LK_UNUSED_SKIP,     /* it stays as it is, with its optimizer's state, and the step is not
+                         * counted for it */
+    LK_UNUSED_STATIC,   /* the same, but what the first step uses every other must, and nothing
+                         * else: LK_EINVAL names what does not.  Buckets without any do not travel
+                         * with ddp and zero1. */
+    LK_UNUSED_REFUSE    /* LK_EINVAL names them, and nothing is updated */
+} lk_unused;
+
 typedef struct {
     const char  *strategy;        /* NULL = "ddp" */
     uint32_t     virtual_workers; /* V, at least the number of workers */
@@ -63,6 +76,7 @@ typedef struct {
     double       clip_value;       /* of each element; 0 = none; not with clip_norm or lars */
     double       noise_decay;      /* of lk_parallel_noise()'s averages; 0 = not wanted */
     lk_loss_scaling scaling;       /* see lk_parallel_loss_scale() */
+    lk_unused    unused;
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
     const lk_parallel_term *terms; /* in the order in which backward finishes them; NULL =
@@ -173,6 +187,13 @@ typedef struct {
 /* Every step is begun once and finished once: anything else is LK_EINVAL and changes nothing. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
 
+/* The same for a step of so many micro-batches for each virtual worker, on all ranks alike
+ * (LK_EMISMATCH): their gradients add up where they are made and travel once, with the last, as
+ * under the no_sync of others.  At most the options' micro_count if there is running state, or if
+ * that is 1 and the strategy zero2. */
+LK_API LK_NODISCARD lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step,
+                                                       uint32_t micro_count);
+
 /* The next micro-batch to compute; false when this rank's part is done (or something failed, or no
  * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
@@ -197,12 +218,16 @@ LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
 /* Where the current turn adds the sum of its samples' gradients; terms are numbered as in the
  * options.  With "zero2" and one micro-batch to a virtual worker there is room for the terms of two
  * buckets: ask for them in order, just before they are made, and say when they are ready (which
- * lets go of the memory); LK_EINVAL from lk_parallel_finish() where that is not done. */
+ * lets go of the memory), also of those that you do not use; LK_EINVAL from lk_parallel_finish()
+ * where that is not done. */
 LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t term);
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
 
 /* Says that the current turn is finished with a term: lets its bucket travel while backward goes
- * on.  Optional: lk_parallel_next() implies it for all. */
+ * on.  Optional: lk_parallel_next() implies it for all.  If rank 0's first virtual worker says it
+ * in another order than the options' terms have, buckets are laid out anew in that order, once,
+ * after the first step (with ddp, and with zero1 on one host, without survives): no bit depends on
+ * that. */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 
 /* With loss scaling, and a step under way: what the step's gradients are to be multiplied by if the
@@ -246,12 +271,22 @@ typedef struct {
     double   grad_norm; /* of the mean gradient, before clipping */
     uint64_t count, hits;
     bool     skipped; /* by a dynamic loss scale: loss or norm is not finite, nothing was updated */
+    uint32_t unused;  /* parameters that nobody used; 0 with LK_UNUSED_ZERO, which does not look */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
  * updated), clips, updates.  On return the parameters are final on every rank. */
 LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr,
                                                  lk_step_result *result);
+
+/* Whether somebody used a parameter in the step that was finished last; true with LK_UNUSED_ZERO.
+ * The names of all that nobody used, "a, b", or as many as there is room for. */
+LK_API bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param);
+LK_API void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t bytes);
+
+/* The steps that were not counted for a parameter, and going on with a checkpoint's. */
+LK_API uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param);
+LK_API void     lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed);
 
 /* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
  * (my share's count, width) rows in order of virtual worker. */

@@ -18,6 +18,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const size_t      reads  = parallel->shelf.read_count * sizeof *parallel->shelf.reads;
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
+                                 (uint64_t)parallel->unused,
                                  parallel->lock_step,
                                  options->seed,
                                  options->bucket_bytes,

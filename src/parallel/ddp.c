@@ -156,24 +156,10 @@ static void plan_together(const lk_parallel *parallel, ddp *self)
     memcpy(plan->nodes, self->counter.stack, plan->node_count * sizeof plan->nodes[0]);
 }
 
-static lk_status ddp_attach(lk_parallel *parallel)
+/* A reduction for each bucket, and one for running state. */
+static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
 {
-    ddp              *self   = NULL;
     const lki_layout *layout = parallel->layout;
-
-    LK_TRY(LKI_NEW(&self, 1, "ddp"));
-    parallel->private = self;
-    lki_virtual_plan_make(&self->plan, parallel->leaves, parallel->ranks, parallel->rank);
-    if (self->plan.node_count > LK_TREE_NODES_MAX)
-        return lk_fail(LK_EINVAL,
-                       "%u virtual workers on %u workers: rank %u would hold %u partial "
-                       "sums, %d is the limit; use fewer virtual workers",
-                       parallel->leaves, parallel->ranks, parallel->rank, self->plan.node_count,
-                       LK_TREE_NODES_MAX);
-    LK_TRY(LKI_NEW(&self->merges, lki_max(self->plan.count, LKI_NODES_MAX), "merges"));
-    if (parallel->lock_step)
-        plan_together(parallel, self);
-    LK_TRY(open_arena(parallel, self));
     LK_TRY(LKI_NEW(&self->reductions, layout->bucket_count + 1, "bucket reductions"));
     self->reduction_count = layout->bucket_count;
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
@@ -189,6 +175,36 @@ static lk_status ddp_attach(lk_parallel *parallel)
         LK_TRY(reduce_states(parallel, self));
     aim(parallel, self);
     return LK_OK;
+}
+
+static lk_status ddp_relay(lk_parallel *parallel)
+{
+    ddp *self = ddp_of(parallel);
+    lki_free(self->reductions);
+    lki_free(self->state_slices);
+    self->reductions   = NULL;
+    self->state_slices = NULL;
+    return prepare_reductions(parallel, self);
+}
+
+static lk_status ddp_attach(lk_parallel *parallel)
+{
+    ddp *self = NULL;
+
+    LK_TRY(LKI_NEW(&self, 1, "ddp"));
+    parallel->private = self;
+    lki_virtual_plan_make(&self->plan, parallel->leaves, parallel->ranks, parallel->rank);
+    if (self->plan.node_count > LK_TREE_NODES_MAX)
+        return lk_fail(LK_EINVAL,
+                       "%u virtual workers on %u workers: rank %u would hold %u partial "
+                       "sums, %d is the limit; use fewer virtual workers",
+                       parallel->leaves, parallel->ranks, parallel->rank, self->plan.node_count,
+                       LK_TREE_NODES_MAX);
+    LK_TRY(LKI_NEW(&self->merges, lki_max(self->plan.count, LKI_NODES_MAX), "merges"));
+    if (parallel->lock_step)
+        plan_together(parallel, self);
+    LK_TRY(open_arena(parallel, self));
+    return prepare_reductions(parallel, self);
 }
 
 static void ddp_detach(lk_parallel *parallel)
@@ -246,6 +262,10 @@ static lk_status complete_oldest(ddp *self, bool wait, bool *done)
 {
     reduction *r = &self->reductions[self->completed];
     *done        = true;
+    if (r->request == NULL) { /* an idle bucket */
+        self->completed++;
+        return LK_OK;
+    }
     LK_TRY(wait ? lk_request_wait(r->request) : lk_request_test(r->request, done));
     if (*done) {
         lk_request_free(r->request);
@@ -261,6 +281,11 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
     bool done;
     while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
         reduction *r = &self->reductions[self->started];
+        if (self->started < parallel->layout->bucket_count &&
+            lki_is_idle(parallel, self->started)) {
+            self->started++;
+            continue;
+        }
         for (uint32_t m = 0; m < self->merge_count; m++)
             lki_merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,
                   buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
@@ -337,6 +362,7 @@ const lki_strategy_ops lki_strategy_ddp = {
     .end_leaf   = ddp_end_leaf,
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
+    .relay      = ddp_relay,
     .passes     = ddp_passes,
 };
 
@@ -354,5 +380,6 @@ const lki_strategy_ops lki_strategy_zero1 = {
     .end_leaf   = ddp_end_leaf,
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
+    .relay      = ddp_relay,
     .passes     = ddp_passes,
 };

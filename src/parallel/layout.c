@@ -92,7 +92,7 @@ size_t lki_layout_pieces(const lki_layout *layout)
     return layout->first_piece[layout->term_count];
 }
 
-static void place(lki_layout *layout)
+static void place(lki_layout *layout, const size_t *param_at)
 {
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p         = layout->terms[t].param;
@@ -100,7 +100,7 @@ static void place(lki_layout *layout)
         layout->term_at[t] = layout->grad_elements;
         layout->grad_elements += padded;
         if (layout->terms[t].use == 0) {
-            layout->param_at[p] = layout->elements;
+            layout->param_at[p] = param_at != NULL ? param_at[p] : layout->elements;
             layout->elements += padded;
         }
     }
@@ -309,7 +309,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     if (status == LK_OK)
         status = copy_terms(layout, options);
     if (status == LK_OK) {
-        place(layout);
+        place(layout, deal->param_at);
         status = make_spans(layout);
     }
     if (status == LK_OK)

@@ -34,6 +34,7 @@ typedef struct {
     lki_owner *owners;
     uint32_t   count, shards;
     bool       whole_blocks; /* a bucket ends where a block's terms do, whatever its size */
+    const size_t *param_at;   /* where parameters lie already; NULL: nowhere yet */
 } lki_deal;
 
 /* A contiguous range of the gradient space that travels as one. */

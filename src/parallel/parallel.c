@@ -1,4 +1,4 @@
-/* parallel.c -- the public face of strategies: opening, turns, reports; values are in values.c.
+/* parallel.c -- the public face of strategies: opening; values are in values.c, turns in turns.c.
  *
  * All memory that ranks share is one arena, "model": parameters, the optimizer's state, running
  * state, and the tables through which ranks tell each other sums.  Gradients are the strategy's.
@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-#include "base/float.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/shards.h"
@@ -44,6 +43,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (!(options->noise_decay >= 0 && options->noise_decay < 1))
         return lk_fail(LK_EINVAL, "noise_decay is %g; give one in (0, 1), or 0 for no noise scale",
                        options->noise_decay);
+    if (options->survives && options->unused != LK_UNUSED_ZERO)
+        return lk_fail(LK_EUNSUPPORTED, "which parameters are used is not among what survives: "
+                                        "take LK_UNUSED_ZERO, or leave out survives");
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -101,7 +103,15 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     return lki_ledger_lay_out(parallel, base, at);
 }
 
-static lk_status own_spans(lk_parallel *parallel)
+void lki_own_spans(lk_parallel *parallel)
+{
+    parallel->mine_count = 0;
+    for (size_t i = 0; i < parallel->layout->span_count; i++)
+        if (lki_owns(parallel, &parallel->layout->spans[i]))
+            parallel->mine[parallel->mine_count++] = i;
+}
+
+static lk_status open_own(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
     LK_TRY(LKI_NEW(&parallel->mine, layout->span_count, "owned spans"));
@@ -114,9 +124,9 @@ static lk_status own_spans(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
     LK_TRY(LKI_NEW(&parallel->scratch, lki_max(layout->span_count, parallel->leaves), "sums"));
     LK_TRY(LKI_NEW(&parallel->norms, (size_t)parallel->measures * layout->param_count, "norms"));
-    for (size_t i = 0; i < layout->span_count; i++)
-        if (lki_owns(parallel, &layout->spans[i]))
-            parallel->mine[parallel->mine_count++] = i;
+    lki_own_spans(parallel);
+    LK_TRY(lki_usage_open(parallel));
+    LK_TRY(lki_order_open(parallel));
     for (uint32_t r = 0; r < parallel->ranks; r++)
         parallel->reported[r] = lki_share_of(&parallel->dealing, r).count * parallel->report_bytes;
     return LK_OK;
@@ -168,8 +178,12 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->scaler      = lk_loss_scaler_begin(&options->scaling);
     parallel->leaves      = options->virtual_workers;
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
+    parallel->unused      = options->unused;
+    parallel->bucket_bytes       = options->bucket_bytes;
+    parallel->first_bucket_bytes = options->first_bucket_bytes;
+    size_t words          = options->unused == LK_UNUSED_ZERO ? 0 : (param_count + 63) / 64;
     parallel->report_bytes =
-        sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
+        sizeof(lki_report) + (parallel->micro_count + words) * sizeof(uint64_t);
     LK_TRY(check_options(parallel, options));
     LK_TRY(LKI_NEW(&parallel->rules, (size_t)param_count + 1, "rules of parameters"));
     LK_TRY(lk_param_rules(parallel->rules, params, param_count, options->groups,
@@ -223,7 +237,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
         parallel->exec = parallel->own_exec;
     }
     LK_TRY(lki_verify_same_model(parallel, options));
-    LK_TRY(own_spans(parallel));
+    LK_TRY(open_own(parallel));
     LK_TRY(open_arena(parallel));
     LK_TRY(lki_ledger_open(parallel));
     LK_TRY(lki_shards_open(parallel));
@@ -322,6 +336,8 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->hashes);
     lki_rows_close(parallel);
     lki_noise_close(parallel);
+    lki_usage_close(parallel);
+    lki_order_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->announced);
     lki_free(parallel->current);
@@ -337,243 +353,4 @@ void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *c
     *first  = parallel->share.first;
     *count  = parallel->share.count;
     *stride = parallel->share.stride;
-}
-
-/* ---- Turns ------------------------------------------------------------------------------- */
-
-static bool failed(const lk_parallel *parallel)
-{
-    return parallel->failure.status != LK_OK;
-}
-
-/* Keeps a failure for lk_parallel_finish(): hooks have nobody to return it to. */
-static void keep(lk_parallel *parallel, lk_status status)
-{
-    if (status != LK_OK && !failed(parallel))
-        parallel->failure = *lk_error_last();
-}
-
-lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
-{
-    if (failed(parallel))
-        return lki_fail_again(&parallel->failure);
-    if (parallel->under_way)
-        return lk_fail(LK_EINVAL, "step %llu is under way: lk_parallel_finish() ends it",
-                       (unsigned long long)parallel->step);
-    if (!lki_float_is_standard())
-        return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
-                                  "direction, as programs linked with -ffast-math do: its bits "
-                                  "would not be those of others; link without it");
-    parallel->under_way = true;
-    parallel->step      = step;
-    parallel->leaf      = 0;
-    parallel->micro     = 0;
-    parallel->turning   = false;
-    parallel->seed      = 1;
-    return LK_OK;
-}
-
-float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
-{
-    LK_ASSERT(parallel->under_way);
-    if (parallel->scaling.rule == LK_SCALE_NONE)
-        return 1;
-    parallel->seed = parallel->scaler.scale;
-    for (uint64_t n = 1; n < count; n *= 2)
-        parallel->seed *= 0.5;
-    return (float)parallel->seed;
-}
-
-lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel)
-{
-    return parallel->scaler;
-}
-
-void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler)
-{
-    if (parallel->scaling.rule != LK_SCALE_NONE && parallel->scaling.rule != LK_SCALE_FIXED)
-        parallel->scaler = *scaler;
-    parallel->scaler.skipped = scaler->skipped;
-}
-
-/* The current virtual worker, counted over all. */
-static uint32_t leaf_now(const lk_parallel *parallel)
-{
-    return parallel->share.first + (parallel->leaf + parallel->chosen) * parallel->share.stride;
-}
-
-void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
-{
-    LK_ASSERT(parallel->turning && index < parallel->together);
-    parallel->chosen = index;
-}
-
-/* Takes part in what others gather, up to the last read of the block of `term`. */
-static void catch_up(lk_parallel *parallel, uint32_t term)
-{
-    if (parallel->gathers && !failed(parallel))
-        keep(parallel, lki_units_catch_up(parallel, term));
-}
-
-static void end_terms(lk_parallel *parallel)
-{
-    const lki_layout *layout = parallel->layout;
-    for (uint32_t t = 0; t < layout->term_count; t++) {
-        if (!layout->terms[t].same_block)
-            catch_up(parallel, t);
-        lk_parallel_grad_ready(parallel, t);
-    }
-}
-
-static void end_turn(lk_parallel *parallel)
-{
-    if (parallel->micro + 1 == parallel->micro_count)
-        for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
-            end_terms(parallel);
-    catch_up(parallel, UINT32_MAX);
-    parallel->chosen  = 0;
-    parallel->turning = false;
-    if (++parallel->micro < parallel->micro_count || failed(parallel))
-        return;
-    for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
-        lki_report_of(parallel, leaf_now(parallel))->squares = lki_noise_leaf(parallel);
-    parallel->chosen = 0;
-    keep(parallel, parallel->ops->end_leaf(parallel));
-    parallel->micro = 0;
-    parallel->leaf += parallel->together;
-}
-
-static void begin_leaves(lk_parallel *parallel)
-{
-    size_t terms = parallel->layout->term_count;
-    memset(parallel->ready, 0, parallel->together * terms);
-    memset(parallel->announced, 0, terms * sizeof *parallel->announced);
-    if (parallel->noise != NULL)
-        lki_noise_begin(parallel);
-    for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
-        parallel->chosen = c;
-        memset(lki_report_of(parallel, leaf_now(parallel)), 0, parallel->report_bytes);
-        keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel),
-                                                 &parallel->current[c]));
-    }
-    parallel->chosen = 0;
-}
-
-static void begin_turn(lk_parallel *parallel)
-{
-    parallel->turning = true;
-    if (parallel->gathers)
-        lki_units_begin(parallel);
-}
-
-bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
-{
-    if (parallel->turning)
-        end_turn(parallel);
-    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->share.count)
-        return false;
-    if (parallel->micro == 0)
-        begin_leaves(parallel);
-    if (failed(parallel))
-        return false;
-    begin_turn(parallel);
-    *turn = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
-    return true;
-}
-
-/* In the last round there may be no virtual worker for this rank, but others read its parameters
- * and reduce what it owns: it does what it would do for one without samples. */
-static void sit_out(lk_parallel *parallel)
-{
-    memset(parallel->ready, 0, parallel->layout->term_count);
-    memset(parallel->announced, 0, parallel->layout->term_count * sizeof *parallel->announced);
-    keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel), parallel->current));
-    for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
-        begin_turn(parallel);
-        end_turn(parallel);
-    }
-}
-
-void lk_parallel_read(lk_parallel *parallel, uint32_t term)
-{
-    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
-    if (parallel->gathers)
-        keep(parallel, lki_units_read(parallel, term));
-}
-
-float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
-{
-    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
-    float *at = NULL;
-    if (parallel->ops->find_term == NULL)
-        return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
-    keep(parallel, parallel->ops->find_term(parallel, term, &at));
-    return at;
-}
-
-float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
-{
-    LK_ASSERT(parallel->turning && state < parallel->state_count);
-    return parallel->current[parallel->chosen].states + parallel->micro * parallel->state_width +
-           parallel->state_at[state];
-}
-
-void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
-{
-    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
-    bool     last  = parallel->micro + 1 == parallel->micro_count;
-    uint8_t *ready = &parallel->ready[parallel->chosen * parallel->layout->term_count + term];
-    if (!last || *ready || failed(parallel))
-        return;
-    *ready = 1;
-    if (parallel->noise != NULL)
-        lki_noise_term(parallel, term);
-    if (++parallel->announced[term] == parallel->together)
-        keep(parallel, parallel->ops->term_ready(parallel, term));
-}
-
-void lk_parallel_progress(lk_parallel *parallel)
-{
-    if (parallel->ops->progress != NULL && !failed(parallel))
-        keep(parallel, parallel->ops->progress(parallel));
-}
-
-void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
-                            void (*merge)(uint32_t width, double *left, const double *right),
-                            double *rows, double *total)
-{
-    LK_ASSERT(parallel->turning && parallel->lock_step);
-    memset(total, 0, width * sizeof *total);
-    if (!failed(parallel))
-        keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
-}
-
-void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,
-                        uint64_t hits)
-{
-    LK_ASSERT(parallel->turning);
-    lki_report *report = lki_report_of(parallel, leaf_now(parallel));
-    report->loss += loss_sum;
-    report->count += count;
-    report->hits += hits;
-    report->samples[parallel->micro] += samples;
-}
-
-lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
-{
-    lki_gradients    sums;
-    lk_parallel_turn turn;
-    *result = (lk_step_result){ 0 };
-    if (!parallel->under_way && !failed(parallel))
-        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
-    while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
-        continue;
-    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
-        sit_out(parallel);
-    if (!failed(parallel))
-        keep(parallel, parallel->ops->reduce(parallel, &sums));
-    if (!failed(parallel))
-        keep(parallel, lki_step_finish(parallel, &sums, lr, result));
-    parallel->under_way = false;
-    return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
 }

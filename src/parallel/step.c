@@ -75,11 +75,13 @@ static void sum_span(step_context *step, size_t index)
     const lki_layout     *layout   = parallel->layout;
     const lki_param_span *span     = &layout->spans[index];
     float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
+    bool                  idle     = parallel->unused == LK_UNUSED_STATIC && parallel->settled &&
+                parallel->used[span->param] == 0; /* it need not have come */
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
         lki_merge_f32(span->count, sum, lki_gradient_of(parallel, step->sums, span, use));
     *lki_block_sum(parallel, span, LKI_OF_GRADIENT) =
-        lki_block_sum_squares(parallel->exec, span->count, sum);
+        idle ? 0 : lki_block_sum_squares(parallel->exec, span->count, sum);
     if (parallel->measures > LKI_OF_VALUES)
         *lki_block_sum(parallel, span, LKI_OF_VALUES) =
             lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
@@ -108,6 +110,11 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
     *result        = (lk_step_result){ 0 };
     for (uint32_t v = 0; v < parallel->leaves; v++) {
         const lki_report *report = lki_report_of(parallel, v);
+        if (report->micros != parallel->micros)
+            return lk_fail(LK_EMISMATCH, "step %llu: virtual worker %u made %u micro-batches, rank "
+                           "%u's have %u; every rank must begin a step with the same number",
+                           (unsigned long long)parallel->step + 1, v, report->micros,
+                           parallel->rank, parallel->micros);
         losses[v]                = report->loss;
         result->count += report->count;
         result->hits += report->hits;
@@ -195,6 +202,7 @@ static lk_update update_of(const step_context *step, uint32_t param)
     const lk_param_rule *rule   = &step->parallel->rules[param];
     lk_update            update = step->update;
     update.lr *= rule->lr;
+    update.step -= step->parallel->missed[param];
     update.no_decay     = step->parallel->layout->params[param].no_decay;
     update.own_decay    = rule->own_decay != 0;
     update.weight_decay = rule->weight_decay;
@@ -219,6 +227,10 @@ static void direct_span(step_context *step, size_t index)
     float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
     lk_update             update                         = update_of(step, span->param);
 
+    if (!lki_is_used(parallel, span->param)) {
+        *lki_block_sum(parallel, span, LKI_OF_MOVES) = 0;
+        return;
+    }
     if (lki_ledger_has(parallel, index, LKI_DIRECTED))
         return;
     lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
@@ -277,6 +289,8 @@ static void update_span(step_context *step, size_t index)
         note_corrupt(step, index);
         return;
     }
+    if (!lki_is_used(parallel, span->param))
+        return;
     lki_entry *entry = lki_ledger_keep(parallel, index, LKI_UPDATED);
     states_of(parallel, span, state);
     update.trust = trust_of(parallel, &update, span->param);
@@ -423,6 +437,7 @@ static lk_status update(step_context *step, uint32_t owners)
     for (uint32_t o = parallel->local; o < owners && parallel->state_width > 0;
          o += parallel->locals)
         update_running(step, o, owners);
+    lki_usage_count(parallel);
     if (parallel->gathers)
         lki_units_forget(parallel);
     return parallel->shards > 1 && !parallel->gathers ? lki_shards_gather_params(parallel)
@@ -459,6 +474,8 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
+    lki_order_hear(parallel);
+    LK_TRY(lki_usage_collect(parallel, &result->unused));
     LK_TRY(scale_loss(parallel, result));
     if (!result->skipped)
         LK_TRY(check_finite(parallel, result));

@@ -67,6 +67,9 @@ typedef struct {
     /* Where my spans' sums over all virtual workers are; waits. */
     lk_status (*reduce)(lk_parallel *parallel, lki_gradients *sums);
 
+    /* (optional) Between two steps: takes up another layout of as many elements. */
+    lk_status (*relay)(lk_parallel *parallel);
+
     /* What a host sends of every element.  Asks nothing but what bytes() does. */
     lki_passes (*passes)(const lk_parallel *parallel, uint32_t host);
 } lki_strategy_ops;
@@ -81,6 +84,7 @@ typedef struct lki_piece_list lki_piece_list; /* shards.c */
 typedef struct lki_row_merger lki_row_merger; /* rows.c */
 typedef struct lki_units      lki_units;      /* units.c */
 typedef struct lki_noise lki_noise;           /* noise.c */
+typedef struct lki_order      lki_order;      /* reorder.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -88,7 +92,9 @@ typedef struct {
     double   squares;   /* of its gradient, if the noise scale is wanted */
     uint64_t count, hits;
     uint64_t written;   /* of the rank's first: what it has written of the parameters, hashed */
-    uint64_t samples[]; /* of each micro-batch */
+    uint32_t micros;    /* micro-batches of this step */
+    uint32_t reorders;  /* of rank 0's first: its terms were not finished in the layout's order */
+    uint64_t samples[]; /* of each micro-batch; then a bit for each parameter that is used */
 } lki_report;
 
 struct lk_parallel {
@@ -116,6 +122,8 @@ struct lk_parallel {
     double           clip_norm, clip_value;
     lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
+    uint32_t         micros; /* of this step */
+    size_t           bucket_bytes, first_bucket_bytes; /* as in the options */
     bool             lock_step;
     lki_row_merger  *rows; /* in lock step */
     lki_layout      *layout;
@@ -151,6 +159,11 @@ struct lk_parallel {
     uint32_t *announced; /* [term_count]: by how many of them */
     double   *scratch; /* as many as parameters, virtual workers or spans */
     double   *norms;   /* [measures][param_count] */
+    lk_unused unused;
+    uint8_t  *used;    /* [param_count]: by anybody, in the last step */
+    uint64_t *missed;  /* [param_count]: steps that did not count */
+    bool      settled; /* the first step has said what is used */
+    lki_order *order;  /* in which terms are finished; NULL: nobody looks */
 
     /* The step under way, if there is one. */
     bool     under_way;
@@ -225,6 +238,38 @@ static inline float *lki_gradient_of(const lk_parallel *parallel, const lki_grad
                                                    : from->places[lki_layout_piece(layout, span,
                                                                                    use)]);
 }
+
+/* usage.c: which parameters are used. */
+LK_NODISCARD lk_status lki_usage_open(lk_parallel *parallel);
+void                   lki_usage_close(lk_parallel *parallel);
+/* The current turn uses a term; parallel->unused says whether anybody wants to know. */
+void lki_usage_note(lk_parallel *parallel, lki_report *report, uint32_t term);
+/* From everybody's reports, the same on all ranks. */
+LK_NODISCARD lk_status lki_usage_collect(lk_parallel *parallel, uint32_t *unused);
+/* The update is made. */
+void lki_usage_count(lk_parallel *parallel);
+static inline bool lki_is_used(const lk_parallel *parallel, uint32_t param)
+{
+    return parallel->unused == LK_UNUSED_ZERO || parallel->used[param];
+}
+/* Whether no term of a bucket can be used: it has nothing to say. */
+bool lki_is_idle(const lk_parallel *parallel, uint32_t bucket);
+
+/* reorder.c: buckets in the order in which the first step finishes terms.  Terms have the options'
+ * numbers outside, and the layout's inside. */
+LK_NODISCARD lk_status lki_order_open(lk_parallel *parallel);
+void                   lki_order_close(lk_parallel *parallel);
+uint32_t               lki_order_term(const lk_parallel *parallel, uint32_t term);
+/* The first virtual worker has finished the layout's `term` without being made to. */
+void lki_order_note(lk_parallel *parallel, uint32_t term);
+/* After the first virtual worker: leaves in its report whether the order differs. */
+void lki_order_report(const lk_parallel *parallel, lki_report *report);
+/* When all reports are there; and, collective, when the step is over. */
+void                   lki_order_hear(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_order_settle(lk_parallel *parallel);
+
+/* parallel.c: the spans that this rank owns by the layout. */
+void lki_own_spans(lk_parallel *parallel);
 
 /* The slices of running state: each of micro_count rows dealt to the owners of a host in equal
  * parts.  The caller frees *out. */

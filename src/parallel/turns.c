@@ -1,0 +1,286 @@
+/* turns.c -- the life of a step as a program walks through it: turns, gradients, reports.
+ *
+ * A step that is under way keeps its first failure until lk_parallel_finish(): hooks in the middle
+ * of a backward pass have nobody to return it to.
+ */
+#include <string.h>
+
+#include "base/float.h"
+#include "base/memory.h"
+#include "device/reduce.h"
+#include "parallel/shards.h"
+#include "parallel/units.h"
+
+static bool failed(const lk_parallel *parallel)
+{
+    return parallel->failure.status != LK_OK;
+}
+
+/* Keeps a failure for lk_parallel_finish(): hooks have nobody to return it to. */
+static void keep(lk_parallel *parallel, lk_status status)
+{
+    if (status != LK_OK && !failed(parallel))
+        parallel->failure = *lk_error_last();
+}
+
+lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step)
+{
+    return lk_parallel_begin_micros(parallel, step, parallel->micro_count);
+}
+
+static lk_status check_micros(const lk_parallel *parallel, uint32_t count)
+{
+    bool whole = !parallel->ops->rounds || parallel->micro_count > 1;
+    if (count == 0)
+        return lk_fail(LK_EINVAL, "a step has at least one micro-batch");
+    if (count > parallel->micro_count && (parallel->state_count > 0 || !whole))
+        return lk_fail(LK_EINVAL, "a step of %u micro-batches, but the options have %u: there is "
+                       "room for no more %s", count, parallel->micro_count,
+                       whole ? "of the running state's sums" : "than one of gradients");
+    return LK_OK;
+}
+
+lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_t micro_count)
+{
+    if (failed(parallel))
+        return lki_fail_again(&parallel->failure);
+    if (parallel->under_way)
+        return lk_fail(LK_EINVAL, "step %llu is under way: lk_parallel_finish() ends it",
+                       (unsigned long long)parallel->step);
+    if (!lki_float_is_standard())
+        return lk_fail(LK_EINVAL, "this thread flushes tiny numbers to zero or rounds in another "
+                                  "direction, as programs linked with -ffast-math do: its bits "
+                                  "would not be those of others; link without it");
+    LK_TRY(check_micros(parallel, micro_count));
+    parallel->under_way = true;
+    parallel->micros    = micro_count;
+    parallel->step      = step;
+    parallel->leaf      = 0;
+    parallel->micro     = 0;
+    parallel->turning   = false;
+    parallel->seed      = 1;
+    return LK_OK;
+}
+
+float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
+{
+    LK_ASSERT(parallel->under_way);
+    if (parallel->scaling.rule == LK_SCALE_NONE)
+        return 1;
+    parallel->seed = parallel->scaler.scale;
+    for (uint64_t n = 1; n < count; n *= 2)
+        parallel->seed *= 0.5;
+    return (float)parallel->seed;
+}
+
+lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel)
+{
+    return parallel->scaler;
+}
+
+void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler)
+{
+    if (parallel->scaling.rule != LK_SCALE_NONE && parallel->scaling.rule != LK_SCALE_FIXED)
+        parallel->scaler = *scaler;
+    parallel->scaler.skipped = scaler->skipped;
+}
+
+/* The current virtual worker, counted over all. */
+static uint32_t leaf_now(const lk_parallel *parallel)
+{
+    return parallel->share.first + (parallel->leaf + parallel->chosen) * parallel->share.stride;
+}
+
+void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
+{
+    LK_ASSERT(parallel->turning && index < parallel->together);
+    parallel->chosen = index;
+}
+
+/* Of the layout's terms; whether it was not announced before, and counts. */
+static bool announce(lk_parallel *parallel, uint32_t term)
+{
+    bool     last  = parallel->micro + 1 == parallel->micros;
+    uint8_t *ready = &parallel->ready[parallel->chosen * parallel->layout->term_count + term];
+    if (!last || *ready || failed(parallel))
+        return false;
+    *ready = 1;
+    if (parallel->noise != NULL)
+        lki_noise_term(parallel, term);
+    if (++parallel->announced[term] == parallel->together)
+        keep(parallel, parallel->ops->term_ready(parallel, term));
+    return true;
+}
+
+/* Takes part in what others gather, up to the last read of the block of `term`. */
+static void catch_up(lk_parallel *parallel, uint32_t term)
+{
+    if (parallel->gathers && !failed(parallel))
+        keep(parallel, lki_units_catch_up(parallel, term));
+}
+
+static void end_terms(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        if (!layout->terms[t].same_block)
+            catch_up(parallel, t);
+        (void)announce(parallel, t);
+    }
+}
+
+static void end_turn(lk_parallel *parallel)
+{
+    if (parallel->micro + 1 == parallel->micros) {
+        lki_order_report(parallel, lki_report_of(parallel, leaf_now(parallel)));
+        for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
+            end_terms(parallel);
+    }
+    catch_up(parallel, UINT32_MAX);
+    parallel->chosen  = 0;
+    parallel->turning = false;
+    if (++parallel->micro < parallel->micros || failed(parallel))
+        return;
+    for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
+        lki_report_of(parallel, leaf_now(parallel))->squares = lki_noise_leaf(parallel);
+    parallel->chosen = 0;
+    keep(parallel, parallel->ops->end_leaf(parallel));
+    parallel->micro = 0;
+    parallel->leaf += parallel->together;
+}
+
+static void begin_leaves(lk_parallel *parallel)
+{
+    size_t terms = parallel->layout->term_count;
+    memset(parallel->ready, 0, parallel->together * terms);
+    memset(parallel->announced, 0, terms * sizeof *parallel->announced);
+    if (parallel->noise != NULL)
+        lki_noise_begin(parallel);
+    for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
+        parallel->chosen = c;
+        lki_report *report = lki_report_of(parallel, leaf_now(parallel));
+        memset(report, 0, parallel->report_bytes);
+        report->micros = parallel->micros;
+        keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel),
+                                                 &parallel->current[c]));
+    }
+    parallel->chosen = 0;
+}
+
+static void begin_turn(lk_parallel *parallel)
+{
+    parallel->turning = true;
+    if (parallel->gathers)
+        lki_units_begin(parallel);
+}
+
+bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
+{
+    if (parallel->turning)
+        end_turn(parallel);
+    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->share.count)
+        return false;
+    if (parallel->micro == 0)
+        begin_leaves(parallel);
+    if (failed(parallel))
+        return false;
+    begin_turn(parallel);
+    *turn = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
+    return true;
+}
+
+/* In the last round there may be no virtual worker for this rank, but others read its parameters
+ * and reduce what it owns: it does what it would do for one without samples. */
+static void sit_out(lk_parallel *parallel)
+{
+    memset(parallel->ready, 0, parallel->layout->term_count);
+    memset(parallel->announced, 0, parallel->layout->term_count * sizeof *parallel->announced);
+    keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel), parallel->current));
+    for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
+        begin_turn(parallel);
+        end_turn(parallel);
+    }
+}
+
+void lk_parallel_read(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
+    if (parallel->gathers)
+        keep(parallel, lki_units_read(parallel, term));
+}
+
+float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
+    float *at = NULL;
+    term      = lki_order_term(parallel, term);
+    if (parallel->unused != LK_UNUSED_ZERO)
+        lki_usage_note(parallel, lki_report_of(parallel, leaf_now(parallel)), term);
+    if (parallel->ops->find_term == NULL)
+        return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
+    keep(parallel, parallel->ops->find_term(parallel, term, &at));
+    return at;
+}
+
+float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
+{
+    LK_ASSERT(parallel->turning && state < parallel->state_count);
+    return parallel->current[parallel->chosen].states + parallel->micro * parallel->state_width +
+           parallel->state_at[state];
+}
+
+void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
+    term = lki_order_term(parallel, term);
+    if (announce(parallel, term))
+        lki_order_note(parallel, term);
+}
+
+void lk_parallel_progress(lk_parallel *parallel)
+{
+    if (parallel->ops->progress != NULL && !failed(parallel))
+        keep(parallel, parallel->ops->progress(parallel));
+}
+
+void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
+                            void (*merge)(uint32_t width, double *left, const double *right),
+                            double *rows, double *total)
+{
+    LK_ASSERT(parallel->turning && parallel->lock_step);
+    memset(total, 0, width * sizeof *total);
+    if (!failed(parallel))
+        keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
+}
+
+void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples, uint64_t count,
+                        uint64_t hits)
+{
+    LK_ASSERT(parallel->turning);
+    lki_report *report = lki_report_of(parallel, leaf_now(parallel));
+    report->loss += loss_sum;
+    report->count += count;
+    report->hits += hits;
+    report->samples[lki_min(parallel->micro, parallel->micro_count - 1)] += samples;
+}
+
+lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
+{
+    lki_gradients    sums;
+    lk_parallel_turn turn;
+    *result = (lk_step_result){ 0 };
+    if (!parallel->under_way && !failed(parallel))
+        return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
+    while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
+        continue;
+    if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
+        sit_out(parallel);
+    if (!failed(parallel))
+        keep(parallel, parallel->ops->reduce(parallel, &sums));
+    if (!failed(parallel))
+        keep(parallel, lki_step_finish(parallel, &sums, lr, result));
+    if (!failed(parallel))
+        keep(parallel, lki_order_settle(parallel));
+    parallel->under_way = false;
+    return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
+}
