@@ -155,18 +155,21 @@ static void memory_is_touched_by_all_threads(void **state)
     enum { PAGES = 400, BYTES = PAGES * 4096 - 200 }; /* below the size of huge pages */
     lki_pool *pool = NULL;
     char     *memory;
+    long      mine[2];
     (void)state;
-    for (uint32_t threads = 1; threads <= 4; threads += 3) {
-        assert_int_equal(lki_pool_open(&pool, threads), LK_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(lki_pool_open(&pool, i == 0 ? 1 : 4), LK_OK);
         long before = faults();
         assert_int_equal(lki_pool_alloc((void **)&memory, pool, BYTES, "a test"), LK_OK);
-        long mine = faults() - before;
-        for (size_t i = 0; i < BYTES; i++)
-            assert_true(memory[i] == 0);
-        assert_true(threads > 1 ? mine < PAGES / 2 : mine > 0);
+        mine[i] = faults() - before;
+        for (size_t k = 0; k < BYTES; k++)
+            assert_true(memory[k] == 0);
         lki_free(memory);
         lki_pool_free(pool);
     }
+    if (mine[0] < 16) /* a kernel whose pages are so large that this says nothing */
+        skip();
+    assert_true(mine[1] < mine[0] * 3 / 4);
 }
 
 /* Neighbours side by side, and every processor once. */
