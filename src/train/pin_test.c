@@ -85,10 +85,10 @@ static lk_comm *open_alone(void)
 
 static void threads_have_cores_of_their_own(void **state)
 {
-    view     v;
-    lk_comm *comm = open_alone();
+    view v;
     (void)state;
     open_view(&v);
+    lk_comm *comm = open_alone();
     train(&v, comm, 1, true);
     assert_int_equal(v.own, CPU_COUNT(&v.all) / THREADS);
     assert_int_equal(v.narrow, THREADS);
@@ -98,10 +98,10 @@ static void threads_have_cores_of_their_own(void **state)
 
 static void nothing_is_bound_unasked(void **state)
 {
-    view     v;
-    lk_comm *comm = open_alone();
+    view v;
     (void)state;
     open_view(&v);
+    lk_comm *comm = open_alone();
     train(&v, comm, 1, false);
     assert_int_equal(v.narrow, 0);
     lk_comm_free(comm);
