@@ -84,6 +84,7 @@ void lki_noise_close(lk_parallel *parallel)
 void lki_noise_begin(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
+    (void)place_copies(layout, parallel->noise->copy_at); /* terms may have another order */
     for (uint32_t c = 0; c < parallel->together; c++)
         for (uint32_t p = 0; p < layout->param_count; p++)
             parallel->noise->missing[(size_t)c * layout->param_count + p] =
@@ -144,7 +145,7 @@ void lki_noise_term(lk_parallel *parallel, uint32_t term)
     const lki_layout *layout  = parallel->layout;
     const lki_noise  *noise   = parallel->noise;
     uint32_t          param   = layout->terms[term].param;
-    const float      *grad    = lk_parallel_grad(parallel, term);
+    const float      *grad    = lki_gradient_now(parallel, term);
     uint32_t         *missing = &noise->missing[(size_t)parallel->chosen * layout->param_count +
                                                 param];
     if (lki_layout_uses(layout, param) > 1) {

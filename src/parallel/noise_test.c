@@ -49,6 +49,7 @@ typedef struct {
     const char *strategy;
     bool        lock_step, early; /* announces terms as they are made */
     double      decay;
+    bool        reversed; /* makes terms in another order than the layout's */
 } crew;
 
 typedef struct {
@@ -71,8 +72,9 @@ static void run_turn(lk_parallel *p, const crew *w, uint32_t step, const lk_para
     uint32_t first, count, stride;
     lk_parallel_share(p, &first, &count, &stride);
     count = w->lock_step ? count : 1;
-    for (uint32_t t = 0; t < TERMS; t++)
+    for (uint32_t k = 0; k < TERMS; k++)
         for (uint32_t c = 0; c < count; c++) {
+            uint32_t t = w->reversed ? TERMS - 1 - k : k;
             lk_parallel_choose(p, c);
             add_samples(lk_parallel_grad(p, t), step, turn->virtual_worker + c * stride,
                         turn->micro_index, t);
@@ -236,13 +238,14 @@ static void estimates_are_unbiased(void **state)
 
 static void everybody_has_the_same_bits(void **state)
 {
-    static const crew ways[] = { { 2, "ddp", false, false, DECAY },
-                                 { 3, "ddp", true, true, DECAY },
-                                 { 4, "zero1", false, true, DECAY },
-                                 { 5, "ddp", false, true, DECAY },
-                                 { 3, "zero2", false, true, DECAY },
-                                 { 6, "zero2", true, false, DECAY },
-                                 { 4, "zero2", false, false, DECAY } };
+    static const crew ways[] = { { 2, "ddp", false, false, DECAY, false },
+                                 { 3, "ddp", true, true, DECAY, false },
+                                 { 4, "zero1", false, true, DECAY, false },
+                                 { 5, "ddp", false, true, DECAY, false },
+                                 { 2, "ddp", false, true, DECAY, true },
+                                 { 3, "zero2", false, true, DECAY, false },
+                                 { 6, "zero2", true, false, DECAY, false },
+                                 { 4, "zero2", false, false, DECAY, false } };
     static member members[RANKS_MAX];
     lk_noise      want = { 0 };
     (void)state;

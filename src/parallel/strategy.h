@@ -275,6 +275,10 @@ void lki_own_spans(lk_parallel *parallel);
  * parts.  The caller frees *out. */
 LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
 
+/* turns.c: where the chosen virtual worker adds a term of the layout, without being taken for a use
+ * of it. */
+float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+
 /* noise.c: all virtual workers of a turn begin; the chosen one has made a term, or all of them
  * (out: the square of its gradient); and a step will be made, of which all reports are there. */
 LK_NODISCARD lk_status lki_noise_open(lk_parallel *parallel);

@@ -209,17 +209,22 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
         keep(parallel, lki_units_read(parallel, term));
 }
 
-float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
 {
-    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     float *at = NULL;
-    term      = lki_order_term(parallel, term);
-    if (parallel->unused != LK_UNUSED_ZERO)
-        lki_usage_note(parallel, lki_report_of(parallel, leaf_now(parallel)), term);
     if (parallel->ops->find_term == NULL)
         return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
     keep(parallel, parallel->ops->find_term(parallel, term, &at));
     return at;
+}
+
+float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+{
+    LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
+    term = lki_order_term(parallel, term);
+    if (parallel->unused != LK_UNUSED_ZERO)
+        lki_usage_note(parallel, lki_report_of(parallel, leaf_now(parallel)), term);
+    return lki_gradient_now(parallel, term);
 }
 
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
