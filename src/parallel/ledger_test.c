@@ -178,7 +178,7 @@ static void one_turn(lk_parallel *parallel, uint64_t step, lk_parallel_turn turn
     for (uint32_t s = 0; s < 2; s++)
         for (size_t i = 0; i < 33; i++)
             lk_parallel_state_sum(parallel, s)[i] += number(step, place, 1000 * s + i);
-    lk_parallel_report(parallel, number(step, place, 77), 3, 3, 1);
+    lk_parallel_report(parallel, (double)number(step, place, 77), 3, 3, 1);
 }
 
 static lk_status run_steps(lk_parallel *parallel, uint64_t from)
