@@ -5,8 +5,8 @@
  *         between steps, while evaluating or saving: the bits are the same, every step stands in
  *         the log once, and one line tells who was lost and who took over.  What cannot go on is
  *         refused; what goes wrong by itself ends the run as ever; all dead, --restart helps.
- * Method: the command itself, hit at seeded moments.  That every moment of an update has its turn
- *         is for parallel/ledger_test.c.
+ * Method: the command itself, hit at seeded moments.  An update that is hit in the middle of a
+ *         slice is for parallel/ledger_test.c.
  */
 #include "faults/job.h"
 
