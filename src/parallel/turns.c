@@ -202,11 +202,16 @@ static void sit_out(lk_parallel *parallel)
     }
 }
 
+/* Blocks that are not read again are finished, whether that is said or not: all ranks reduce and
+ * gather in one order. */
 void lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
-    if (parallel->gathers)
-        keep(parallel, lki_units_read(parallel, term));
+    if (!parallel->gathers)
+        return;
+    for (uint32_t t = 0; parallel->turning && t < term && lki_units_passed(parallel, t); t++)
+        lk_parallel_grad_ready(parallel, t);
+    keep(parallel, lki_units_read(parallel, term));
 }
 
 float *lki_gradient_now(lk_parallel *parallel, uint32_t term)

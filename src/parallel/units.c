@@ -29,6 +29,7 @@ struct lki_units {
     size_t  *first; /* of each unit: where it begins in the parameter space */
     size_t  *mine;  /* my spans, unit by unit: the first of each in ... */
     size_t  *first_mine; /* ... [unit_count + 1] */
+    uint32_t *last; /* of each term: reads up to and with its block's last */
     uint32_t at;    /* the turn's next read */
 };
 
@@ -76,6 +77,14 @@ void lki_units_count(lk_parallel *parallel, uint64_t *times)
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
+static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
+{
+    uint32_t last = shelf->read_count;
+    while (last > 0 && shelf->reads[last - 1].term != term)
+        last--;
+    return last;
+}
+
 static uint32_t unit_of_mine(const lk_parallel *parallel, size_t i)
 {
     const lki_layout *layout = parallel->layout;
@@ -116,6 +125,10 @@ lk_status lki_units_open(lk_parallel *parallel)
         *first        = lki_min(*first, layout->param_at[p]);
     }
     LK_TRY(sort_mine(parallel, self));
+    LK_TRY(LKI_NEW(&self->last, layout->term_count, "reads of blocks"));
+    for (uint32_t t = 0; t < layout->term_count; t++)
+        self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
+                                                    : last_read(&parallel->shelf, t);
     LK_TRY(lk_comm_split(&self->comm, parallel->comm, 0, parallel->rank));
     return world->widest == 1 ? LK_OK
                               : lk_comm_split(&self->host, parallel->comm,
@@ -130,6 +143,7 @@ void lki_units_close(lk_parallel *parallel)
     lk_comm_free(self->host);
     lk_comm_free(self->comm);
     lki_free(self->first);
+    lki_free(self->last);
     lki_free(self->mine);
     lki_free(self->first_mine);
     lki_free(self);
@@ -206,20 +220,18 @@ lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
     return status;
 }
 
-static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
-{
-    uint32_t last = shelf->read_count;
-    while (last > 0 && shelf->reads[last - 1].term != term && term != UINT32_MAX)
-        last--;
-    return last;
-}
-
 lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
 {
     lki_units *self = parallel->units;
-    for (uint32_t end = last_read(&parallel->shelf, term); self->at < end; self->at++)
+    uint32_t   end  = term == UINT32_MAX ? parallel->shelf.read_count : self->last[term];
+    for (; self->at < end; self->at++)
         LK_TRY(read_at(parallel, self->at, parallel->shelf.read_count));
     return LK_OK;
+}
+
+bool lki_units_passed(const lk_parallel *parallel, uint32_t term)
+{
+    return parallel->units->last[term] <= parallel->units->at;
 }
 
 void lki_units_begin(lk_parallel *parallel)

@@ -22,6 +22,9 @@ LK_NODISCARD lk_status lki_units_read(lk_parallel *parallel, uint32_t term);
 /* What the turn has not read yet, up to the last read of the block of `term`; UINT32_MAX: all. */
 LK_NODISCARD lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term);
 
+/* Whether the turn has no read of the term's block to come. */
+bool lki_units_passed(const lk_parallel *parallel, uint32_t term);
+
 /* A turn begins. */
 void lki_units_begin(lk_parallel *parallel);
 
