@@ -4,8 +4,8 @@
  *      loader_read loader FILE THREADS    opens tokens:FILE and takes an epoch of it, in the
  *                                         permuted order, from a loader
  *
- * Says the seconds that opening and reading took, with the bytes of the file.  `cold` as a last word
- * drops the file from the page cache first.
+ * Says the seconds that opening and reading took, with the bytes of the file.  `cold` as a last
+ * word drops the file from the page cache first.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ static int read_as_data(const char *path, uint32_t threads)
     double    opened = now();
     if (status == LK_OK)
         status = read_epoch(set, threads, &tokens);
-    printf("%.6f %.6f %llu\n", opened - begun, now() - opened, (unsigned long long)(2 * tokens));
+    printf("%.6f %.6f %llu\n", opened - begun, now() - opened, 2 * (unsigned long long)tokens);
     if (status != LK_OK)
         fprintf(stderr, "loader_read: %s\n", lk_error_last()->message);
     lk_dataset_free(set);
