@@ -62,6 +62,7 @@ typedef struct {
  *                        test_batch.bin is the validation part
  *   tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
  *                        ?h=, w= (32) and c= (3) say what they are made to fit, ?classes=
+ *   stream:FILE|-        bytes, tokens or images of a pipe, read once; only lk_train_run() does it
  *   npy:X,Y              NumPy arrays of samples and of integer labels
  *   synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
  *                        tokens=N,vocab=; a function of (seed, index)

@@ -222,8 +222,13 @@ static int keep_workers(const train_options *options, char **argv, lk_launch_opt
 static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
 {
     const char *strategy = options->config.strategy;
+    bool        stream   = strncmp(options->config.data, "stream:", 7) == 0;
+    if (options->restart > 0 && stream)
+        return "--restart reads the data again, which a stream may not allow";
     if (options->on_failure != LK_ON_FAILURE_CONTINUE)
         return NULL;
+    if (stream)
+        return "--on-failure continue cannot read a stream's last batch again; leave it out";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
     if (how->nodes > 1 || how->hosts > 1)

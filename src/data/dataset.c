@@ -16,11 +16,12 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/stream.h"
 
 static const lki_source *const sources[] = {
     &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
     &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,
-    &lki_source_synthetic,
+    &lki_source_stream, &lki_source_synthetic,
 };
 
 static lk_status find_source(const lki_source **out, const char *spec)
@@ -35,7 +36,7 @@ static lk_status find_source(const lki_source **out, const char *spec)
         }
     return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
                               "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
-                              "tar:FILE|DIR or synthetic:SPEC", spec);
+                              "tar:FILE|DIR, stream:FILE|- or synthetic:SPEC", spec);
 }
 
 static uint64_t part_of(double fraction, uint64_t total)
@@ -186,6 +187,8 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
                           uint64_t index, void *x, int32_t *y)
 {
     const lk_dataset_info *info = &dataset->info;
+    if (lki_dataset_is_stream(dataset))
+        return lk_fail(LK_EINVAL, "a stream is read from its beginning on, by one reader");
     LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
     if (info->tokens) {
         read_window(dataset, validation, epoch, index, x, y);

@@ -63,6 +63,7 @@ static void fit(const lki_image *image, rectangle from, uint32_t height, uint32_
     const uint8_t *row      = image->pixels + from.top * stride + from.left * channels;
     uint64_t       area     = (uint64_t)from.width * from.height;
     uint32_t       left     = 0; /* units of the row in `sums` that are not yet taken */
+    LK_ASSERT(area > 0);
     for (uint32_t j = 0; j < height; j++, out += values) {
         memset(totals, 0, values * sizeof *totals);
         for (uint32_t wanted = from.height; wanted > 0;) {

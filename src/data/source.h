@@ -58,7 +58,8 @@ LK_NODISCARD lk_status lki_data_watch(lk_dataset *dataset, const char *path);
 void                   lki_data_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
-    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_synthetic;
+    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_stream,
+    lki_source_synthetic;
 
 /* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what
  * sample `index` of the training part, just read, looks like in `epoch`. */

@@ -246,6 +246,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     lk_model_options       options = lki_model_options(c, data);
     lk_model              *model   = NULL;
 
+    LK_TRY(lki_feed_check(c, dataset));
     LK_TRY(check_length(c, data));
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_watch_check(c, data));

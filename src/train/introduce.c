@@ -59,16 +59,16 @@ void lki_tell_kernels(lki_session *s, bool end)
 lk_status lki_introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
-    char     text[32], every[32];
+    char     text[32], every[32], samples[40];
 
     (void)snprintf(every, sizeof every, ", every %u", s->stride);
     LK_TRY(LKI_NEW(&all, 3 * (size_t)s->ranks, "introductions"));
     lk_status status = lk_all_gather(s->comm, mine, all, sizeof mine);
     if (status == LK_OK) {
         lki_journal_say(s->journal,
-                        "%s: %zu parameters, %llu samples, %llu steps of %u (V %u x %u x %u)",
+                        "%s: %zu parameters, %s %llu steps of %u (V %u x %u x %u)",
                         s->config->model, lk_model_param_elements(s->model),
-                        (unsigned long long)lk_dataset_describe(s->dataset)->train_count,
+                        lki_feed_text(s, samples),
                         (unsigned long long)s->end, s->config->global_batch,
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
         for (uint32_t r = 0; r < s->ranks; r++)

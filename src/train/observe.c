@@ -32,13 +32,13 @@ static void attach(lki_session *s, lki_trace *trace)
 {
     lki_exec_trace(s->exec, trace, LKI_TRACK_HELPERS);
     lki_comm_trace(s->comm, lki_trace_track(trace, LKI_TRACK_LOOP));
-    if (trace != NULL)
+    if (trace != NULL && s->loader != NULL)
         lki_loader_trace(s->loader, lki_trace_track(trace, LKI_TRACK_LOADER));
 }
 
 void lki_observe_loader(const lki_session *s)
 {
-    if (s->observer != NULL)
+    if (s->observer != NULL && s->loader != NULL)
         lki_loader_trace(s->loader, lki_trace_track(s->observer->trace, LKI_TRACK_LOADER));
 }
 

@@ -91,34 +91,11 @@ static lk_status open_parallel(lki_session *s)
     return status;
 }
 
-static lk_status open_loader(lki_session *s, uint64_t start)
-{
-    const lk_train_config *c       = s->config;
-    lk_loader_options      options = { .seed            = c->seed,
-                                       .global_batch    = c->global_batch,
-                                       .micro_batch     = c->micro_batch,
-                                       .virtual_workers = c->virtual_workers,
-                                       .first           = s->first,
-                                       .count           = s->count,
-                                       .stride          = s->stride,
-                                       .lock_step       = lk_model_lock_step(s->model),
-                                       .drop_last       = c->drop_last,
-                                       .order           = c->order,
-                                       .threads         = c->loader_threads,
-                                       .start_step      = start,
-                                       .end_step        = lki_max(start, s->end) };
-    lki_exec_pin_caller(s->exec, false); /* its thread runs where there is room */
-    lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
-    lki_exec_pin_caller(s->exec, true);
-    return status;
-}
-
 lk_status lki_session_deal(lki_session *s, uint64_t start)
 {
-    lk_loader_free(s->loader);
-    s->loader = NULL;
+    lki_feed_close(s);
     lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
-    LK_TRY(open_loader(s, start));
+    LK_TRY(lki_feed_open(s, start));
     lki_observe_loader(s);
     return LK_OK;
 }
@@ -155,7 +132,7 @@ static lk_status session_open(lki_session *s)
     lki_find_end(s);
     LK_TRY(lki_journal_begin(s->journal, s->start, s->end));
     LK_TRY(lki_introduce(s));
-    LK_TRY(open_loader(s, s->start));
+    LK_TRY(lki_feed_open(s, s->start));
     s->chained = s->start;
     if (s->rank == 0 && c->checkpoint_async)
         LK_TRY(lki_background_open(&s->background, s));
@@ -164,7 +141,7 @@ static lk_status session_open(lki_session *s)
 
 static lk_status session_close(lki_session *s)
 {
-    lk_loader_free(s->loader);
+    lki_feed_close(s);
     lki_background_close(s->background);
     lk_status status = lki_observe_close(s);
     lk_parallel_free(s->parallel);
@@ -315,7 +292,8 @@ static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn
 {
     for (uint32_t c = 0; c < s->together; c++) {
         lk_batch *batch = &s->batches[c];
-        LK_TRY(lk_loader_next(s->loader, batch));
+        LK_TRY(lki_feed_next(s, step, turn->virtual_worker + c * s->stride, turn->micro_index,
+                             batch));
         LK_ASSERT(batch->step == step && batch->micro_index == turn->micro_index &&
                   batch->virtual_worker == turn->virtual_worker + c * s->stride);
     }
@@ -406,6 +384,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     s->begun   = lki_seconds();
     *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
+    LK_TRY(lki_feed_step(s, step));
     LK_TRY(begin_step(s, step));
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();

@@ -31,13 +31,6 @@ uint64_t lki_positions(const lk_train_config *config, const lk_dataset_info *dat
                               config->drop_last);
 }
 
-lk_step_span lki_step_span(const lki_session *session, uint64_t step)
-{
-    const lk_train_config *c = session->config;
-    return lk_step_at(lki_positions(c, lk_dataset_describe(session->dataset)), c->global_batch,
-                      c->drop_last, step);
-}
-
 /* What nobody expects who has not chosen it. */
 void lki_order_tell(const lki_session *session)
 {

@@ -22,6 +22,7 @@ typedef struct lki_report_file lki_journal;
 typedef struct lki_observer    lki_observer;
 typedef struct lki_background  lki_background;
 typedef struct lki_survival    lki_survival;
+typedef struct lki_feed        lki_feed;
 
 typedef struct {
     const lk_train_config *config;
@@ -34,7 +35,8 @@ typedef struct {
     lk_exec     *exec;
     lk_engine   *engine;
     lk_parallel *parallel;
-    lk_loader   *loader;
+    lk_loader   *loader; /* or NULL, and a stream feeds all */
+    lki_feed    *feed;
     lki_journal  *journal;  /* log and progress: rank 0 only, else NULL */
     lki_observer *observer; /* what a trace or a report needs, else NULL */
 
@@ -136,6 +138,17 @@ LK_NODISCARD lk_status lki_order_check(lk_train_config *config);
 uint64_t     lki_positions(const lk_train_config *config, const lk_dataset_info *data);
 lk_step_span lki_step_span(const lki_session *session, uint64_t step);
 void         lki_order_tell(const lki_session *session);
+
+/* Micro-batches, see feed.c: whether options suit a stream, if the data are one; how many samples
+ * there are, in words; opening from a step on; before a step, on all ranks, what it consists of;
+ * and micro-batch `micro` of virtual worker `v` in it, in order. */
+LK_NODISCARD lk_status lki_feed_check(const lk_train_config *config, const lk_dataset *dataset);
+const char            *lki_feed_text(const lki_session *session, char text[40]);
+LK_NODISCARD lk_status lki_feed_open(lki_session *session, uint64_t start);
+void                   lki_feed_close(lki_session *session);
+LK_NODISCARD lk_status lki_feed_step(lki_session *session, uint64_t step);
+LK_NODISCARD lk_status lki_feed_next(lki_session *session, uint64_t step, uint32_t v,
+                                     uint32_t micro, lk_batch *out);
 
 /* Appends a step's loss to the chain. */
 void lki_loss_chain_add(char chain[65], double loss);

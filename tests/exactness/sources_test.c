@@ -1,7 +1,8 @@
 /* sources_test.c -- data of every kind of its own give the same bits to any number of workers.
  *
  * Goal:   pictures in archives, augmented, drawn by weights or in PyTorch's order, from any number
- *         of loader threads, train the same model with one, two and three workers.
+ *         of loader threads, train the same model with one, two and three workers; a stream, that
+ *         of the same samples in files, whatever is left for its last step.
  * Method: the command itself; the hash of each run.
  */
 #include "cli/command.h"
@@ -62,10 +63,145 @@ static void archives_give_the_same_bits(void **state)
         assert_string_not_equal(plain, other[i]);
 }
 
+/* ---- Streams -------------------------------------------------------------------------------- */
+
+enum { SAMPLES = 41, SIDE = 3, RECORD = 1 + SIDE * SIDE }; /* three steps of 12, and 5 */
+
+/* The same images as a stream of records and as IDX files. */
+static void make_images(const char *folder)
+{
+    static lkt_file records, images, labels;
+    char            path[128];
+    const uint8_t   head[16] = { 0, 0, 8, 3, 0, 0, 0, SAMPLES, 0, 0, 0, SIDE, 0, 0, 0, SIDE };
+    const uint8_t   label_head[8] = { 0, 0, 8, 1, 0, 0, 0, SAMPLES };
+    records.count = images.count = labels.count = 0;
+    lkt_add(&images, head, sizeof head);
+    lkt_add(&labels, label_head, sizeof label_head);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        uint8_t record[RECORD] = { (uint8_t)(i % 4) };
+        for (size_t p = 1; p < RECORD; p++)
+            record[p] = (uint8_t)(i * 37 + p * 11);
+        lkt_add(&records, record, RECORD);
+        lkt_add(&images, record + 1, RECORD - 1);
+        lkt_add(&labels, record, 1);
+    }
+    (void)snprintf(path, sizeof path, "%s/records", folder);
+    lkt_write(path, records.bytes, records.count);
+    (void)snprintf(path, sizeof path, "%s/images", folder);
+    lkt_write(path, images.bytes, images.count);
+    (void)snprintf(path, sizeof path, "%s/labels", folder);
+    lkt_write(path, labels.bytes, labels.count);
+}
+
+#define TRAIN                                                                                    \
+    "'" LK_TEST_COMMAND "' train mlp --hidden 9 --virtual-workers 6 --micro-batch 2 "            \
+    "--global-batch 12 --lr 0.05 --momentum 0.9 "
+#define STREAM(name) "--data 'stream:" name "?h=3&w=3&classes=4' "
+
+/* Must end with `status`; the hash, or a part of the message. */
+static void run_line(const char *folder, const char *line, int status, char hash[65],
+                     const char *text)
+{
+    static command_result r;
+    (void)run_shell(&r, folder, line);
+    if (r.status != status || (text != NULL && strstr(r.err, text) == NULL))
+        fail_msg("%s: status %d, expected %d and '%s'\n%s", line, r.status, status,
+                 text != NULL ? text : "", r.err);
+    const char *at = strstr(r.err, "\nrun ");
+    if (hash != NULL)
+        assert_true(at != NULL && sscanf(at, "\nrun %64[0-9a-f]", hash) == 1);
+}
+
+static void a_stream_is_its_samples_in_order(void **state)
+{
+    static const char *const ways[] = {
+        "cat records | " TRAIN STREAM("-") "--steps 50 --workers 1",
+        "cat records | " TRAIN STREAM("-") "--steps 50 --workers 2",
+        "(head -c 133 records; sleep 0.2; tail -c +134 records) | " TRAIN STREAM("-")
+        "--steps 4 --workers 3 --worker-mode threads",
+        TRAIN STREAM("records") "--steps 50 --workers 3 --strategy zero2",
+        TRAIN STREAM("-") "--steps 50 --workers 6 --worker-mode threads <records",
+    };
+    char want[65], got[65];
+    make_images(*state);
+    run_line(*state, TRAIN "--data idx:images,labels --order sequential --epochs 1 --workers 1", 0,
+             want, NULL);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        run_line(*state, ways[i], 0, got,
+                 i == 2 ? NULL : "--data ended the run after step 4 of 50");
+        if (strcmp(got, want) != 0)
+            fail_msg("%s: %s, not %s", ways[i], got, want);
+    }
+    run_line(*state, TRAIN "--data idx:images,labels --order sequential --steps 3 --workers 1", 0,
+             want, NULL);
+    run_line(*state, "head -c 360 records | " TRAIN STREAM("-") "--steps 50 --workers 2", 0, got,
+             "--data ended the run after step 3 of 50");
+    assert_string_equal(got, want);
+}
+
+static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
+{
+    char want[65], got[65];
+    make_images(*state);
+    run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 1", 0, want, NULL);
+    run_line(*state, TRAIN STREAM("records") "--steps 2 --workers 2 --checkpoint c", 0, NULL, NULL);
+    run_line(*state, "cat records | " TRAIN STREAM("-")
+             "--steps 9 --workers 2 --checkpoint c --resume", 1, NULL,
+             "'stream:-' cannot be entered at sample 24 (byte 240): ");
+    run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 3 --checkpoint c --resume", 0,
+             got, "--data ended the run after step 4 of 9");
+    assert_string_equal(got, want);
+}
+
+static void bad_streams_are_refused(void **state)
+{
+    static const struct {
+        const char *line, *text;
+        int         status;
+    } bad[] = {
+        { "head -c 365 records | " TRAIN STREAM("-") "--steps 9 --workers 2",
+          "'stream:-' ends inside record 36: it has 5 of 10 bytes", 1 },
+        { "true | " TRAIN STREAM("-") "--steps 9 --workers 2", "nothing after sample 0", 1 },
+        { TRAIN "--data 'stream:records?h=3&w=3&classes=3' --steps 9 --workers 1",
+          "record 3 at byte 30 has class 3, expected 0 to 2", 1 },
+        { TRAIN STREAM("nowhere") "--steps 9", "nowhere", 1 },
+        { TRAIN STREAM("records") "--epochs 1", "a stream has no epochs: count in --steps", 2 },
+        { TRAIN STREAM("records"), "give --steps, the most that the stream can have", 2 },
+        { TRAIN STREAM("records") "--steps 9 --drop-last", "leave out --order and --drop-last", 2 },
+        { TRAIN STREAM("records") "--steps 9 --validation 0.5", "leave out --validation", 2 },
+        { TRAIN STREAM("records") "--steps 9 --checkpoint d --restart", "a stream may not allow",
+          2 },
+        { TRAIN "--data 'stream:records?h=3' --steps 9", "must have h=, w= and classes=", 2 },
+    };
+    make_images(*state);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        run_line(*state, bad[i].line, bad[i].status, NULL, bad[i].text);
+}
+
+static void tokens_of_a_stream(void **state)
+{
+    static const char *const ways[] = { "--workers 1", "--workers 2", "--workers 3" };
+    char                     line[1024], want[65] = "", got[65];
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(line, sizeof line,
+                       "seq 200 | '%s' train gpt --data stream:- --context 8 --layers 1 --width 8 "
+                       "--heads 1 --virtual-workers 3 --micro-batch 2 --global-batch 12 --lr 0.1 "
+                       "--steps 99 --dropout 0.1 %s", LK_TEST_COMMAND, ways[i]);
+        run_line(*state, line, 0, got, "--data ended the run after step 8 of 99"); /* 86 samples */
+        if (i == 0)
+            strcpy(want, got);
+        assert_string_equal(got, want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(archives_give_the_same_bits),
+        cmocka_unit_test(a_stream_is_its_samples_in_order),
+        cmocka_unit_test(a_run_goes_on_with_a_file_and_not_with_a_pipe),
+        cmocka_unit_test(bad_streams_are_refused),
+        cmocka_unit_test(tokens_of_a_stream),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,272 @@
+/* stream.c -- stream:PATH and stream:-, which is standard input: samples that come as they come.
+ *
+ * Tokens:  bytes, or with ?width=16 or 32 little-endian ids below ?vocab=.  Sample i is the tokens
+ *          [iT, (i + 1) T) with those one further as targets; what is left of less than T at the
+ *          end is no sample.
+ * Images:  with ?h=, w=, c= and classes=, records as CIFAR-10's binary version has them: a byte for
+ *          the class, then the channels one after the other, row by row.
+ *
+ * One reader takes what a step needs and one sample more, so that it knows which step is the last.
+ * The position is a number of samples, and so of bytes: a file is entered anywhere, a pipe is not.
+ */
+#include "data/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "data/source.h"
+
+/* Nobody counts so far, and sums with it do not overflow. */
+#define UNKNOWN ((uint64_t)1 << 60)
+
+typedef struct {
+    char    *path;
+    uint64_t width, vocabulary; /* of tokens; width in bits in the spec, in bytes here */
+    uint64_t height, columns, channels, classes;
+    size_t   record; /* bytes from one sample to the next */
+    size_t   beyond; /* bytes of the next that a sample needs, too */
+    float    pixel[256];
+} source;
+
+struct lki_stream {
+    const lk_dataset *dataset;
+    int               fd;
+    uint8_t          *bytes; /* read and not yet taken */
+    size_t            held, room;
+    uint64_t          position; /* of the next sample */
+    bool              ended;    /* there are no more bytes */
+};
+
+/* ---- The data set --------------------------------------------------------------------------- */
+
+static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
+{
+    lk_dataset_info *info   = &dataset->info;
+    bool             images = self->height > 0 || self->columns > 0 || self->channels > 0 ||
+                  self->classes > 0;
+    bool tokens = self->width > 0 || self->vocabulary > 0;
+    if (dataset->options.validation > 0)
+        return lk_fail(LK_EINVAL, "'stream:%s' has no part to keep for validation: nobody knows "
+                                  "where it ends; leave out --validation", rest);
+    if (dataset->options.weights != NULL)
+        return lk_fail(LK_EINVAL, "'stream:%s' cannot be drawn from; leave out --weights", rest);
+    if (images && (tokens || self->height == 0 || self->columns == 0 || self->classes == 0))
+        return lk_fail(LK_EINVAL, "'stream:%s' must have h=, w= and classes= (and c=) for images, "
+                                  "width= and vocab= for tokens, or none of them for bytes", rest);
+    if (images) {
+        self->channels = self->channels > 0 ? self->channels : 1;
+        self->record   = 1 + self->height * self->columns * self->channels;
+        info->x        = (lk_shape){ .rank = 3,
+                                     .dims = { self->height, self->columns, self->channels } };
+        info->classes  = (uint32_t)self->classes;
+        dataset->total = UNKNOWN;
+        return LK_OK;
+    }
+    if (self->width != 0 && self->width != 16 && self->width != 32)
+        return lk_fail(LK_EINVAL, "'stream:%s': width is 16 or 32", rest);
+    if ((self->width == 0) != (self->vocabulary == 0))
+        return lk_fail(LK_EINVAL, "'stream:%s': tokens have width= and vocab=, both", rest);
+    if (dataset->options.context == 0)
+        return lk_fail(LK_EINVAL, "'stream:%s' is a stream of tokens: give the length of a sample, "
+                                  "--context", rest);
+    self->width    = self->width > 0 ? self->width / 8 : 1;
+    info->classes  = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
+    info->tokens   = true;
+    self->record   = dataset->options.context * self->width;
+    self->beyond   = self->width;
+    dataset->total = UNKNOWN;
+    return LK_OK;
+}
+
+static lk_status stream_open(lk_dataset *dataset, const char *rest)
+{
+    source *self = NULL;
+    LK_TRY(LKI_NEW(&self, 1, "a stream"));
+    dataset->state            = self;
+    const lki_setting table[] = {
+        { "width", &self->width, 16, 32 },
+        { "vocab", &self->vocabulary, 1, LKI_CLASSES_MAX },
+        { "h", &self->height, 1, 4096 },
+        { "w", &self->columns, 1, 4096 },
+        { "c", &self->channels, 1, 64 },
+        { "classes", &self->classes, 1, 256 },
+        { NULL, NULL, 0, 0 },
+    };
+    const char *settings = strchr(rest, '?');
+    LK_TRY(lki_path_join(&self->path, "", rest));
+    if (settings != NULL) {
+        self->path[settings - rest] = '\0';
+        LK_TRY(lki_settings_parse(settings + 1, '&', table, rest));
+    }
+    if (strcmp(self->path, "-") != 0 && access(self->path, R_OK) != 0)
+        return lk_fail(LK_EIO, "cannot read '%s': %s", self->path, strerror(errno));
+    LK_TRY(describe(dataset, self, rest));
+    lki_pixel_table(self->pixel, 0.5f, 0.5f);
+    lki_xxh3_128(rest, strlen(rest), dataset->info.content_hash);
+    return LK_OK;
+}
+
+static void stream_close(lk_dataset *dataset)
+{
+    source *self = dataset->state;
+    lki_free(self->path);
+    lki_free(self);
+}
+
+static float stream_blank(const lk_dataset *dataset, uint32_t channel)
+{
+    (void)channel;
+    return ((const source *)dataset->state)->pixel[0];
+}
+
+const lki_source lki_source_stream = {
+    .name  = "stream",
+    .open  = stream_open,
+    .close = stream_close,
+    .blank = stream_blank,
+};
+
+bool lki_dataset_is_stream(const lk_dataset *dataset)
+{
+    return dataset->source == &lki_source_stream;
+}
+
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+static lk_status skip_samples(lki_stream *stream, uint64_t skip)
+{
+    const source *self = stream->dataset->state;
+    off_t         at   = (off_t)(skip * self->record);
+    stream->position   = skip;
+    if (lseek(stream->fd, at, SEEK_SET) == at || skip == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "'stream:%s' cannot be entered at sample %llu (byte %llu): %s; a run "
+                              "goes on with a stream only where that is a file",
+                   self->path, (unsigned long long)skip, (unsigned long long)at, strerror(errno));
+}
+
+lk_status lki_stream_open(lki_stream **out, const lk_dataset *dataset, uint64_t skip,
+                          uint64_t most)
+{
+    const source *self   = dataset->state;
+    lki_stream   *stream = NULL;
+    LK_ASSERT(lki_dataset_is_stream(dataset));
+    *out = NULL;
+    LK_TRY(LKI_NEW(&stream, 1, "a stream"));
+    stream->dataset  = dataset;
+    stream->room     = (most + 1) * self->record + self->beyond;
+    stream->fd       = strcmp(self->path, "-") == 0 ? STDIN_FILENO
+                                                    : open(self->path, O_RDONLY | O_CLOEXEC);
+    lk_status status = LK_OK;
+    if (stream->fd < 0)
+        status = lk_fail(LK_EIO, "cannot open '%s': %s", self->path, strerror(errno));
+    if (status == LK_OK)
+        status = lki_alloc((void **)&stream->bytes, stream->room, "what a stream holds");
+    if (status == LK_OK)
+        status = skip_samples(stream, skip);
+    if (status != LK_OK) {
+        lki_stream_close(stream);
+        return status;
+    }
+    *out = stream;
+    return LK_OK;
+}
+
+void lki_stream_close(lki_stream *stream)
+{
+    if (stream == NULL)
+        return;
+    if (stream->fd > STDIN_FILENO)
+        (void)close(stream->fd);
+    lki_free(stream->bytes);
+    lki_free(stream);
+}
+
+/* Reads until `wanted` bytes are held or there are no more. */
+static lk_status hold(lki_stream *stream, size_t wanted)
+{
+    const source *self = stream->dataset->state;
+    while (stream->held < wanted && !stream->ended) {
+        ssize_t got = read(stream->fd, stream->bytes + stream->held, wanted - stream->held);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return lk_fail(LK_EIO, "cannot read 'stream:%s': %s", self->path, strerror(errno));
+        stream->held += (size_t)got;
+        stream->ended = got == 0;
+    }
+    return LK_OK;
+}
+
+static lk_status take_tokens(const lki_stream *stream, const uint8_t *from, uint64_t number,
+                             int32_t *x, int32_t *y)
+{
+    const source *self  = stream->dataset->state;
+    uint32_t      count = stream->dataset->options.context, limit = stream->dataset->info.classes;
+    for (uint32_t i = 0; i <= count; i++, from += self->width) {
+        uint32_t token = 0;
+        for (size_t b = self->width; b-- > 0;)
+            token = token << 8 | from[b];
+        if (token >= limit)
+            return lk_fail(LK_EFORMAT, "'stream:%s': token %llu is %u; there are %u", self->path,
+                           (unsigned long long)(number * count + i), token, limit);
+        if (i < count)
+            x[i] = (int32_t)token;
+        if (i > 0)
+            y[i - 1] = (int32_t)token;
+    }
+    return LK_OK;
+}
+
+static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint64_t number,
+                            float *x, int32_t *y)
+{
+    const source *self  = stream->dataset->state;
+    size_t        plane = self->height * self->columns;
+    if (from[0] >= self->classes)
+        return lk_fail(LK_EFORMAT, "'stream:%s': record %llu at byte %llu has class %u, expected 0 "
+                                   "to %llu", self->path, (unsigned long long)number,
+                       (unsigned long long)(number * self->record), from[0],
+                       (unsigned long long)self->classes - 1);
+    *y = from[0];
+    for (size_t i = 0; i < plane; i++)
+        for (size_t c = 0; c < self->channels; c++)
+            x[i * self->channels + c] = self->pixel[from[1 + c * plane + i]];
+    lki_augment_apply(stream->dataset, 0, number, x);
+    return LK_OK;
+}
+
+lk_status lki_stream_take(lki_stream *stream, uint64_t count, void *x, int32_t *y, uint64_t *got,
+                          bool *last)
+{
+    const lk_dataset *dataset = stream->dataset;
+    const source     *self    = dataset->state;
+    bool              tokens  = dataset->info.tokens;
+    size_t            values  = dataset->elements;
+    LK_ASSERT((count + 1) * self->record + self->beyond <= stream->room);
+    LK_TRY(hold(stream, (count + 1) * self->record + self->beyond));
+    uint64_t whole = stream->held < self->beyond ? 0
+                                                 : (stream->held - self->beyond) / self->record;
+    *got  = lki_min(count, whole);
+    *last = whole <= count;
+    if (*last && !tokens && stream->held % self->record != 0)
+        return lk_fail(LK_EFORMAT, "'stream:%s' ends inside record %llu: it has %zu of %zu bytes",
+                       self->path, (unsigned long long)(stream->position + whole),
+                       stream->held % self->record, self->record);
+    for (uint64_t i = 0; i < *got; i++) {
+        const uint8_t *from   = stream->bytes + i * self->record;
+        uint64_t       number = stream->position + i;
+        LK_TRY(tokens ? take_tokens(stream, from, number, (int32_t *)x + i * values,
+                                    y + i * values)
+                      : take_image(stream, from, number, (float *)x + i * values, y + i));
+    }
+    stream->position += *got;
+    stream->held -= *got * self->record;
+    memmove(stream->bytes, stream->bytes + *got * self->record, stream->held);
+    return LK_OK;
+}

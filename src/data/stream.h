@@ -1,0 +1,24 @@
+/* data/stream.h -- samples from a pipe: read once, in order, and nobody knows how many. */
+#ifndef LKI_DATA_STREAM_H
+#define LKI_DATA_STREAM_H
+
+#include "lockstep/data.h"
+
+typedef struct lki_stream lki_stream;
+
+/* Whether the data set is a stream (stream:PATH): it can only be read by the functions below, and
+ * its count of samples stands for one that is not known. */
+bool lki_dataset_is_stream(const lk_dataset *dataset);
+
+/* Opens the stream behind its first `skip` samples, for up to `most` samples at a time.  LK_EINVAL
+ * if it cannot go there: a pipe is at its beginning only.  Borrows the data set. */
+LK_NODISCARD lk_status lki_stream_open(lki_stream **out, const lk_dataset *dataset, uint64_t skip,
+                                       uint64_t most);
+void lki_stream_close(lki_stream *stream);
+
+/* The next `count` samples, or those that are left, *got of them; waits until they are there and
+ * it is known whether any follows: *last says that none does. */
+LK_NODISCARD lk_status lki_stream_take(lki_stream *stream, uint64_t count, void *x, int32_t *y,
+                                       uint64_t *got, bool *last);
+
+#endif

@@ -1,0 +1,154 @@
+/* feed.c -- where a step's micro-batches come from: each rank's loader, or one stream for all.
+ *
+ * A stream has one reader, rank 0.  At the beginning of a step it takes the next samples of the
+ * global batch, and all ranks get them, with whether any follow: slots are filled in order, as a
+ * short batch is, and the run ends after the step behind which there is nothing.  So whoever runs
+ * which virtual workers, and on which host, a position of the stream is the same sample, and a last
+ * batch that does not reach the later workers finds them with nothing to add and nothing to wait
+ * for.  What this costs is a broadcast of the batch a step.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/stream.h"
+#include "tensor/exec.h"
+#include "train/session.h"
+
+struct lki_feed {
+    lki_stream *stream; /* rank 0's */
+    uint8_t    *x;      /* of the global batch */
+    int32_t    *y;
+    size_t      x_bytes, y_count; /* of one sample */
+    uint64_t    step, samples;    /* of the step under way */
+};
+
+static lk_status open_loader(lki_session *s, uint64_t start)
+{
+    const lk_train_config *c       = s->config;
+    lk_loader_options      options = { .seed            = c->seed,
+                                       .global_batch    = c->global_batch,
+                                       .micro_batch     = c->micro_batch,
+                                       .virtual_workers = c->virtual_workers,
+                                       .first           = s->first,
+                                       .count           = s->count,
+                                       .stride          = s->stride,
+                                       .lock_step       = lk_model_lock_step(s->model),
+                                       .drop_last       = c->drop_last,
+                                       .order           = c->order,
+                                       .threads         = c->loader_threads,
+                                       .start_step      = start,
+                                       .end_step        = lki_max(start, s->end) };
+    lki_exec_pin_caller(s->exec, false); /* its threads run where there is room */
+    lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
+    lki_exec_pin_caller(s->exec, true);
+    return status;
+}
+
+lk_status lki_feed_check(const lk_train_config *c, const lk_dataset *dataset)
+{
+    if (!lki_dataset_is_stream(dataset))
+        return LK_OK;
+    if (c->epochs != 0 || c->max_epochs != 0 || c->warmup_epochs != 0)
+        return lk_fail(LK_EINVAL, "a stream has no epochs: count in --steps; it may end earlier");
+    if (c->steps == 0)
+        return lk_fail(LK_EINVAL, "how long to train is missing: give --steps, the most that the "
+                                  "stream can have");
+    if (c->order != LK_ORDER_PERMUTED || c->drop_last)
+        return lk_fail(LK_EINVAL, "samples of a stream come as they come, and all count; leave out "
+                                  "--order and --drop-last");
+    return LK_OK;
+}
+
+const char *lki_feed_text(const lki_session *s, char text[40])
+{
+    if (lki_dataset_is_stream(s->dataset))
+        return "a stream, at most";
+    (void)snprintf(text, 40, "%llu samples,",
+                   (unsigned long long)lk_dataset_describe(s->dataset)->train_count);
+    return text;
+}
+
+lk_status lki_feed_open(lki_session *s, uint64_t start)
+{
+    const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
+    uint64_t               batch = s->config->global_batch;
+    if (!lki_dataset_is_stream(s->dataset))
+        return open_loader(s, start);
+    lki_feed *feed = NULL;
+    LK_TRY(LKI_NEW(&feed, 1, "a feed"));
+    s->feed       = feed;
+    feed->x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
+    feed->y_count = data->tokens ? lk_shape_count(data->x) : 1;
+    LK_TRY(lki_alloc_array((void **)&feed->x, batch, feed->x_bytes, "a batch of a stream"));
+    LK_TRY(LKI_NEW(&feed->y, batch * feed->y_count, "a batch of a stream"));
+    if (s->rank == 0 && start < s->end)
+        LK_TRY(lki_stream_open(&feed->stream, s->dataset, start * batch, batch));
+    return LK_OK;
+}
+
+void lki_feed_close(lki_session *s)
+{
+    lk_loader_free(s->loader);
+    s->loader = NULL;
+    if (s->feed == NULL)
+        return;
+    lki_stream_close(s->feed->stream);
+    lki_free(s->feed->x);
+    lki_free(s->feed->y);
+    lki_free(s->feed);
+    s->feed = NULL;
+}
+
+lk_status lki_feed_step(lki_session *s, uint64_t step)
+{
+    lki_feed *feed    = s->feed;
+    uint64_t  head[2] = { 0, 0 }; /* samples; whether they are the last */
+    size_t    batch   = s->config->global_batch;
+    bool      last    = false;
+    if (feed == NULL)
+        return LK_OK;
+    lk_comm_note(s->comm, step + 1, "waiting for the stream");
+    if (s->rank == 0) {
+        LK_TRY(lki_stream_take(feed->stream, batch, feed->x, feed->y, &head[0], &last));
+        head[1] = last;
+    }
+    LK_TRY(lk_broadcast(s->comm, head, sizeof head, 0));
+    if (head[0] == 0)
+        return lk_fail(LK_EFORMAT, "'%s' has nothing after sample %llu to train on",
+                       s->config->data, (unsigned long long)(step * batch));
+    LK_TRY(lk_broadcast(s->comm, feed->x, head[0] * feed->x_bytes, 0));
+    LK_TRY(lk_broadcast(s->comm, feed->y, head[0] * feed->y_count * sizeof *feed->y, 0));
+    memset(feed->x + head[0] * feed->x_bytes, 0, (batch - head[0]) * feed->x_bytes);
+    memset(feed->y + head[0] * feed->y_count, 0,
+           (batch - head[0]) * feed->y_count * sizeof *feed->y);
+    feed->step    = step;
+    feed->samples = head[0];
+    if (head[1] != 0)
+        s->ended = "data";
+    return LK_OK;
+}
+
+lk_status lki_feed_next(lki_session *s, uint64_t step, uint32_t v, uint32_t micro, lk_batch *out)
+{
+    const lki_feed *feed = s->feed;
+    uint32_t        b    = s->config->micro_batch;
+    if (feed == NULL)
+        return lk_loader_next(s->loader, out);
+    uint32_t first = (v * s->micro_count + micro) * b;
+    *out = (lk_batch){ .step = step, .virtual_worker = v, .micro_index = micro,
+                       .first_slot = first, .x = feed->x + first * feed->x_bytes,
+                       .y = feed->y + first * feed->y_count };
+    out->samples = lk_micro_samples(feed->samples, b, s->micro_count, v, micro);
+    return LK_OK;
+}
+
+lk_step_span lki_step_span(const lki_session *s, uint64_t step)
+{
+    const lk_train_config *c = s->config;
+    if (s->feed != NULL)
+        return (lk_step_span){ .first   = step * c->global_batch,
+                               .samples = step == s->feed->step ? s->feed->samples : 0 };
+    return lk_step_at(lki_positions(c, lk_dataset_describe(s->dataset)), c->global_batch,
+                      c->drop_last, step);
+}
