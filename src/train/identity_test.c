@@ -33,7 +33,9 @@ static void run_open(run *r)
                                                .params      = &r->param,
                                                .states      = &r->state,
                                                .param_count = 1,
-                                               .state_count = 1 };
+                                               .state_count = 1,
+                                               .kept        = &r->state,
+                                               .kept_count  = 1 };
     assert_int_equal(lk_comm_open_threads(&r->session.comm, 1, &how), LK_OK);
     lk_parallel_options options = { .strategy        = "single",
                                     .virtual_workers = 1,
