@@ -17,18 +17,8 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
+#include "base/sanitized.h"
 #include "comm/hosted.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
 
 static const size_t many = (size_t)INT_MAX + 100;
 
@@ -52,7 +42,7 @@ static double available(void)
 /* A third of what there is stays free for others. */
 static void needs(const char *name, double gib)
 {
-    if (SANITIZED)
+    if (LKI_SANITIZED)
         print_message("skipped: %s: sanitizers need several times the memory\n", name);
     else if (available() < 1.5 * gib)
         print_message("skipped: %s: it needs %.1f GiB of memory with room to spare, and %.1f are "
