@@ -23,7 +23,7 @@
 enum { LEAVES = 4, STEPS = 2, RANKS_MAX = 4, PARAMS = 3, NEVER = -1 };
 
 /* A victim that jumps out of lk_parallel_go_on() leaves what that had begun to make. */
-const char *__lsan_default_suppressions(void);
+LK_API const char *__lsan_default_suppressions(void); /* visible to the sanitizer */
 
 const char *__lsan_default_suppressions(void)
 {
