@@ -1,7 +1,7 @@
 /* sanitized.h -- for tests: whether a sanitizer watches.
  *
- * Release tries every size and number of ranks.  What a sanitizer sees, it sees in the first few of
- * them, and it takes ten times as long.
+ * Release tries every size and number of ranks; where that would take minutes under a sanitizer, it
+ * gets the first few.
  */
 #ifndef LKI_BASE_SANITIZED_H
 #define LKI_BASE_SANITIZED_H

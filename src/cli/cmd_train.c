@@ -71,7 +71,7 @@ static const lki_choice strategies[] = {
     { "NO_SHARD", 0, NULL }, /* FSDP's names of ddp, zero2 and zero3 */
     { "SHARD_GRAD_OP", 0, NULL },
     { "FULL_SHARD", 0, NULL },
-    { "hybrid", 0, HERE_LATER "; use zero1" },
+    { "hybrid", 0, HERE_LATER "; use zero3, which shards over all hosts" },
     { NULL, 0, NULL },
 };
 static const lki_choice optimizers[] = {
