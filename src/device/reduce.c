@@ -45,6 +45,17 @@ uint32_t lki_tree_left(uint32_t count)
     return 1u << (31 - __builtin_clz(count - 1));
 }
 
+void lki_tree_merge_rows(lki_row_merge merge, uint32_t width, double *rows, uint32_t count)
+{
+    if (count < 2)
+        return;
+    uint32_t left  = lki_tree_left(count);
+    double  *right = rows + (size_t)left * width;
+    lki_tree_merge_rows(merge, width, rows, left);
+    lki_tree_merge_rows(merge, width, right, count - left);
+    merge(width, rows, right);
+}
+
 bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count)
 {
     uint32_t begin = 0, size = leaves;

@@ -26,4 +26,10 @@ bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count);
 /* Leaves in the left subtree of a node of `count` > 1 leaves: the largest power of two below. */
 uint32_t lki_tree_left(uint32_t count);
 
+/* Makes of `left` what it and `right`, its neighbour in the tree, come to; `width` numbers each. */
+typedef void (*lki_row_merge)(uint32_t width, double *left, const double *right);
+
+/* The rows of a subtree's `count` leaves stand behind each other; merged, they are in the first. */
+void lki_tree_merge_rows(lki_row_merge merge, uint32_t width, double *rows, uint32_t count);
+
 #endif

@@ -72,17 +72,6 @@ static void add_rows(uint32_t width, double *left, const double *right)
         left[i] = left[i] + right[i];
 }
 
-static void merge_tree(lk_row_merge merge, uint32_t width, double *rows, uint32_t count)
-{
-    if (count < 2)
-        return;
-    uint32_t left  = lki_tree_left(count);
-    double  *right = rows + (size_t)left * width;
-    merge_tree(merge, width, rows, left);
-    merge_tree(merge, width, right, count - left);
-    merge(width, rows, right);
-}
-
 void lki_statistics_merge(const lki_statistics *statistics, const lki_block_entry *entry,
                           const lk_hooks *hooks, uint32_t count, bool backward)
 {
@@ -94,6 +83,6 @@ void lki_statistics_merge(const lki_statistics *statistics, const lki_block_entr
         hooks->statistics(hooks->user, width, merge, statistics->rows, total);
         return;
     }
-    merge_tree(merge, width, statistics->rows, count);
+    lki_tree_merge_rows(merge, width, statistics->rows, count);
     memcpy(total, statistics->rows, width * sizeof *total);
 }

@@ -13,8 +13,6 @@
 #include "parallel/strategy.h"
 #include "tensor/ops.h"
 
-typedef void (*merge_rows)(uint32_t width, double *left, const double *right);
-
 typedef struct {
     uint32_t first, count;
 } subtree;
@@ -85,22 +83,10 @@ static lk_status reserve_sheet(lki_row_merger *rows, size_t values)
     return LK_OK;
 }
 
-/* The merged rows of a subtree, of which `rows` has one for each virtual worker: the first. */
-static void merge_subtree(merge_rows merge, uint32_t width, double *rows, uint32_t count)
-{
-    if (count < 2)
-        return;
-    uint32_t left  = lki_tree_left(count);
-    double  *right = rows + (size_t)left * width;
-    merge_subtree(merge, width, rows, left);
-    merge_subtree(merge, width, right, count - left);
-    merge(width, rows, right);
-}
-
 typedef struct {
     const subtree *next; /* whose row comes next */
     double        *row;
-    merge_rows     merge;
+    lki_row_merge  merge;
     uint32_t       width;
 } folding;
 
@@ -120,7 +106,7 @@ static double *fold(folding *f, uint32_t first, uint32_t count)
     return left;
 }
 
-lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, merge_rows merge, double *mine,
+lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge merge, double *mine,
                          double *total)
 {
     lki_row_merger *rows = parallel->rows;
@@ -129,7 +115,7 @@ lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, merge_rows merge
     double *to = rows->sheet + (size_t)rows->before * width, *send = to;
     for (uint32_t i = 0; i < rows->counts[parallel->rank]; i++, to += width) {
         subtree s = rows->subtrees[rows->before + i];
-        merge_subtree(merge, width, mine, s.count);
+        lki_tree_merge_rows(merge, width, mine, s.count);
         memcpy(to, mine, width * sizeof *to);
         mine += (size_t)s.count * width;
     }

@@ -12,6 +12,7 @@
 #define LKI_PARALLEL_STRATEGY_H
 
 #include "base/status.h"
+#include "device/reduce.h"
 #include "parallel/layout.h"
 #include "parallel/ledger.h"
 #include "parallel/rounds.h"
@@ -290,9 +291,7 @@ void                   lki_noise_step(lk_parallel *parallel, const lk_step_resul
 
 /* rows.c: for lk_parallel_merge_rows().  Closing accepts what was not opened. */
 LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);
-LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width,
-                                      void (*merge)(uint32_t width, double *left,
-                                                    const double *right),
+LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge merge,
                                       double *rows, double *total);
 void                   lki_rows_close(lk_parallel *parallel);
 
