@@ -101,11 +101,11 @@ void lki_ledger_note_states(lk_parallel *parallel, const float *sums);
 void lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
 
 /* Around a change of a span; NULL without a ledger. */
-lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t span, lki_update_stage stage);
-void       lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
+lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t index, lki_update_stage stage);
+void       lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry);
 
 /* Whether that stage of the step under way is complete for a span. */
-bool lki_ledger_has(const lk_parallel *parallel, size_t span, lki_update_stage stage);
+bool lki_ledger_has(const lk_parallel *parallel, size_t index, lki_update_stage stage);
 
 /* ---- After a failure ---------------------------------------------------------------------- */
 

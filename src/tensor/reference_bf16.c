@@ -178,7 +178,7 @@ void lki_reference_attention_bf16_backward(const lki_attention_shape *s, const u
                                            const uint16_t *y, const float *lse, const uint16_t *dy,
                                            float *dqkv)
 {
-    for (size_t index = 0; index < s->b * s->heads; index++) {
+    for (size_t index = 0; s->t > 0 && index < s->b * s->heads; index++) {
         head_of   h = head_at(s, qkv, index);
         size_t    at = h.sample * s->t * s->c + h.head * h.size;
         uint16_t *p = calloc(s->t * s->t, sizeof *p), *ds = calloc(s->t * s->t, sizeof *ds);

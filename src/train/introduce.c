@@ -71,12 +71,12 @@ lk_status lki_introduce(lki_session *s)
                         lki_feed_text(s, samples),
                         (unsigned long long)s->end, s->config->global_batch,
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
-        for (uint32_t r = 0; r < s->ranks; r++)
+        for (uint32_t r = 0; r < s->ranks; r++) {
+            unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
             lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s", r,
-                            (unsigned long long)all[3 * r], host_text(s, r, text),
-                            (unsigned long long)all[3 * r + 1],
-                            (unsigned long long)(all[3 * r + 1] + (all[3 * r + 2] - 1) * s->stride),
-                            s->stride > 1 && all[3 * r + 2] > 1 ? every : "");
+                            pid, host_text(s, r, text), first, first + (count - 1) * s->stride,
+                            s->stride > 1 && count > 1 ? every : "");
+        }
         lki_tell_kernels(s, false);
         lki_order_tell(s);
     }

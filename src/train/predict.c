@@ -215,7 +215,7 @@ double lki_update_seconds(const lk_calibration *c, double elements, double gradi
 static double update_by_rate(const step_source *from, double elements, uint32_t workers)
 {
     const lk_train_config *c      = from->config;
-    double                 rounds = (c->virtual_workers + c->workers - 1) / c->workers;
+    uint32_t               rounds = (c->virtual_workers + c->workers - 1) / c->workers;
     double                 own    = rounds + 3 * (rounds - 1);
     double                 states = lk_optimizer_state_count(&c->optimizer);
     double                 shared = (workers + 5 + 2 * states) / workers;

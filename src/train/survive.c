@@ -189,7 +189,7 @@ static lk_status find_group(lki_session *s, lk_comm **out, lk_parallel **paralle
             status = lk_comm_take_arenas(next, failed);
         if (failed != s->comm)
             lk_comm_free(failed);
-        if (next == NULL || status != LK_OK)
+        if (status != LK_OK)
             break;
         lk_comm_note(next, s->chained + 1, "going on");
         memcpy(&s->survival->found, s->survival->minutes, sizeof(minutes));
@@ -336,7 +336,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     double               begun = lki_seconds();
     lk_error             why   = *lk_error_last();
     lk_comm             *next;
-    lk_parallel         *parallel;
+    lk_parallel         *parallel = NULL;
     lk_parallel_standing standing;
 
     LK_TRY(find_group(s, &next, &parallel, &standing));

@@ -376,7 +376,7 @@ static void plan_tasks(gradient *g, size_t width)
     g->columns  = blocks_of(g->channels, g->panels) <= WIDE_ROWS ? COLUMNS_WIDE : COLUMNS;
     g->wave     = lki_conv_wave(s->kh * s->kw * s->cin, width, g->columns);
     g->groups   = blocks_of(g->wave, g->columns);
-    g->runs     = lki_min(blocks_of(wanted, g->groups), lki_max(1, g->channels / FEW_ROWS));
+    g->runs     = lki_max(1, lki_min(blocks_of(wanted, g->groups), g->channels / FEW_ROWS));
     g->panels   = lki_round_up(g->panels, g->runs);
     g->runs     = g->bf16 != NULL ? g->runs : g->panels;
     g->taps     = s->kh > NEAR_KERNEL || g->runs * g->groups < threads ? 1 : s->kh;

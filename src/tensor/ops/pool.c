@@ -150,6 +150,7 @@ static void maxpool_backward_task(void *context, size_t index, uint32_t thread)
     float    sum[CHANNELS], dy[CHANNELS];
     (void)thread;
 
+    LK_ASSERT(s->cin > 0);
     for (size_t i = 0, count; i < s->w * s->cin; i += count) {
         size_t   ix = i / s->cin, first = i % s->cin;
         covering x  = covering_of(ix, s->ow, s->kw, s->stride, s->pad);
