@@ -104,6 +104,24 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint
                                                  const char *name, lk_shape shape, size_t first,
                                                  size_t count, float *out);
 
+/* ---- One file out of a checkpoint -------------------------------------------------------- */
+
+typedef struct {
+    const char *path;       /* the new file; nothing may be there */
+    bool        everything; /* the optimizer's and other state, too, not only model.safetensors */
+    void (*progress)(void *context, uint64_t done, uint64_t all); /* (optional) bytes of tensors */
+    void *context;
+} lk_consolidate_options;
+
+/* Writes the checkpoint's tensors, under their names, into one safetensors file with a few MiB of
+ * memory, however large they are: only the manifest need be open.  Every block read is compared
+ * with its hash and the model with the weights hash (LK_ECORRUPT).  The file appears whole and
+ * durable or not at all.  LK_EINVAL: it is there already, or a name is there twice.  sha256: of
+ * the file, 64 digits and a NUL. */
+LK_API LK_NODISCARD lk_status lk_checkpoint_consolidate(const lk_checkpoint *checkpoint,
+                                                        const lk_consolidate_options *options,
+                                                        char sha256[65]);
+
 /* ---- One safetensors file ---------------------------------------------------------------- */
 
 typedef struct lk_safetensors lk_safetensors;

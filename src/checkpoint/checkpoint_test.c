@@ -437,7 +437,10 @@ static void joins_pieces(void **state)
     size_t         size;
     lk_checkpoint *c;
     float          got[4];
+    char           weights[65], hex[65], out[128];
     small_init(&s, 1);
+    lk_weights_hash(s.model, 2, weights);
+    s.info.weights  = weights;
     s.files[1].name = "model-2.safetensors";
     s.model[0]      = (lk_tensor){ "wte.weight", LK_F32, { 1, { 2 } }, s.weight };
     s.optimizer[0]  = (lk_tensor){ "wte.weight", LK_F32, { 1, { 4 } }, s.weight + 2 };
@@ -464,6 +467,10 @@ static void joins_pieces(void **state)
                                         (lk_shape){ 2, { 2, 3 } }, 1, 4, got), LK_OK);
     assert_memory_equal(got, s.weight + 1, sizeof got);
     assert_memory_equal(lk_checkpoint_tensor(c, 0)->data, s.weight, sizeof s.weight);
+    (void)snprintf(out, sizeof out, "%s/one.safetensors", folder);
+    const lk_consolidate_options options = { .path = out };
+    if (lk_checkpoint_consolidate(c, &options, hex) != LK_OK) /* it compares the weights */
+        fail_msg("%s", lk_error_last()->message);
     lk_checkpoint_free(c);
 
     forge(text, "wte.weight", "ln.weight"); /* and now nobody means what lies in the second file */

@@ -73,27 +73,6 @@ bool lki_checkpoint_complete(const char *step_path)
 
 /* ---- Verifying ----------------------------------------------------------------------------- */
 
-/* What lies in a range of a file, as far as its header can be read. */
-static void name_contents(char out[160], const lki_map *map, size_t first, size_t end)
-{
-    lki_safetensors_index index;
-    (void)snprintf(out, 160, "%s", first == 0 ? "the header" : "its tensors unknown");
-    if (lki_safetensors_parse(&index, map->data, map->bytes, "") != LK_OK)
-        return;
-    for (size_t i = 0; i < index.count && first >= index.data_at; i++) {
-        uint64_t count, bytes;
-        size_t   at = (size_t)((const uint8_t *)index.tensors[i].data - map->data);
-        if (lki_shape_size(index.tensors[i].shape, index.tensors[i].dtype, &count, &bytes) &&
-            at < end && at + bytes > first) {
-            (void)snprintf(out, 160, "tensor '%.120s'", index.tensors[i].name);
-            break;
-        }
-    }
-    if (first < index.data_at && index.count > 0)
-        (void)snprintf(out, 160, "the header and tensor '%.120s'", index.tensors[0].name);
-    lki_safetensors_index_free(&index);
-}
-
 static lk_status verify_blocks(const lki_manifest_file *file, const lki_map *map, const char *path)
 {
     if (map->bytes != file->bytes)
@@ -105,7 +84,10 @@ static lk_status verify_blocks(const lki_manifest_file *file, const lki_map *map
         lki_xxh3_128(map->data + first, end - first, hex);
         if (strcmp(hex, json_string_value(json_array_get(file->blocks, i))) == 0)
             continue;
-        name_contents(contents, map, first, end);
+        lki_safetensors_index index;
+        (void)(lki_safetensors_parse(&index, map->data, map->bytes, "") == LK_OK);
+        lki_safetensors_contents(contents, &index, first, end);
+        lki_safetensors_index_free(&index);
         return lk_fail(LK_ECORRUPT, "%s: block %zu (bytes %zu to %zu: %s) differs from its hash",
                        path, i, first, end, contents);
     }
@@ -380,6 +362,11 @@ lk_status lk_checkpoint_exists(const char *dir, bool *out)
 const lk_checkpoint_info *lk_checkpoint_describe(const lk_checkpoint *checkpoint)
 {
     return &checkpoint->manifest.info;
+}
+
+const lki_manifest *lki_checkpoint_manifest(const lk_checkpoint *checkpoint)
+{
+    return &checkpoint->manifest;
 }
 
 const char *lk_checkpoint_path(const lk_checkpoint *checkpoint)

@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,13 +164,13 @@ static lk_status check_tiling(const entry *entries, size_t count, uint64_t data_
     return LK_OK;
 }
 
-static lk_status index_fill(lki_safetensors_index *out, const entry *entries, size_t count,
-                            const uint8_t *data)
+static lk_status index_fill(lki_safetensors_index *out, const entry *entries, size_t count)
 {
     size_t name_bytes = 0;
     for (size_t i = 0; i < count; i++)
         name_bytes += strlen(entries[i].tensor.name) + 1;
     LK_TRY(LKI_NEW(&out->tensors, count + 1, "the tensors of a file"));
+    LK_TRY(LKI_NEW(&out->begins, count + 1, "the tensors of a file"));
     LK_TRY(LKI_NEW(&out->names, name_bytes + 1, "the names of a file's tensors"));
 
     char *name = out->names;
@@ -178,15 +179,15 @@ static lk_status index_fill(lki_safetensors_index *out, const entry *entries, si
         memcpy(name, entries[i].tensor.name, bytes);
         out->tensors[i]      = entries[i].tensor;
         out->tensors[i].name = name;
-        out->tensors[i].data = data + entries[i].begin;
+        out->begins[i]       = out->data_at + entries[i].begin;
         name += bytes;
     }
     out->count = count;
     return LK_OK;
 }
 
-static lk_status parse_entries(lki_safetensors_index *out, json_t *root, const uint8_t *data,
-                               uint64_t data_bytes, const char *path)
+static lk_status parse_entries(lki_safetensors_index *out, json_t *root, uint64_t data_bytes,
+                               const char *path)
 {
     entry *entries = NULL;
     size_t count   = 0;
@@ -210,8 +211,37 @@ static lk_status parse_entries(lki_safetensors_index *out, json_t *root, const u
         status = check_tiling(entries, count, data_bytes, path);
     }
     if (status == LK_OK)
-        status = index_fill(out, entries, count, data);
+        status = index_fill(out, entries, count);
     lki_free(entries);
+    return status;
+}
+
+lk_status lki_safetensors_header_check(uint64_t header, uint64_t bytes, const char *path)
+{
+    if (header > LKI_SAFETENSORS_HEADER_MAX || header > bytes - sizeof header)
+        return lk_fail(LK_EFORMAT,
+                       "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64 " (at most %u); "
+                       "not a safetensors file, or truncated",
+                       path, header, bytes, LKI_SAFETENSORS_HEADER_MAX);
+    return LK_OK;
+}
+
+lk_status lki_safetensors_parse_header(lki_safetensors_index *out, const char *text, size_t header,
+                                       uint64_t bytes, const char *path)
+{
+    *out = (lki_safetensors_index){ 0 };
+    if (header == 0 || text[0] != '{')
+        return lk_fail(LK_EFORMAT, "%s: the header does not start with '{'", path);
+
+    json_error_t error;
+    json_t      *root = json_loadb(text, header, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return lk_fail(LK_EFORMAT, "%s: the header, byte %d: %s", path, error.position, error.text);
+    out->data_at     = sizeof(uint64_t) + header;
+    lk_status status = parse_entries(out, root, bytes - out->data_at, path);
+    json_decref(root);
+    if (status != LK_OK)
+        lki_safetensors_index_free(out);
     return status;
 }
 
@@ -223,29 +253,33 @@ lk_status lki_safetensors_parse(lki_safetensors_index *out, const uint8_t *data,
     if (bytes < sizeof header)
         return lk_fail(LK_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path, bytes);
     memcpy(&header, data, sizeof header);
-    if (header > LKI_SAFETENSORS_HEADER_MAX || header > bytes - sizeof header)
-        return lk_fail(LK_EFORMAT,
-                       "%s: a header of %" PRIu64 " bytes in a file of %zu (at most %u); not a "
-                       "safetensors file, or truncated",
-                       path, header, bytes, LKI_SAFETENSORS_HEADER_MAX);
-    const char *text = (const char *)data + sizeof header;
-    if (header == 0 || text[0] != '{')
-        return lk_fail(LK_EFORMAT, "%s: the header does not start with '{'", path);
+    LK_TRY(lki_safetensors_header_check(header, bytes, path));
+    LK_TRY(lki_safetensors_parse_header(out, (const char *)data + sizeof header, (size_t)header,
+                                        bytes, path));
+    for (size_t i = 0; i < out->count; i++)
+        out->tensors[i].data = data + out->begins[i];
+    return LK_OK;
+}
 
-    json_error_t error;
-    json_t      *root = json_loadb(text, (size_t)header, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL)
-        return lk_fail(LK_EFORMAT, "%s: the header, byte %d: %s", path, error.position, error.text);
-    out->data_at     = sizeof header + (size_t)header;
-    lk_status status = parse_entries(out, root, data + out->data_at, bytes - out->data_at, path);
-    json_decref(root);
-    if (status != LK_OK)
-        lki_safetensors_index_free(out);
-    return status;
+void lki_safetensors_contents(char out[160], const lki_safetensors_index *index, uint64_t first,
+                              uint64_t end)
+{
+    (void)snprintf(out, 160, "%s", first == 0 ? "the header" : "its tensors unknown");
+    for (size_t i = 0; i < index->count && first >= index->data_at; i++) {
+        uint64_t at = index->begins[i], count, bytes;
+        if (lki_shape_size(index->tensors[i].shape, index->tensors[i].dtype, &count, &bytes) &&
+            at < end && at + bytes > first) {
+            (void)snprintf(out, 160, "tensor '%.120s'", index->tensors[i].name);
+            break;
+        }
+    }
+    if (first < index->data_at && index->count > 0)
+        (void)snprintf(out, 160, "the header and tensor '%.120s'", index->tensors[0].name);
 }
 
 void lki_safetensors_index_free(lki_safetensors_index *index)
 {
+    lki_free(index->begins);
     lki_free(index->tensors);
     lki_free(index->names);
     *index = (lki_safetensors_index){ 0 };

@@ -18,6 +18,7 @@
 typedef struct {
     lk_tensor *tensors;
     char      *names;
+    uint64_t  *begins; /* where each tensor's data begins in the file */
     size_t     count;
     size_t     data_at; /* bytes before the first tensor's data */
 } lki_safetensors_index;
@@ -26,6 +27,18 @@ typedef struct {
  * messages.  On failure *out is empty. */
 LK_NODISCARD lk_status lki_safetensors_parse(lki_safetensors_index *out, const uint8_t *data,
                                              size_t bytes, const char *path);
+
+/* The same by steps, for who does not have the file in memory: tensors have no data.  `header` is
+ * the length that a file of `bytes` bytes begins with, and that of `text`, which follows it. */
+LK_NODISCARD lk_status lki_safetensors_header_check(uint64_t header, uint64_t bytes,
+                                                    const char *path);
+LK_NODISCARD lk_status lki_safetensors_parse_header(lki_safetensors_index *out, const char *text,
+                                                    size_t header, uint64_t bytes,
+                                                    const char *path);
+
+/* Says which tensor lies in bytes [first, end) of the file of this index, which may be empty. */
+void lki_safetensors_contents(char out[160], const lki_safetensors_index *index, uint64_t first,
+                              uint64_t end);
 void lki_safetensors_index_free(lki_safetensors_index *index);
 
 /* lk_safetensors_open() of `bytes` bytes that are mapped already; they must outlive *out. */

@@ -17,14 +17,15 @@
 #include "lockstep/checkpoint.h"
 
 typedef struct {
-    const char *path, *flight;
+    const char *path, *flight, *consolidate;
     uint32_t    rows;
-    bool        json, tensors, verify;
+    bool        json, tensors, verify, everything;
 } inspect_options;
 
 #define AT(field) offsetof(inspect_options, field)
 
-static const lki_need any_path = { "CHECKPOINT", { NULL } }, any_flight = { "flight", { NULL } };
+static const lki_need any_path = { "CHECKPOINT", { NULL } }, any_flight = { "flight", { NULL } },
+                      any_consolidate = { "consolidate", { NULL } };
 
 static const lki_option table[] = {
     LKI_POSITIONAL("CHECKPOINT", AT(path), false,
@@ -33,6 +34,11 @@ static const lki_option table[] = {
       .help = "list every tensor with its type, shape and range of values" },
     { .needs = &any_path, .name = "verify", .type = LKI_OPTION_FLAG, .offset = AT(verify),
       .help = "read all data and compare every hash (the default)" },
+    { .needs = &any_path, .name = "consolidate", .type = LKI_OPTION_STRING, .value = "FILE",
+      .offset = AT(consolidate),
+      .help   = "write the model into one new .safetensors file, in little memory" },
+    { .needs = &any_consolidate, .name = "everything", .type = LKI_OPTION_FLAG,
+      .offset = AT(everything), .help = "with the optimizer's and running state" },
     LKI_STRING("flight", "DIR", AT(flight), NULL,
                "instead: what the ranks of a job with --flight DIR did last"),
     { .needs = &any_flight, .name = "last", .type = LKI_OPTION_U32, .value = "K",
@@ -445,6 +451,11 @@ static int inspect_main(int argc, char **argv)
         return lki_usage_error(&lki_command_inspect, "give either CHECKPOINT or --flight DIR");
     if (options.flight != NULL)
         return lki_inspect_flight(options.flight, options.rows, options.json);
+    if (options.consolidate != NULL && (options.json || options.tensors))
+        return lki_usage_error(&lki_command_inspect,
+                               "--consolidate says nothing of --json and --tensors");
+    if (options.consolidate != NULL)
+        return lki_inspect_consolidate(options.path, options.consolidate, options.everything);
     struct stat info;
     if (stat(options.path, &info) != 0) {
         fprintf(stderr, "lockstep inspect: cannot find '%s': %s\n", options.path, strerror(errno));
@@ -457,6 +468,7 @@ const lki_command lki_command_inspect = {
     .name    = "inspect",
     .summary = "what is in a checkpoint, and whether it is whole; what a job did last",
     .usage   = "CHECKPOINT [--tensors] [--no-verify] [--json]\n"
+               "       lockstep inspect CHECKPOINT --consolidate FILE [--everything]\n"
                "       lockstep inspect --flight DIR [--last K] [--json]",
     .about =
         "Shows step, seed, exactness id, weights hash, configuration, files and tensors of a\n"
@@ -466,12 +478,17 @@ const lki_command lki_command_inspect = {
         "hashes to compare: its tensors are shown and hashed.\n"
         "--no-verify reads the manifest only.\n"
         "\n"
+        "--consolidate copies the model, whatever files and pieces it lies in, into one new file\n"
+        "that every reader of safetensors opens.  It compares every hash on the way, takes a few\n"
+        "MiB of memory however large the model, and leaves a whole file or none.\n"
+        "\n"
         "--flight reads the records that the workers of train, run or bench keep with their own\n"
         "--flight DIR, while they run or after they died: who is where, who waits for whom, who\n"
         "disagreed, who comes late, and the last operations with the spread of their arrivals.",
     .examples = "  lockstep inspect run1\n"
                 "  lockstep inspect run1/step-00000100 --tensors\n"
                 "  lockstep inspect run1 --json | python3 -m json.tool\n"
+                "  lockstep inspect run1 --consolidate weights.safetensors\n"
                 "  lockstep inspect gpt2/model.safetensors --tensors\n"
                 "  lockstep inspect --flight records --last 50",
     .options = table,

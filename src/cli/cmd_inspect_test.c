@@ -103,6 +103,22 @@ static void shows_a_plain_file(void **state)
     assert_has(out, weights);
 }
 
+static void writes_one_file(void **state)
+{
+    (void)state;
+    char out[4096], arguments[128];
+    (void)snprintf(arguments, sizeof arguments, " --consolidate %s/one.safetensors", folder);
+    assert_int_equal(inspect(out, arguments), 0);
+    assert_has(out, "step-00000040\n");
+    assert_has(out, weights);
+    assert_int_equal(inspect(out, arguments), 1);
+    assert_has(out, "is there already");
+    assert_int_equal(inspect(out, "/one.safetensors"), 0);
+    assert_has(out, weights);
+    assert_int_equal(inspect(out, " --everything"), 2);
+    assert_int_equal(inspect(out, " --json --consolidate x"), 2);
+}
+
 static void names_the_damage(void **state)
 {
     (void)state;
@@ -128,6 +144,7 @@ int main(void)
         cmocka_unit_test(shows_a_whole_one),
         cmocka_unit_test(speaks_json),
         cmocka_unit_test(shows_a_plain_file),
+        cmocka_unit_test(writes_one_file),
         cmocka_unit_test(names_the_damage), /* last: it damages the checkpoint */
     };
     return cmocka_run_group_tests(tests, make_checkpoint, remove_checkpoint);

@@ -9,4 +9,8 @@
  * status: 1 if a record is missing or damaged. */
 int lki_inspect_flight(const char *directory, uint32_t rows, bool json);
 
+/* Writes the checkpoint at `path` into one safetensors file `out`, progress to stderr.  Returns the
+ * exit status. */
+int lki_inspect_consolidate(const char *path, const char *out, bool everything);
+
 #endif
