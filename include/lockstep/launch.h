@@ -35,6 +35,19 @@ typedef enum {
     LK_BIND_THREADS, /* as LK_BIND_CORES; a worker that can binds its threads inside its share */
 } lk_bind;
 
+/* Trouble on purpose, to see what a job makes of it. */
+typedef enum { LK_CHAOS_KILL = 1, LK_CHAOS_STOP = 2, LK_CHAOS_SLOW = 4 } lk_chaos_kind;
+
+typedef struct {
+    uint64_t seed;  /* of the plan: when, whom, what and for how long */
+    double   rate;  /* blows a second on each host, on average; 0: there is no plan */
+    uint32_t kinds; /* lk_chaos_kind, a bit for each; 0 = all */
+
+    /* Is told of every blow, and at the end how many there were.  NULL = nobody. */
+    void (*note)(void *context, const char *text);
+    void  *note_context;
+} lk_chaos;
+
 typedef struct {
     uint32_t     workers;       /* on this host */
     char *const *argv;          /* argv[0] is looked up in PATH unless it has a slash */
@@ -50,6 +63,11 @@ typedef struct {
      * that goes on, strangers whom a door between hosts has turned away.  NULL = nobody. */
     void (*note)(void *context, const char *text);
     void  *note_context;
+
+    /* From the moment at which all workers have joined: SIGKILL to one, SIGSTOP for a while (1 ms
+     * to 1 s) or SIGSTOP half of the time (for as long).  With LK_ON_FAILURE_CONTINUE the last
+     * worker of a host is not killed. */
+    lk_chaos chaos;
 
     /* More than 1: emulates so many hosts on this one, each with its share of the workers and a
      * launcher of its own, a copy of this process: it must have one thread. */

@@ -1,4 +1,5 @@
 /* cmd_run.c -- `lockstep run`: any program, N times, as ranks of one group. */
+#include "cli/chaos.h"
 #include "cli/commands.h"
 #include "cli/nodes.h"
 
@@ -9,9 +10,15 @@ typedef struct {
     const char *flight;
     char      **argv;
     lki_nodes   nodes;
+    lk_chaos    chaos;
 } run_options;
 
 #define AT(field) offsetof(run_options, field)
+
+static bool read_chaos(const char *text, void *target, lki_message *error)
+{
+    return lki_parse_chaos(text, &((run_options *)target)->chaos, error);
+}
 
 static const lki_choice endings[] = {
     { "stop", LK_ON_FAILURE_STOP, NULL },
@@ -33,6 +40,8 @@ static const lki_option table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "what becomes of the others when one that had joined fails: they are ended, or they "
                "go on without it, if the program calls lk_comm_rebuild()"),
+    { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
+      .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_FLAG("prefix", AT(prefix),
              "put [rank] before every line of output; --no-prefix lets it through as it is"),
     LKI_STRING("flight", "DIR", AT(flight), NULL,
@@ -63,6 +72,9 @@ static int run_main(int argc, char **argv)
     done = lki_nodes_apply(&options.nodes, &lki_command_run, &how);
     if (done >= 0)
         return done;
+    how.chaos              = options.chaos;
+    how.chaos.note         = how.note;
+    how.chaos.note_context = how.note_context;
     lk_launch_result result;
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/chaos.h"
 #include "cli/commands.h"
 #include "cli/train.h"
 #include "cli/values.h"
@@ -49,6 +50,11 @@ static bool read_restart(const char *text, void *target, lki_message *error)
         return lki_refuse(error, "must be an integer up to 1000000, or nothing");
     options->restart = (uint32_t)most;
     return true;
+}
+
+static bool read_chaos(const char *text, void *target, lki_message *error)
+{
+    return lki_parse_chaos(text, &((train_options *)target)->chaos, error);
 }
 
 /* ---- The table --------------------------------------------------------------------------- */
@@ -238,6 +244,8 @@ const lki_option lki_train_table[] = {
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "what becomes of the others when a worker is killed: they end, or take its part of "
                "the work over in the middle of the step (ddp and zero1, on one host)"),
+    { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
+      .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",
             "threads of each worker that prepare its micro-batches"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "worker-mode", "MODE", AT(worker_mode), modes, "processes",

@@ -20,6 +20,7 @@ struct train_options {
     int             worker_mode;
     uint32_t        restart; /* times in a row without a newer checkpoint; 0 = never */
     int             on_failure;
+    lk_chaos        chaos;
     lki_nodes       nodes;
     lk_train_result result; /* rank 0's */
 

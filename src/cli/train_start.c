@@ -245,6 +245,20 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
     return NULL;
 }
 
+/* Why --chaos cannot be; NULL: it can, or was not asked for. */
+static const char *no_chaos(const train_options *options)
+{
+    bool ends = options->on_failure != LK_ON_FAILURE_CONTINUE && options->restart == 0;
+    bool kills = options->chaos.kinds == 0 || (options->chaos.kinds & LK_CHAOS_KILL) != 0;
+    if (!(options->chaos.rate > 0))
+        return NULL;
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--chaos needs --worker-mode processes: threads die together";
+    return ends && kills ? "--chaos kills workers, with which the run ends: give --on-failure "
+                           "continue or --restart, or leave out killing (SEED,RATE,stop,slow)"
+                         : NULL;
+}
+
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
@@ -267,9 +281,13 @@ static int start(train_options *options, char **argv)
     if (options->restart > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--restart needs --worker-mode processes");
     const char *why = cannot_go_on(options, &how);
+    why             = why != NULL ? why : no_chaos(options);
     if (why != NULL)
         return refuse(options, why);
-    how.on_failure = (lk_on_failure)options->on_failure;
+    how.on_failure         = (lk_on_failure)options->on_failure;
+    how.chaos              = options->chaos;
+    how.chaos.note         = how.note;
+    how.chaos.note_context = how.note_context;
     if (how.on_failure == LK_ON_FAILURE_CONTINUE)
         how.note = NULL; /* who goes on says who was lost */
     int exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)

@@ -147,6 +147,7 @@ int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint,
         if (!result.lost || times > most)
             return say_end(argv[0], &result);
         say_again(argv[0], result.cause, newest, times, most);
+        how.chaos.seed++; /* the same blows again would let nobody get further */
         (void)setenv(again, "1", 1);
     }
 }

@@ -38,6 +38,8 @@ typedef struct {
     bool force, deaf;
 } lki_order;
 
+typedef struct lki_blows lki_blows; /* blows.h */
+
 typedef struct {
     const lk_launch_options *options;
     const lki_host          *host;
@@ -56,6 +58,7 @@ typedef struct {
     char                     master[256]; /* MASTER_ADDR */
     lki_control             *control;
     char                    *flight; /* the absolute path of options->flight */
+    lki_blows               *blows;  /* NULL: nobody wants any */
     lki_worker              *workers;
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* see watch.c for the places */

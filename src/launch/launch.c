@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "comm/flight.h"
+#include "launch/blows.h"
 #include "launch/cores.h"
 #include "launch/nodes.h"
 #include "launch/spawn.h"
@@ -78,6 +79,7 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
         worker->streams[0].from = worker->streams[1].from = -1;
     }
     LK_TRY(LKI_NEW(&job->polled, LKI_POLLED(job->count), "the launcher's descriptors"));
+    LK_TRY(lki_blows_open(job));
     for (int s = 0; s < 2; s++)
         LK_TRY(lki_sink_init(&job->sinks[s], s == 0 ? STDOUT_FILENO : STDERR_FILENO));
     LK_TRY(lki_signals_open(&job->signals));
@@ -123,6 +125,7 @@ static void job_close(lki_job *job)
     lki_control_free(job->control);
     close_if_open(&job->key_fd);
     free(job->flight);
+    lki_blows_close(job);
     lki_free(job->polled);
     lki_free(job->workers);
 }

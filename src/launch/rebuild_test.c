@@ -60,6 +60,34 @@ static void ranks_die_at_any_moment(void **state)
     }
 }
 
+/* Who was killed, in order: "2 0 1 ". */
+static void killed_by_plan(char order[32], uint64_t seed)
+{
+    static const char mark[]  = "chaos: rank ";
+    lk_launch_options options = going_on(4);
+
+    options.chaos = (lk_chaos){ seed, 500, LK_CHAOS_KILL, take_note, NULL };
+    assert_good(launch(options, "endure", "", 0), "endure", "", (uint32_t)seed);
+    assert_noted("the group goes on with 1 of 4 ranks");
+    order[0] = '\0';
+    for (const char *at = notes; (at = strstr(at, mark)) != NULL; at++)
+        (void)snprintf(order + strlen(order), 32 - strlen(order), "%c ", at[strlen(mark)]);
+}
+
+/* A seed gives the same plan again, and the last one is spared. */
+static void blows_are_planned(void **state)
+{
+    char once[32], again[32], other[32];
+
+    (void)state;
+    killed_by_plan(once, 1);
+    killed_by_plan(again, 1);
+    assert_string_equal(once, again);
+    assert_noted("chaos: seed 1: 3 killed, 0 stopped, 0 slowed");
+    killed_by_plan(other, 2);
+    assert_string_not_equal(once, other);
+}
+
 static void nothing_is_left_behind(void **state)
 {
     (void)state;
@@ -185,6 +213,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_rank_dies_at_each_place),
         cmocka_unit_test(several_die_at_once),
         cmocka_unit_test(ranks_die_at_any_moment),
+        cmocka_unit_test(blows_are_planned),
         cmocka_unit_test(nothing_is_left_behind),
         cmocka_unit_test(who_does_not_come_is_out),
         cmocka_unit_test(who_has_left_is_not_waited_for),

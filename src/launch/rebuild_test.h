@@ -255,6 +255,19 @@ static int work_storm(uint32_t seed)
     return 0;
 }
 
+/* Others kill them. */
+static int work_endure(void)
+{
+    lk_comm *comm = join();
+
+    while (lk_comm_size(comm) > 1) {
+        (void)work_a_while(comm);
+        comm = go_on(comm, 20000);
+    }
+    lk_comm_free(comm);
+    return 0;
+}
+
 /* ---- What is left behind ------------------------------------------------------------------ */
 
 static uint32_t entries_of(const char *path)
@@ -545,6 +558,7 @@ static int work(int argc, char **argv)
         { "many", work_many },         { "leave", work_leave },     { "misuse", work_misuse },
         { "requests", work_requests }, { "stop", work_stop },       { "refused", work_refused },
         { "foreign", work_foreign },   { "unjoined", work_unjoined },
+        { "endure", work_endure },
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)

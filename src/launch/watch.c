@@ -20,6 +20,8 @@
  *   output, sockets    see output.h and comm/control.h.
  *   the other nodes    see nodes.h.
  *
+ * A plan of blows (blows.h) has its turn as well.
+ *
  * Where a job goes on after a failure (on_failure), the first of these is for the others to see to:
  * see rebuild.c.
  */
@@ -34,6 +36,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "launch/blows.h"
 #include "launch/nodes.h"
 
 /* Places in job->polled: the signals, two sinks, the other nodes, orders, then four for each
@@ -417,8 +420,11 @@ static void prepare(lki_job *job)
 /* Milliseconds until something is planned, rounded up; -1 = nothing is. */
 static int time_left(const lki_job *job)
 {
-    double at = job->terminate_at > 0 ? job->terminate_at : job->kill_at;
+    double at   = job->terminate_at > 0 ? job->terminate_at : job->kill_at;
+    double blow = lki_blows_next(job);
 
+    if (blow > 0 && (at <= 0 || blow < at))
+        at = blow;
     if (job->heed_at > 0 && (at <= 0 || job->heed_at < at))
         at = job->heed_at;
     if (lki_rebuild_pending(job) && (at <= 0 || lki_seconds() + LOOK_SECONDS < at))
@@ -476,6 +482,7 @@ static lk_status turn(lki_job *job)
         if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
             LK_TRY(worker_ended(job, i));
     lki_rebuild_turn(job);
+    lki_blows_turn(job);
     end_by_time(job);
     return LK_OK;
 }
@@ -484,6 +491,7 @@ lk_status lki_watch(lki_job *job)
 {
     while (job->ended < job->started)
         LK_TRY(turn(job));
+    lki_blows_report(job);
     finish_output(job);
     take_signals(job); /* one may have cut the output short */
     return LK_OK;

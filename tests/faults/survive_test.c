@@ -11,7 +11,7 @@
 #include "faults/job.h"
 
 #define GOES_ON "--on-failure continue "
-enum { ROUNDS = 5, LOGGED = 300 };
+enum { ROUNDS = 5, LOGGED = 160 };
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -147,16 +147,16 @@ static void the_log_and_checkpoints_are_whole(void **state)
     char                  wanted[65];
     uint64_t              seed = 9;
     uint32_t              blows = 0;
-    run_command(&want, *state, BUSY "--steps 300 --workers 1 --quiet --log log");
+    run_command(&want, *state, BUSY "--steps 160 --workers 1 --quiet --log log");
     assert_int_equal(want.status, 0);
     read_weights(&want, wanted);
     read_bits(*state, "log", &want);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         (void)run_shell(&got, *state, "rm -rf ck log");
         job_start(&j, *state, 4,
-                  BUSY GOES_ON "--steps 300 --log log --checkpoint ck --checkpoint-every 7");
-        await_or_end(&j, "step 15/");
-        job_await_word(&j, "step 15/");
+                  BUSY GOES_ON "--steps 160 --log log --checkpoint ck --checkpoint-every 7");
+        await_or_end(&j, "step 16/");
+        job_await_word(&j, "step 16/");
         rest(&seed);
         if (hits(&j, 0)) {
             blows++;
@@ -172,6 +172,27 @@ static void the_log_and_checkpoints_are_whole(void **state)
     assert_true(blows > 0);
 }
 
+/* ---- Blows of the job's own ---------------------------------------------------------------- */
+
+/* The log's pipe holds the run up until there was a blow of each kind. */
+static void blows_change_nothing(void **state)
+{
+    static const char *const words[] = { " gets SIGKILL", " is stopped for ",
+                                         " is slowed to half for " };
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --chaos 3,100");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        await_or_end(&j, words[i]);
+        assert_says(j.result.err, words[i]);
+    }
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "lockstep train: note: chaos: seed 3: ");
+}
+
 /* ---- What does not go on ------------------------------------------------------------------ */
 
 static void what_cannot_go_on_is_refused(void **state)
@@ -179,6 +200,7 @@ static void what_cannot_go_on_is_refused(void **state)
     static const char *const lines[][2] = {
         { "--workers 2 --worker-mode threads", "needs --worker-mode processes" },
         { "--workers 4 --hosts 2", "is for workers of one host" },
+        { "--workers 2 --chaos 1", "must be SEED,RATE with an integer and a number above 0" },
         { "--workers 2 --strategy zero2", "needs --strategy ddp or zero1" },
     };
     static command_result r;
@@ -242,6 +264,7 @@ int main(void)
         cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
         cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
         cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
+        cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
         cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
         cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),
         cmocka_unit_test_setup(all_dead_restart, begin_afresh),

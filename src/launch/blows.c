@@ -1,0 +1,238 @@
+/* blows.c -- the plan of blows, and what they are; see blows.h.
+ *
+ * Blow k is a function of the seed, the host and k: how long after the one before it comes (as far
+ * apart as events that know nothing of each other), what it is, which of those who run it hits, and
+ * how long it lasts (every order of magnitude is as likely).  So a seed gives the same plan again;
+ * what a worker is at just then is not planned.
+ */
+#include "launch/blows.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "launch/nodes.h"
+
+static const double SHORTEST_SECONDS = 1e-3, LONGEST_SECONDS = 1;
+static const double PULSE_SECONDS    = 2e-3; /* a slow worker's, and its pauses */
+
+enum { TEXT_BYTES = 512 };
+enum { AT_DELAY, AT_KIND, AT_VICTIM, AT_LENGTH }; /* what is drawn for a blow */
+
+static const lk_chaos_kind kinds[] = { LK_CHAOS_KILL, LK_CHAOS_STOP, LK_CHAOS_SLOW };
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* What a worker suffers. */
+typedef struct {
+    bool   killed, stopped;
+    double until; /* it is let go; 0: nothing */
+    double turns; /* it stops or goes on, if it is slow; else 0 */
+} ailment;
+
+struct lki_blows {
+    uint64_t blows; /* of the plan, so far */
+    double   at;    /* the next one; 0: the plan has not begun */
+    ailment *of;    /* [workers] */
+    uint32_t counts[KINDS];
+};
+
+lk_status lki_blows_open(lki_job *job)
+{
+    if (!(job->options->chaos.rate > 0))
+        return LK_OK;
+    LK_TRY(LKI_NEW(&job->blows, 1, "the plan of blows"));
+    return LKI_NEW(&job->blows->of, job->count, "chaos");
+}
+
+void lki_blows_close(lki_job *job)
+{
+    if (job->blows != NULL)
+        lki_free(job->blows->of);
+    lki_free(job->blows);
+    job->blows = NULL;
+}
+
+/* ---- The plan ---------------------------------------------------------------------------- */
+
+/* In [0, 1), for one thing about blow `k`. */
+static double draw(const lki_job *job, uint64_t k, uint64_t thing)
+{
+    uint64_t node       = job->rendezvous != NULL ? lki_rendezvous_self(job->rendezvous) : 0;
+    const uint64_t of[] = { job->options->chaos.seed, node, k, thing };
+    return (double)(lki_xxh3(of, sizeof of) >> 11) * 0x1p-53;
+}
+
+static void plan_next(lki_job *job, double after)
+{
+    lki_blows *self = job->blows;
+    self->at        = after - log1p(-draw(job, self->blows, AT_DELAY)) / job->options->chaos.rate;
+}
+
+static size_t kind_of(const lki_job *job, uint64_t k)
+{
+    size_t   wanted[KINDS], count = 0;
+    uint32_t mask = job->options->chaos.kinds;
+    for (size_t i = 0; i < KINDS; i++)
+        if (mask == 0 || (mask & (uint32_t)kinds[i]) != 0)
+            wanted[count++] = i;
+    return count == 0 ? 0 : wanted[(size_t)(draw(job, k, AT_KIND) * (double)count)];
+}
+
+static double length_of(const lki_job *job, uint64_t k)
+{
+    return SHORTEST_SECONDS * pow(LONGEST_SECONDS / SHORTEST_SECONDS, draw(job, k, AT_LENGTH));
+}
+
+static bool is_there(const lki_job *job, uint32_t i)
+{
+    lki_rank_view view;
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+    return view.state == LKI_RANK_RUNNING && !job->blows->of[i].killed;
+}
+
+/* One of those who suffer nothing, or job->count; *left: of all who are in the group. */
+static uint32_t victim_of(const lki_job *job, uint64_t k, uint32_t *left)
+{
+    const ailment *of   = job->blows->of;
+    uint32_t       well = 0, i = 0;
+
+    *left = 0;
+    for (i = 0; i < job->count; i++) {
+        *left += is_there(job, i);
+        well += is_there(job, i) && of[i].until <= 0;
+    }
+    if (well == 0)
+        return job->count;
+    uint32_t before = (uint32_t)(draw(job, k, AT_VICTIM) * well);
+    for (i = 0; i < job->count; i++)
+        if (is_there(job, i) && of[i].until <= 0 && before-- == 0)
+            break;
+    return i;
+}
+
+/* ---- Blows ------------------------------------------------------------------------------- */
+
+static void tell(const lki_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void tell(const lki_job *job, const char *format, ...)
+{
+    const lk_chaos *options = &job->options->chaos;
+    char            text[TEXT_BYTES];
+    va_list         args;
+
+    if (options->note == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    options->note(options->note_context, text);
+}
+
+/* A pid stays its own until we reap it. */
+static void hit(const lki_job *job, uint32_t i, int number)
+{
+    if (job->workers[i].pid > 0 && job->workers[i].order == 0)
+        (void)kill(job->workers[i].pid, number);
+}
+
+static void begin(lki_job *job, uint32_t i, lk_chaos_kind kind, double length)
+{
+    char          who[LKI_WHO_BYTES];
+    lki_rank_view view;
+    ailment      *its = &job->blows->of[i];
+    uint32_t      rank = lki_rank_of_worker(job, i);
+
+    hit(job, i, kind == LK_CHAOS_KILL ? SIGKILL : SIGSTOP);
+    lki_control_who(job->control, rank, who);
+    lki_control_view(job->control, rank, &view);
+    if (kind == LK_CHAOS_KILL)
+        tell(job, "chaos: %s gets SIGKILL %s", who, view.place);
+    else
+        tell(job, "chaos: %s is %s for %.0f ms %s", who,
+             kind == LK_CHAOS_STOP ? "stopped" : "slowed to half", 1e3 * length, view.place);
+    its->killed  = kind == LK_CHAOS_KILL;
+    its->stopped = !its->killed;
+    its->until   = lki_seconds() + length;
+    its->turns   = kind == LK_CHAOS_SLOW ? lki_seconds() + PULSE_SECONDS : 0;
+}
+
+/* The plan's next blow, which finds its victim now. */
+static void strike(lki_job *job)
+{
+    lki_blows *self = job->blows;
+    uint64_t   k    = self->blows++;
+    size_t     kind = kind_of(job, k);
+    uint32_t   left, i = victim_of(job, k, &left);
+    bool       spare = job->options->on_failure == LK_ON_FAILURE_CONTINUE && left < 2;
+
+    if (i == job->count || (kinds[kind] == LK_CHAOS_KILL && spare))
+        return;
+    self->counts[kind]++;
+    begin(job, i, kinds[kind], length_of(job, k));
+}
+
+/* What a worker suffers changes, or ends. */
+static void treat(lki_job *job, uint32_t i, double now)
+{
+    ailment *its = &job->blows->of[i];
+
+    if (its->killed || its->until <= 0)
+        return;
+    if (now >= its->until) {
+        if (its->stopped)
+            hit(job, i, SIGCONT);
+        *its = (ailment){ .killed = false };
+    } else if (its->turns > 0 && now >= its->turns) {
+        its->stopped = !its->stopped;
+        its->turns   = now + PULSE_SECONDS;
+        hit(job, i, its->stopped ? SIGSTOP : SIGCONT);
+    }
+}
+
+void lki_blows_turn(lki_job *job)
+{
+    lki_blows *self = job->blows;
+    double     now;
+
+    if (self == NULL)
+        return;
+    now = lki_seconds();
+    if (self->at <= 0 && lki_control_all_joined(job->control))
+        plan_next(job, now);
+    for (uint32_t i = 0; i < job->count; i++)
+        treat(job, i, now);
+    if (self->at > 0 && now >= self->at) {
+        strike(job);
+        plan_next(job, now);
+    }
+}
+
+double lki_blows_next(const lki_job *job)
+{
+    const lki_blows *self = job->blows;
+    double           next;
+
+    if (self == NULL)
+        return 0;
+    next = self->at;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const ailment *its = &self->of[i];
+        double         at  = its->turns > 0 && its->turns < its->until ? its->turns : its->until;
+        if (!its->killed && its->until > 0 && at < next)
+            next = at;
+    }
+    return next;
+}
+
+void lki_blows_report(const lki_job *job)
+{
+    const lki_blows *self = job->blows;
+    if (self != NULL)
+        tell(job, "chaos: seed %llu: %u killed, %u stopped, %u slowed",
+             (unsigned long long)job->options->chaos.seed, self->counts[0], self->counts[1],
+             self->counts[2]);
+}
