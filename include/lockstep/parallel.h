@@ -309,7 +309,7 @@ typedef struct {
  * tells which is the next.  `failed` stays the caller's, to be freed; if this fails, with LK_EPEER
  * because one more was lost, it can be called again with the next group.
  *
- * Strategies ddp and zero1, on one host; else options.survives is LK_EUNSUPPORTED. */
+ * On one host, and not in lock step; else options.survives is LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,

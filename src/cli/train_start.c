@@ -221,8 +221,7 @@ static int keep_workers(const train_options *options, char **argv, lk_launch_opt
 /* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
 {
-    const char *strategy = options->config.strategy;
-    bool        stream   = strncmp(options->config.data, "stream:", 7) == 0;
+    bool stream = strncmp(options->config.data, "stream:", 7) == 0;
     if (options->restart > 0 && stream)
         return "--restart reads the data again, which a stream may not allow";
     if (options->on_failure != LK_ON_FAILURE_CONTINUE)
@@ -234,10 +233,6 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
     if (how->nodes > 1 || how->hosts > 1)
         return "--on-failure continue is for workers of one host; with --restart, and on each of "
                "them, several hosts start again from the newest checkpoint";
-    if (options->config.workers > 1 && strategy != NULL && strcmp(strategy, "ddp") != 0 &&
-        strcmp(strategy, "zero1") != 0)
-        return "--on-failure continue needs --strategy ddp or zero1: what others have of gradients "
-               "is gone with their worker; --restart starts all again from a checkpoint";
     if (options->config.workers > 1 &&
         options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
         return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "

@@ -25,7 +25,7 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     if (!parallel->ops->survives)
         return lk_fail(LK_EUNSUPPORTED,
                        "strategy '%s' keeps gradients that die with their rank; with ddp and zero1 "
-                       "the others can go on in the middle of a step",
+                       "to zero3 the others can go on in the middle of a step",
                        parallel->ops->name);
     ledger->seats   = before != NULL ? before->ledger.seats : parallel->ranks;
     ledger->threads = before != NULL        ? before->ledger.threads

@@ -345,6 +345,8 @@ static void lost_all_through_a_step(void **state)
     lose_all_through((plot){ adamw, "ddp", 3, 0, { { 0, NEVER } }, 0, 0 }, 2);
     lose_all_through((plot){ adamw, "ddp", 3, 0, { { 2, NEVER } }, 0, 0 }, 9);
     lose_all_through((plot){ sgd, "zero1", 2, 0.2, { { 1, NEVER } }, 0, 0 }, 9);
+    lose_all_through((plot){ adamw, "zero2", 3, 0, { { 1, NEVER } }, 0, 0 }, 5);
+    lose_all_through((plot){ lamb, "zero3", 2, 0, { { 0, NEVER } }, 0, 0 }, 11);
     lose_all_through((plot){ lamb, "ddp", 4, 0, { { 2, NEVER } }, 0, 0 }, 7);
     lose_all_through((plot){ lars, "ddp", 3, 0, { { 0, NEVER } }, 0, 0 }, 11);
 }

@@ -48,7 +48,6 @@ typedef struct {
 } job;
 
 typedef struct {
-    lk_arena *arena;
     lk_comm  *host;                           /* the ranks of my host; NULL: each is alone on its */
     float    *room, *states[2];               /* for gradients: mine */
     float    *partials, *state_partials;      /* mine: as many as the rounds need, side by side */
@@ -105,30 +104,52 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
     return total;
 }
 
-/* Elements that a rank has whatever it owns. */
-static size_t fixed_elements(const lk_parallel *parallel)
+/* Elements that a rank has whatever it owns, where rounds need so many buffers. */
+static size_t fixed_elements(const lk_parallel *parallel, uint32_t buffers)
 {
     return room_elements(parallel) +
-           (2 + (size_t)parallel->rounds.buffers) * parallel->micro_count * parallel->state_width;
+           (2 + (size_t)buffers) * parallel->micro_count * parallel->state_width;
+}
+
+/* Of `locals` ranks, which own so much. */
+static bool count_with(const lk_parallel *parallel, uint32_t locals, size_t owned, uint32_t buffers,
+                       size_t *total)
+{
+    size_t fixed, sums;
+    return !__builtin_mul_overflow(fixed_elements(parallel, buffers), locals, &fixed) &&
+           !__builtin_mul_overflow(owned, buffers, &sums) &&
+           !__builtin_add_overflow(fixed, sums, total);
 }
 
 static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t locals,
                            size_t *total)
 {
-    size_t fixed, owned;
-    return !__builtin_mul_overflow(fixed_elements(parallel), locals, &fixed) &&
-           !__builtin_mul_overflow(owned_elements(parallel, host, locals), parallel->rounds.buffers,
-                                   &owned) &&
-           !__builtin_add_overflow(fixed, owned, total);
+    return count_with(parallel, locals, owned_elements(parallel, host, locals),
+                      parallel->rounds.buffers, total);
+}
+
+/* The most that any number of the ranks take that there were at first; they are on one host. */
+static bool count_of_fewer(const lk_parallel *parallel, size_t *most)
+{
+    size_t owned = owned_elements(parallel, 0, parallel->world.sizes[0]), total;
+    bool   good  = true;
+    for (uint32_t ranks = 1; good && ranks < parallel->ledger.seats; ranks++) {
+        lki_round_plan plan;
+        good = lki_round_plan_init(&plan, parallel->leaves, ranks) == LK_OK &&
+               count_with(parallel, ranks, owned, plan.buffers, &total);
+        *most = good ? lki_max(*most, total) : 0;
+        lki_round_plan_deinit(&plan);
+    }
+    return good;
 }
 
 static size_t zero2_bytes(const lk_parallel *parallel, uint32_t host)
 {
     size_t total, bytes;
-    return count_elements(parallel, host, parallel->world.sizes[host], &total) &&
-                   !__builtin_mul_overflow(total, sizeof(float), &bytes)
-               ? bytes
-               : 0;
+    bool   good = count_elements(parallel, host, parallel->world.sizes[host], &total);
+    if (good && parallel->ledger.kept)
+        good = count_of_fewer(parallel, &total);
+    return good && !__builtin_mul_overflow(total, sizeof(float), &bytes) ? bytes : 0;
 }
 
 static lki_passes zero2_passes(const lk_parallel *parallel, uint32_t host)
@@ -155,10 +176,16 @@ static lk_status open_arena(lk_parallel *parallel, zero2 *self)
                            room_elements(parallel));
         most = lki_max(most, bytes);
     }
-    LK_TRY(lk_comm_arena(&self->arena, parallel->comm, "gradients", most));
+    if (parallel->ledger.before == NULL) {
+        lk_arena *arena;
+        LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", most));
+        parallel->ledger.gradients = lk_arena_data(arena);
+    } else {
+        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
+    }
     (void)count_elements(parallel, host, parallel->local, &before);
     self->state_elements = parallel->micro_count * parallel->state_width;
-    self->room           = (float *)lk_arena_data(self->arena) + before;
+    self->room           = parallel->ledger.gradients + before;
     self->states[0]      = self->room + room_elements(parallel);
     self->states[1]      = self->states[0] + self->state_elements;
     self->state_partials = self->states[1] + self->state_elements;
@@ -512,6 +539,7 @@ const lki_strategy_ops lki_strategy_zero2 = {
     .sharded      = true,
     .rounds       = true,
     .whole_blocks = true,
+    .survives     = true,
     .bytes        = zero2_bytes,
     .passes       = zero2_passes,
     .attach       = zero2_attach,
@@ -530,6 +558,7 @@ const lki_strategy_ops lki_strategy_zero3 = {
     .sharded      = true,
     .rounds       = true,
     .whole_blocks = true,
+    .survives     = true,
     .gathers      = true,
     .bytes        = zero2_bytes,
     .passes       = zero2_passes,

@@ -255,13 +255,13 @@ static void list_add(list *l, uint32_t number)
     l->count++;
 }
 
-/* Who has taken what over, by the shares before and now. */
-static void tell(const lki_session *s, const lk_comm *before, const lk_comm *now, const char *why,
-                 double seconds)
+/* Who has taken what over, by the shares before, in rounds or in ranges, and now. */
+static void tell(const lki_session *s, const lk_comm *before, const lk_comm *now, bool rounds,
+                 const char *why, double seconds)
 {
     uint32_t    leaves = s->config->virtual_workers, lost = 0;
-    lki_dealing then   = { leaves, lk_comm_size(before), false };
-    lki_dealing deal   = { leaves, lk_comm_size(now), false };
+    lki_dealing then   = { leaves, lk_comm_size(before), rounds };
+    lki_dealing deal   = { leaves, lk_comm_size(now), rounds };
     list        ranks  = { .count = 0 }, workers = { .count = 0 }, others = { .count = 0 };
 
     for (uint32_t r = 0; r < lk_comm_size(before); r++)
@@ -317,6 +317,7 @@ static lk_status move(lki_session *s, lk_comm *next, const lki_position *at, con
 {
     lki_survival *self   = s->survival;
     lk_comm      *before = s->comm;
+    bool          rounds = s->stride > 1; /* as they are among more than one */
 
     self->lost += s->ranks - lk_comm_size(next);
     take_group(s, next);
@@ -325,7 +326,7 @@ static lk_status move(lki_session *s, lk_comm *next, const lki_position *at, con
         status = lki_session_deal(s, at->done);
     self->seconds += lki_seconds() - begun;
     if (status == LK_OK)
-        tell(s, before, next, why, lki_seconds() - begun);
+        tell(s, before, next, rounds, why, lki_seconds() - begun);
     if (before != s->given)
         lk_comm_free(before);
     return status;
