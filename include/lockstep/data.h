@@ -45,6 +45,7 @@ typedef struct {
 typedef struct {
     bool tokens;          /* samples are `context` token ids with a target each; otherwise
                            * floats, standardised as the source says, and one label */
+    bool documents;       /* of tokens: samples have up to `context` of them, each its own number */
     lk_shape x;           /* of one sample: (T), or (H, W, C), or (features) */
     uint32_t classes;     /* labels, or the vocabulary size */
     uint64_t train_count; /* n: samples of an epoch */
@@ -64,6 +65,8 @@ typedef struct {
  *                        ?h=, w= (32) and c= (3) say what they are made to fit, ?classes=
  *   stream:FILE|-        bytes, tokens or images of a pipe, read once; only lk_train_run() does it
  *   npy:X,Y              NumPy arrays of samples and of integer labels
+ *   docs:FILE|DIR|RANGE  documents, each a sample of its own length: lines of a text, "text" of
+ *                        JSON lines, .txt and .json in tar archives, token ids between ?end=
  *   synthetic:SPEC       images=N,h=,w=,c=,classes= or samples=N,features=,classes= or
  *                        tokens=N,vocab=; a function of (seed, index)
  * Everything that can be wrong with the files is found here: LK_EINVAL (spec), LK_EIO (missing,
@@ -80,8 +83,12 @@ LK_API LK_NODISCARD lk_status lk_dataset_check(const lk_dataset *dataset);
 
 LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
+/* Targets of a sample: T of a window, 1 of an array, and from 1 to T of a document. */
+LK_API uint32_t lk_dataset_length(const lk_dataset *dataset, bool validation, uint64_t index);
+
 /* One sample, `index` below the part's count.  Tokens: x is int32_t[T], y int32_t[T], the same
- * shifted by one.  Arrays: x is float[count], y int32_t[1].
+ * shifted by one; behind the end of a document, whose end x repeats, targets are -1: none.
+ * Arrays: x is float[count], y int32_t[1].
  * `epoch` matters for text windows and augmentation, in training; validation ignores it.
  * LK_EFORMAT for an image that cannot be decoded, with its file, member and offset. */
 LK_API LK_NODISCARD lk_status lk_dataset_read(const lk_dataset *dataset, bool validation,
@@ -119,7 +126,8 @@ typedef struct {
 LK_API lk_step_span lk_step_at(uint64_t n, uint64_t global_batch, bool drop_last, uint64_t step);
 LK_API uint64_t     lk_steps_per_epoch(uint64_t n, uint64_t global_batch, bool drop_last);
 
-/* Samples of micro-batch `micro_index` of virtual worker `v` when a batch has `samples`. */
+/* Samples of micro-batch `micro_index` of virtual worker `v` when a batch has `samples`: not where
+ * samples are documents, which are dealt by their tokens. */
 LK_API uint32_t lk_micro_samples(uint64_t samples, uint32_t micro_batch, uint32_t micro_count,
                                  uint32_t v, uint32_t micro_index);
 
@@ -141,11 +149,14 @@ typedef struct {
 } lk_loader_options;
 
 /* A micro-batch.  x: `samples` samples; y: T targets or one label each.  `samples` may be 0.  Room
- * for micro_batch samples is there, and zero beyond `samples`. */
+ * for micro_batch samples is there, and zero beyond `samples`.  Where samples are documents there
+ * are `length` ids and targets of each in place of T, as many as the longest has; behind the end of
+ * a shorter one targets are -1. */
 typedef struct {
     uint64_t       step, epoch;
     uint32_t       virtual_worker, micro_index;
     uint32_t       samples;
+    uint32_t       length;     /* 0 where samples are no documents */
     uint32_t       first_slot; /* slot in the global batch of its first sample */
     const void    *x;
     const int32_t *y;

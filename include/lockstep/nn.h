@@ -236,6 +236,9 @@ typedef struct {
  * in evaluation: the loss is left out. */
 typedef struct {
     uint32_t       samples, first_slot;
+    uint32_t       length; /* positions of each sample, where every value of the model begins with
+                            * the T of its input: x, targets and the work are those of a model of
+                            * so many.  0 = T */
     const void    *x;
     const int32_t *targets;
     float *const  *grads;      /* one a term of lk_model_terms(); NULL in evaluation */

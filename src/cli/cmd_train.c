@@ -204,7 +204,7 @@ const lki_option lki_train_table[] = {
     { .group = "data", .required = true, .name = "data", .type = LKI_OPTION_STRING,
       .value = "SOURCE", .offset = AT(config.data),
       .help = "text:FILE|DIR, tokens:FILE, shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
-              "tar:FILE|DIR, stream:FILE|- or synthetic:SPEC" },
+              "tar:FILE|DIR, docs:FILE|DIR, stream:FILE|- or synthetic:SPEC" },
     LKI_REAL("validation", "FRACTION", AT(config.validation), &lki_range_fraction, "0",
              "part of the data kept for validation"),
     { .required = true, .name = "global-batch", .type = LKI_OPTION_U32, .value = "N",

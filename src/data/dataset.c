@@ -8,6 +8,7 @@
  * Arrays:  a permutation keyed by split_seed alone puts floor(fraction * samples) of them in
  *          front: these are for validation (of fold k the k-th so many), the others for training.
  *          No table is kept.  With nothing to split, samples keep the order of their files.
+ * Documents: split as arrays are, each whole; documents.c makes samples of both parts.
  * Floor:   0.29 of 100 is 29 for people and 28.999... in binary; a millionth is added before
  *          rounding down, so people are right.
  */
@@ -16,11 +17,12 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/batch.h"
 #include "data/stream.h"
 
 static const lki_source *const sources[] = {
     &lki_source_text, &lki_source_tokens,  &lki_source_shards,    &lki_source_idx,
-    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,
+    &lki_source_npy,  &lki_source_cifar10, &lki_source_tar,       &lki_source_docs,
     &lki_source_stream, &lki_source_synthetic,
 };
 
@@ -36,7 +38,8 @@ static lk_status find_source(const lki_source **out, const char *spec)
         }
     return lk_fail(LK_EINVAL, "unknown data source '%s'; write text:FILE, text:DIR, tokens:FILE, "
                               "shards:DIR, idx:IMAGES,LABELS, cifar10:DIR, npy:X,Y, "
-                              "tar:FILE|DIR, stream:FILE|- or synthetic:SPEC", spec);
+                              "tar:FILE|DIR, docs:FILE|DIR, stream:FILE|- or synthetic:SPEC",
+                   spec);
 }
 
 static uint64_t part_of(double fraction, uint64_t total)
@@ -68,7 +71,6 @@ static lk_status split_tokens(lk_dataset *dataset, const char *spec)
         return lk_fail(LK_EINVAL, "'%s': --fold is for arrays with labels; of text the last part "
                                   "is held out", spec);
     dataset->held_out = part_of(dataset->options.validation, dataset->total);
-    info->x = (lk_shape){ .rank = 1, .dims = { dataset->options.context } };
     LK_TRY(count_windows(&info->train_count, dataset, spec, "training",
                          dataset->total - dataset->held_out));
     if (dataset->options.validation > 0)
@@ -122,7 +124,13 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
         return lk_fail(LK_EINVAL, "'%s' is a stream of tokens: give the length of a sample, "
                                   "--context", spec);
     dataset->elements = options->context;
-    LK_TRY(split_tokens(dataset, spec));
+    dataset->info.x   = (lk_shape){ .rank = 1, .dims = { options->context } };
+    if (dataset->source->read_document != NULL) {
+        LK_TRY(split_samples(dataset, spec));
+        LK_TRY(lki_documents_cut(dataset, spec));
+    } else {
+        LK_TRY(split_tokens(dataset, spec));
+    }
     return lki_weights_open(dataset, spec);
 }
 
@@ -150,6 +158,7 @@ void lk_dataset_free(lk_dataset *dataset)
         dataset->source->close(dataset);
     lki_data_watch_end(dataset);
     lki_free(dataset->cumulative);
+    lki_free(dataset->pieces);
     lki_free(dataset);
 }
 
@@ -190,6 +199,8 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
     if (lki_dataset_is_stream(dataset))
         return lk_fail(LK_EINVAL, "a stream is read from its beginning on, by one reader");
     LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
+    if (info->documents)
+        return lki_documents_read(dataset, validation, &index, 1, dataset->options.context, x, y);
     if (info->tokens) {
         read_window(dataset, validation, epoch, index, x, y);
         return LK_OK;
@@ -198,5 +209,26 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
                                         y));
     if (!validation)
         lki_augment_apply(dataset, epoch, index, x);
+    return LK_OK;
+}
+
+lk_status lki_batch_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                         const uint64_t *indices, uint32_t count, void *x, int32_t *y,
+                         uint32_t *length)
+{
+    bool   tokens  = dataset->info.tokens;
+    size_t x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
+    size_t y_count = tokens ? dataset->elements : 1;
+    *length        = 0;
+    if (dataset->info.documents) {
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t of = lk_dataset_length(dataset, validation, indices[i]);
+            *length     = of > *length ? of : *length;
+        }
+        return lki_documents_read(dataset, validation, indices, count, *length, x, y);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        LK_TRY(lk_dataset_read(dataset, validation, epoch, indices[i],
+                               (uint8_t *)x + i * x_bytes, y + i * y_count));
     return LK_OK;
 }

@@ -57,6 +57,9 @@ typedef struct {
 LK_NODISCARD lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes,
                                         uint32_t width, uint64_t vocabulary, const char *path);
 
+/* Tokens [first, first + count). */
+void lki_tokens_copy(const lki_tokens *tokens, uint64_t first, size_t count, int32_t *out);
+
 /* ---- tar ------------------------------------------------------------------------------------ */
 
 enum { LKI_TAR_NAME_MAX = 1023 };

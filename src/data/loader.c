@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/batch.h"
 #include "data/loader.h"
 #include "data/sampler.h"
 
@@ -140,12 +141,13 @@ static lk_status fill(lk_loader *loader, place *p)
     size_t   b = loader->options.micro_batch, at = (size_t)(p - loader->ring) * b;
     uint8_t *x = loader->x + at * loader->x_bytes;
     int32_t *y = loader->y + at * loader->y_count;
-    size_t   n = p->batch.samples;
-    for (size_t i = 0; i < n; i++)
-        LK_TRY(lk_dataset_read(loader->dataset, false, p->epoch, p->indices[i],
-                               x + i * loader->x_bytes, y + i * loader->y_count));
-    memset(x + n * loader->x_bytes, 0, (b - n) * loader->x_bytes);
-    memset(y + n * loader->y_count, 0, (b - n) * loader->y_count * sizeof *y);
+    LK_TRY(lki_batch_read(loader->dataset, false, p->epoch, p->indices, p->batch.samples, x, y,
+                          &p->batch.length));
+    size_t each = p->batch.length > 0 ? p->batch.length : loader->y_count;
+    size_t used = p->batch.samples * each;
+    memset(y + used, 0, (b * loader->y_count - used) * sizeof *y);
+    used *= loader->x_bytes / loader->y_count;
+    memset(x + used, 0, b * loader->x_bytes - used);
     p->batch.x = x;
     p->batch.y = y;
     return LK_OK;

@@ -7,8 +7,13 @@
  * at position `first` has position first + k V + v.  So rank r there and virtual worker r here see
  * the same samples in the same batches, the short last one included: each of its virtual workers
  * has as many as the others.
+ *
+ * Where samples are documents, our orders deal the positions of a step by what stands there: see
+ * balance.c.
  */
 #include "data/sampler.h"
+
+#include <string.h>
 
 #include "base/memory.h"
 #include "data/source.h"
@@ -29,6 +34,19 @@ uint64_t lk_epoch_positions(lk_order order, uint64_t n, uint32_t virtual_workers
     return rounds * virtual_workers;
 }
 
+static bool is_balanced(const lki_sampler *s)
+{
+    return s->dataset->info.documents && !is_torch(s->options.order);
+}
+
+static lk_status open_balance(lki_sampler *s)
+{
+    s->dealt_epoch = UINT64_MAX;
+    LK_TRY(LKI_NEW(&s->dealt, s->options.global_batch, "samples to be dealt"));
+    LK_TRY(LKI_NEW(&s->slots, s->options.global_batch, "samples to be dealt"));
+    return LKI_NEW(&s->hands, s->options.virtual_workers, "samples to be dealt");
+}
+
 lk_status lki_sampler_open(lki_sampler *out, const lk_dataset *dataset,
                            const lk_loader_options *options)
 {
@@ -44,6 +62,8 @@ lk_status lki_sampler_open(lki_sampler *out, const lk_dataset *dataset,
     if ((options->order == LK_ORDER_WEIGHTED) != (dataset->cumulative != NULL))
         return lk_fail(LK_EINVAL, "loader: samples are drawn by weights where the data set was "
                                   "opened with weights, and only there");
+    if (is_balanced(out))
+        LK_TRY(open_balance(out));
     if (options->order != LK_ORDER_TORCH_DISTRIBUTED)
         return LK_OK;
     if (n >= LKI_TORCH_RANDPERM_END)
@@ -56,7 +76,10 @@ lk_status lki_sampler_open(lki_sampler *out, const lk_dataset *dataset,
 void lki_sampler_close(lki_sampler *sampler)
 {
     lki_free(sampler->table);
-    sampler->table = NULL;
+    lki_free(sampler->dealt);
+    lki_free(sampler->slots);
+    lki_free(sampler->hands);
+    *sampler = (lki_sampler){ .dataset = NULL };
 }
 
 lk_step_span lki_sampler_step(const lki_sampler *sampler, uint64_t step)
@@ -82,12 +105,40 @@ static uint64_t sample_at(lki_sampler *s, uint64_t epoch, uint64_t position)
     return s->table[position % n];
 }
 
+/* Deals all of a step, once. */
+static void deal(lki_sampler *s, const lk_step_span *span)
+{
+    const lk_loader_options *o = &s->options;
+    if (s->dealt_epoch == span->epoch && s->dealt_first == span->first)
+        return;
+    for (uint32_t i = 0; i < span->samples; i++) {
+        uint64_t index = sample_at(s, span->epoch, span->first + i);
+        s->dealt[i] = (lki_dealt){ index, i, lk_dataset_length(s->dataset, false, index) };
+    }
+    lki_deal(s->dealt, span->samples, o->virtual_workers, s->micro_count * o->micro_batch,
+             s->slots, s->hands);
+    s->dealt_epoch = span->epoch;
+    s->dealt_first = span->first;
+}
+
+static uint32_t take_dealt(lki_sampler *s, const lk_step_span *span, uint32_t v, uint32_t micro,
+                           uint64_t *indices)
+{
+    uint32_t b = s->options.micro_batch, first = micro * b;
+    deal(s, span);
+    uint32_t mine = lk_micro_samples(s->hands[v].samples, b, s->micro_count, 0, micro);
+    memcpy(indices, s->slots + (size_t)v * s->micro_count * b + first, mine * sizeof *indices);
+    return mine;
+}
+
 uint32_t lki_sampler_take(lki_sampler *sampler, const lk_step_span *span, uint32_t v,
                           uint32_t micro, uint64_t *indices)
 {
     const lk_loader_options *o       = &sampler->options;
     bool                     dealt   = is_torch(o->order);
     uint32_t                 workers = o->virtual_workers;
+    if (is_balanced(sampler))
+        return take_dealt(sampler, span, v, micro, indices);
     uint32_t mine  = dealt ? lk_micro_samples(span->samples / workers, o->micro_batch,
                                               sampler->micro_count, 0, micro)
                            : lk_micro_samples(span->samples, o->micro_batch, sampler->micro_count,

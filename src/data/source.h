@@ -1,9 +1,11 @@
 /* data/source.h -- what a kind of data source provides, and what all kinds share.
  *
- * A source is a row of functions found by the word before the colon of a spec.  It comes in two
+ * A source is a row of functions found by the word before the colon of a spec.  It comes in three
  * families.  Token sources offer one long stream of token ids; dataset.c cuts it into windows
  * and splits off its tail for validation.  Array sources offer samples with a label each, by
- * their index in the files; dataset.c splits them by a keyed permutation.  So no source knows
+ * their index in the files; dataset.c splits them by a keyed permutation.  Document sources offer
+ * token ids of many lengths; they are split in the same way, and documents.c cuts those that are
+ * too long.  So no source knows
  * of epochs, windows or splits, and dataset.c knows of no file format.
  */
 #ifndef LKI_DATA_SOURCE_H
@@ -29,6 +31,12 @@ typedef struct {
     /* Tokens [first, first + count) of the stream.  NULL if the source has none. */
     void (*read_tokens)(const lk_dataset *dataset, uint64_t first, size_t count, int32_t *out);
 
+    /* How many tokens document `index` of the files has; and tokens [first, first + count) of it.
+     * NULL if the source has none. */
+    uint64_t (*document_tokens)(const lk_dataset *dataset, uint64_t index);
+    lk_status (*read_document)(const lk_dataset *dataset, uint64_t index, uint64_t first,
+                               size_t count, int32_t *out);
+
     /* Sample `index` of the files.  NULL if the source is one of tokens. */
     lk_status (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
 
@@ -38,15 +46,22 @@ typedef struct {
 
 typedef struct lki_watched lki_watched; /* watch.c */
 
+/* What of a document is a sample: its `part`th T targets. */
+typedef struct {
+    uint32_t document, part;
+} lki_piece;
+
 struct lk_dataset {
     const lki_source  *source;
     void              *state;
     lk_dataset_options options;
     lk_dataset_info    info;
-    uint64_t           total;    /* tokens of the stream, or samples of the files */
+    uint64_t           total;    /* tokens of the stream, or samples or documents of the files */
     uint64_t           held_out; /* for validation, at the end: tokens, or samples of files that
                                   * the source itself holds out */
     size_t             elements; /* of x in one sample */
+    lki_piece         *pieces;   /* of documents: those to train on, behind them the others */
+    int32_t            separator; /* the token at both ends of a document */
     double            *cumulative; /* weights up to each training sample and with it, or NULL */
     lki_watched       *watched;  /* files whose content is read where it lies */
     size_t             watched_count, watched_capacity;
@@ -58,13 +73,20 @@ LK_NODISCARD lk_status lki_data_watch(lk_dataset *dataset, const char *path);
 void                   lki_data_watch_end(lk_dataset *dataset);
 
 extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, lki_source_idx,
-    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_stream,
+    lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_docs, lki_source_stream,
     lki_source_synthetic;
 
 /* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what
  * sample `index` of the training part, just read, looks like in `epoch`. */
 LK_NODISCARD lk_status lki_augment_check(const lk_dataset *dataset, const char *spec);
 void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x);
+
+/* Documents, see documents.c: makes samples of those of both parts, once these are counted; and
+ * reads some, the first `length` ids and targets of each, at least as many as it has. */
+LK_NODISCARD lk_status lki_documents_cut(lk_dataset *dataset, const char *spec);
+LK_NODISCARD lk_status lki_documents_read(const lk_dataset *dataset, bool validation,
+                                          const uint64_t *indices, uint32_t count, uint32_t length,
+                                          int32_t *x, int32_t *y);
 
 /* Where sample `index` of a part lies in the files. */
 uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t index);

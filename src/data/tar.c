@@ -13,24 +13,15 @@
  */
 #include "data/source.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
-#include "data/files.h"
 #include "data/image.h"
+#include "data/fileset.h"
 
-enum { SIDE = 32, CHANNELS = 3, SHARDS_MAX = 1 << 20 };
-
-typedef struct {
-    lki_map map;
-    char   *path;
-} shard;
+enum { SIDE = 32, CHANNELS = 3 };
 
 typedef struct {
     uint64_t start;  /* of the image's headers */
@@ -42,22 +33,15 @@ typedef struct {
 } sample;
 
 typedef struct {
-    shard  *shards;
-    size_t  shard_count, shard_capacity;
-    sample *samples;
-    size_t  count, capacity;
-    uint64_t height, width, channels, classes; /* as the spec says them; 0: it does not */
-    float   pixel[256];
+    lki_fileset shards;
+    sample    *samples;
+    size_t     count, capacity;
+    sample     now; /* while they are walked through: the one that may get more */
+    uint64_t   height, width, channels, classes; /* as the spec says them; 0: it does not */
+    float      pixel[256];
 } archive;
 
 /* ---- Samples -------------------------------------------------------------------------------- */
-
-static size_t key_length(const char *name)
-{
-    const char *slash = strrchr(name, '/');
-    const char *base  = slash != NULL ? slash + 1 : name;
-    return (size_t)(base - name) + strcspn(base, ".");
-}
 
 static lk_status read_label(sample *out, const lki_tar *tar, const lki_tar_member *member)
 {
@@ -78,9 +62,10 @@ static lk_status read_label(sample *out, const lki_tar *tar, const lki_tar_membe
 }
 
 /* Adds what a member says to its sample; one thing twice is a mistake. */
-static lk_status add_member(sample *to, const lki_tar *tar, const lki_tar_member *member,
+static lk_status add_member(void *context, const lki_tar *tar, const lki_tar_member *member,
                             const char *extension)
 {
+    sample *to = &((archive *)context)->now;
     bool is_label = strcasecmp(extension, "cls") == 0, is_png = strcasecmp(extension, "png") == 0;
     if (!is_label && !is_png && strcasecmp(extension, "jpg") != 0 &&
         strcasecmp(extension, "jpeg") != 0)
@@ -98,130 +83,34 @@ static lk_status add_member(sample *to, const lki_tar *tar, const lki_tar_member
     return LK_OK;
 }
 
-/* A sample is complete, `key` its name and `start` the byte at which it began. */
-static lk_status finish_sample(archive *self, const sample *done, const lki_tar *tar,
-                               const char *key, size_t start)
+static lk_status finish_sample(void *context, const lki_tar *tar, const char *key, size_t start)
 {
-    if (!done->has_image && done->label < 0)
+    archive *self = context;
+    sample   done = self->now;
+    self->now     = (sample){ .shard = done.shard, .label = -1 };
+    if (!done.has_image && done.label < 0)
         return LK_OK;
-    if (!done->has_image || done->label < 0)
+    if (!done.has_image || done.label < 0)
         return lk_fail(LK_EFORMAT, "'%s': the sample '%s' at byte %zu has %s", tar->path, key,
-                       start, done->has_image ? "an image but no class (.cls)"
-                                       : "a class but no image (.jpg, .jpeg or .png)");
+                       start, done.has_image ? "an image but no class (.cls)"
+                                      : "a class but no image (.jpg, .jpeg or .png)");
     LK_TRY(lki_reserve((void **)&self->samples, &self->capacity, self->count,
                        sizeof *self->samples, "samples of archives"));
-    self->samples[self->count++] = *done;
+    self->samples[self->count++] = done;
     return LK_OK;
 }
 
-static lk_status walk_shard(archive *self, uint32_t index)
+static lk_status find_samples(lk_dataset *dataset, const char *path)
 {
-    const shard   *from  = &self->shards[index];
-    const sample   blank = { .shard = index, .label = -1 };
-    sample         now   = blank;
-    char           key[LKI_TAR_NAME_MAX + 1] = "";
-    size_t         begun = 0;
-    bool           more  = true;
-    lki_tar_member member;
-    lki_tar        tar;
-    lki_tar_begin(&tar, from->map.data, from->map.bytes, from->path);
-    for (;;) {
-        LK_TRY(lki_tar_next(&tar, &member, &more));
-        size_t length = more ? key_length(member.name) : 0;
-        if (!more || strlen(key) != length || memcmp(key, member.name, length) != 0) {
-            LK_TRY(finish_sample(self, &now, &tar, key, begun));
-            if (!more)
-                return LK_OK;
-            (void)snprintf(key, sizeof key, "%.*s", (int)length, member.name);
-            now   = blank;
-            begun = member.start;
-        }
-        const char *extension = member.name + length;
-        LK_TRY(add_member(&now, &tar, &member, *extension == '.' ? extension + 1 : extension));
-    }
-}
-
-/* ---- Archives ------------------------------------------------------------------------------- */
-
-/* Takes `path` over, whatever happens. */
-static lk_status add_shard(lk_dataset *dataset, char *path)
-{
-    archive  *self   = dataset->state;
-    lk_status status = lki_reserve((void **)&self->shards, &self->shard_capacity,
-                                   self->shard_count, sizeof *self->shards, "archives");
-    if (status != LK_OK) {
-        lki_free(path);
-        return status;
-    }
-    shard *added = &self->shards[self->shard_count++];
-    *added       = (shard){ .path = path };
-    LK_TRY(lki_map_open(&added->map, path));
-    LK_TRY(lki_data_watch(dataset, path));
-    return walk_shard(self, (uint32_t)(self->shard_count - 1));
-}
-
-static lk_status add_copy(lk_dataset *dataset, const char *text)
-{
-    char *path = NULL;
-    LK_TRY(lki_path_join(&path, "", text));
-    return add_shard(dataset, path);
-}
-
-static bool is_tar(const char *name)
-{
-    size_t length = strlen(name);
-    return length > 4 && strcmp(name + length - 4, ".tar") == 0;
-}
-
-static lk_status add_folder(lk_dataset *dataset, const char *folder)
-{
-    const archive *self = dataset->state;
-    lki_listing    files;
-    LK_TRY(lki_listing_open(&files, folder, true));
-    lk_status status = LK_OK;
-    for (size_t i = 0; i < files.count && status == LK_OK; i++) {
-        char *path = NULL;
-        if (!is_tar(files.paths[i]))
-            continue;
-        status = lki_path_join(&path, folder, files.paths[i]);
-        if (status == LK_OK)
-            status = add_shard(dataset, path);
-    }
-    lki_listing_close(&files);
-    if (status == LK_OK && self->shard_count == 0)
-        status = lk_fail(LK_EIO, "the folder '%s' has no .tar file below it", folder);
-    return status;
-}
-
-/* "HEAD{000..127}TAIL": the numbers as wide as the first is written. */
-static lk_status add_range(lk_dataset *dataset, const char *pattern)
-{
-    const char        *open = strchr(pattern, '{');
-    unsigned long long first, last;
-    int                from = 0, to = 0, end = 0;
-    if (sscanf(open, "{%n%9llu%n..%9llu}%n", &from, &first, &to, &last, &end) != 2 || end == 0 ||
-        open[1] == ' ' || open[1] == '-' || open[1] == '+' || last < first ||
-        last - first >= SHARDS_MAX)
-        return lk_fail(LK_EINVAL, "'%s': write the range as {000..127}", pattern);
-    for (; first <= last; first++) {
-        char path[4096];
-        int  length = snprintf(path, sizeof path, "%.*s%0*llu%s", (int)(open - pattern), pattern,
-                               to - from, first, open + end);
-        if (length >= (int)sizeof path)
-            return lk_fail(LK_EINVAL, "'%s' is too long a path", pattern);
-        LK_TRY(add_copy(dataset, path));
+    static const char *const endings[] = { ".tar", NULL };
+    archive                 *self      = dataset->state;
+    const lki_tar_visitor    visitor   = { self, add_member, finish_sample };
+    LK_TRY(lki_fileset_open(&self->shards, dataset, path, endings));
+    for (size_t i = 0; i < self->shards.count; i++) {
+        self->now = (sample){ .shard = (uint32_t)i, .label = -1 };
+        LK_TRY(lki_tar_visit(&self->shards.at[i], &visitor));
     }
     return LK_OK;
-}
-
-static lk_status add_archives(lk_dataset *dataset, const char *path)
-{
-    struct stat info;
-    if (strchr(path, '{') != NULL)
-        return add_range(dataset, path);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-        return add_folder(dataset, path);
-    return add_copy(dataset, path);
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */
@@ -268,7 +157,7 @@ static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *ou
 {
     const archive *self = dataset->state;
     const sample  *from = &self->samples[index];
-    const shard   *in   = &self->shards[from->shard];
+    const lki_mapped *in = &self->shards.at[from->shard];
     lki_tar_member member = { .name = "" };
     lki_tar        tar;
     bool           more;
@@ -298,50 +187,33 @@ static lk_status hash_decoder(const lk_dataset *dataset, char hex[33])
     return LK_OK;
 }
 
-static lk_status hash_content(lk_dataset *dataset)
-{
-    const archive *self = dataset->state;
-    char (*hashes)[33]  = NULL;
-    LK_TRY(LKI_NEW(&hashes, self->shard_count + 1, "hashes"));
-    lk_status status = hash_decoder(dataset, hashes[self->shard_count]);
-    for (size_t i = 0; i < self->shard_count; i++)
-        lki_xxh3_128(self->shards[i].map.data, self->shards[i].map.bytes, hashes[i]);
-    if (status == LK_OK)
-        status = lki_hash_of_hashes(dataset->info.content_hash, hashes, self->shard_count + 1);
-    lki_free(hashes);
-    return status;
-}
-
 static lk_status tar_open(lk_dataset *dataset, const char *rest)
 {
     archive *self = NULL;
-    char    *path = NULL;
+    char    *path = NULL, decoder[33];
     LK_TRY(LKI_NEW(&self, 1, "archives"));
     dataset->state   = self;
     lk_status status = parse_spec(dataset, &path, rest);
     if (status == LK_OK)
-        status = add_archives(dataset, path);
+        status = find_samples(dataset, path);
     lki_free(path);
     LK_TRY(status);
     if (self->count == 0)
         return lk_fail(LK_EFORMAT, "'%s' has no samples: %zu archives without a member .cls beside "
-                                   "an image", rest, self->shard_count);
+                                   "an image", rest, self->shards.count);
     LK_TRY(count_classes(dataset, rest));
     lki_pixel_table(self->pixel, 0.5f, 0.5f);
     dataset->total  = self->count;
     dataset->info.x = (lk_shape){ .rank = 3,
                                   .dims = { self->height, self->width, self->channels } };
-    return hash_content(dataset);
+    LK_TRY(hash_decoder(dataset, decoder));
+    return lki_fileset_hash(&self->shards, decoder, dataset->info.content_hash);
 }
 
 static void tar_close(lk_dataset *dataset)
 {
     archive *self = dataset->state;
-    for (size_t i = 0; i < self->shard_count; i++) {
-        lki_map_close(&self->shards[i].map);
-        lki_free(self->shards[i].path);
-    }
-    lki_free(self->shards);
+    lki_fileset_close(&self->shards);
     lki_free(self->samples);
     lki_free(self);
 }

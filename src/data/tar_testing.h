@@ -79,7 +79,7 @@ static inline void lkt_tar_add(lkt_file *tar, const char *name, char type, const
     assert_true(strlen(name) < 100);
     memcpy(header, name, strlen(name));
     memcpy(header + 100, "0000644", 7);
-    (void)snprintf(header + 124, 12, "%011zo", bytes);
+    (void)snprintf(header + 124, 12, "%011o", (unsigned)bytes);
     memset(header + 148, ' ', 8);
     header[156] = type;
     memcpy(header + 257, "ustar\00000", 8);

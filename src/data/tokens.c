@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
+#include "data/fileset.h"
 
 typedef struct {
     lki_map    map;
@@ -25,17 +26,11 @@ typedef struct {
     uint64_t vocabulary, width; /* as given; 0 = not */
 } tokens;
 
-static bool ends_with(const char *path, const char *end)
-{
-    size_t length = strlen(path), tail = strlen(end);
-    return length > tail && strcmp(path + length - tail, end) == 0;
-}
-
 static uint32_t width_of(const tokens *self, const char *path)
 {
     if (self->width != 0)
         return (uint32_t)self->width / 8;
-    return ends_with(path, ".u16") ? 2 : ends_with(path, ".u32") ? 4 : 0;
+    return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
 }
 
 /* Adds one file, which becomes the stream's to close whatever is found in it. */
@@ -65,7 +60,8 @@ static lk_status add_folder(lk_dataset *dataset, const char *folder)
     for (size_t i = 0; i < files.count && status == LK_OK; i++) {
         const char *name = files.paths[i];
         char       *path = NULL;
-        if (!ends_with(name, ".u16") && !ends_with(name, ".u32") && !ends_with(name, ".bin"))
+        if (!lki_ends_with(name, ".u16") && !lki_ends_with(name, ".u32") &&
+            !lki_ends_with(name, ".bin"))
             continue;
         status = lki_path_join(&path, folder, name);
         if (status == LK_OK)
@@ -167,27 +163,13 @@ static const shard *shard_at(const tokens *self, uint64_t at)
     return &self->shards[low];
 }
 
-static void copy_tokens(const lki_tokens *file, uint64_t first, size_t count, int32_t *out)
-{
-    const uint8_t *from = file->values + first * file->width;
-    if (file->width == 4) {
-        memcpy(out, from, count * sizeof *out);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        uint16_t token;
-        memcpy(&token, from + 2 * i, sizeof token);
-        out[i] = token;
-    }
-}
-
 static void tokens_read(const lk_dataset *dataset, uint64_t first, size_t count, int32_t *out)
 {
     const tokens *self = dataset->state;
     for (const shard *at = shard_at(self, first); count > 0; at++) {
         uint64_t from = first - at->first;
         size_t   now  = lki_min(count, (size_t)(at->file.count - from));
-        copy_tokens(&at->file, from, now, out);
+        lki_tokens_copy(&at->file, from, now, out);
         first += now;
         out   += now;
         count -= now;

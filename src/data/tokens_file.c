@@ -98,3 +98,17 @@ lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes, u
                                        : "; its tokens may have another width");
     return LK_OK;
 }
+
+void lki_tokens_copy(const lki_tokens *tokens, uint64_t first, size_t count, int32_t *out)
+{
+    const uint8_t *from = tokens->values + first * tokens->width;
+    if (tokens->width == 4) {
+        memcpy(out, from, count * sizeof *out);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint16_t token;
+        memcpy(&token, from + 2 * i, sizeof token);
+        out[i] = token;
+    }
+}

@@ -111,8 +111,7 @@ lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
     if (path == NULL)
         return LK_OK;
     if (dataset->info.tokens)
-        return lk_fail(LK_EINVAL, "--weights are of samples with labels; '%s' is a stream of "
-                                  "tokens", spec);
+        return lk_fail(LK_EINVAL, "--weights are of samples with labels; '%s' has tokens", spec);
     LK_TRY(lki_map_open(&map, path));
     bool      npy    = map.bytes >= sizeof magic && memcmp(map.data, magic, sizeof magic) == 0;
     lk_status status = npy ? read_npy(&all, &map, path) : read_text(&all, &map, path);

@@ -92,6 +92,17 @@ static lk_status allocate(lk_engine *engine)
     return LK_OK;
 }
 
+static uint32_t count_positions(const lk_model *model)
+{
+    uint64_t positions = model->input.rank > 0 ? model->input.dims[0] : 0;
+    for (size_t b = 0; b < model->block_count; b++) {
+        lk_shape y = model->blocks[b].block.y;
+        if (y.rank == 0 || y.dims[0] != positions)
+            return 0;
+    }
+    return positions <= UINT32_MAX ? (uint32_t)positions : 0;
+}
+
 lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
                          uint32_t micro_batch, uint32_t contexts)
 {
@@ -109,6 +120,7 @@ lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, 
     engine->exec        = exec;
     engine->micro_batch = micro_batch;
     engine->contexts    = contexts;
+    engine->positions   = count_positions(model);
     lk_status st        = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch);
     if (st == LK_OK)
         st = allocate(engine);
@@ -192,12 +204,25 @@ double lk_engine_flops(const lk_engine *engine, uint32_t block)
 
 /* ---- One call ---------------------------------------------------------------------------- */
 
-/* A call and the arrays that it points to. */
+/* A call and what it points to. */
 typedef struct {
     lk_block_call call;
+    lk_block      block; /* of fewer positions */
     const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
     float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
 } frame;
+
+/* The block as a model of `length` positions would have it. */
+static const lk_block *shorten(lk_block *out, const lk_block *block, uint32_t length)
+{
+    if (length == 0)
+        return block;
+    *out = *block;
+    for (uint32_t i = 0; i < block->input_count; i++)
+        out->x[i].dims[0] = length;
+    out->y.dims[0] = length;
+    return out;
+}
 
 static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, const lk_pass *pass,
                        uint32_t context, uint32_t b, bool backward)
@@ -207,7 +232,8 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
     bool                   reads = lki_block_reads(entry, backward);
 
     f->call = (lk_block_call){
-        .block = &entry->block, .exec = engine->exec, .training = walk->training,
+        .block = shorten(&f->block, &entry->block, pass->length), .exec = engine->exec,
+        .training = walk->training,
         .samples = pass->samples, .seed = walk->seed, .step = walk->step,
         .first_slot = pass->first_slot, .dtype = engine->layout.dtype, .params = f->params,
         .state = f->state,
@@ -270,7 +296,8 @@ static void run_row(const lk_engine *engine, const lki_block_entry *entry,
 /* Adds the rows of loss to the pass's sums, in order. */
 static void sum_rows(const lk_engine *engine, lk_pass *pass)
 {
-    size_t rows = (size_t)pass->samples * lk_model_loss_rows(engine->model);
+    size_t each = pass->length != 0 ? pass->length : lk_model_loss_rows(engine->model);
+    size_t rows = pass->samples * each;
     for (size_t i = 0; i < rows; i++) {
         if (pass->targets[i] < 0)
             continue;
@@ -303,9 +330,9 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
             f.grads[i] = pass->grads[engine->first_terms[b] + i];
         f.call.forward_grads = f.grads;
         if (f.call.y != logits)
-            memcpy(f.call.y, logits, pass->samples * lk_shape_count(entry->block.x[0]) *
+            memcpy(f.call.y, logits, pass->samples * lk_shape_count(f.call.block->x[0]) *
                                          lk_dtype_bytes(engine->layout.dtype));
-        memset(engine->hits, 0, pass->samples * lk_shape_count(entry->block.y));
+        memset(engine->hits, 0, pass->samples * lk_shape_count(f.call.block->y));
     }
     run_block(engine, entry, &f.call);
     if (entry->type->loss)
@@ -393,8 +420,10 @@ static void tell_ready(const lk_engine *engine, const lk_hooks *hooks, uint32_t 
 static void check_passes(const lk_engine *engine, const lk_pass *passes, uint32_t count)
 {
     LK_ASSERT(count <= engine->contexts);
-    for (uint32_t c = 0; c < count; c++)
+    for (uint32_t c = 0; c < count; c++) {
         LK_ASSERT(passes[c].samples <= engine->micro_batch);
+        LK_ASSERT(passes[c].length <= engine->positions);
+    }
 }
 
 static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass *passes,

@@ -9,6 +9,7 @@ struct lk_engine {
     const lk_model *model; /* borrowed */
     lk_exec        *exec;  /* borrowed */
     uint32_t        micro_batch, contexts;
+    uint32_t        positions; /* with which every value begins; 0: they do not all */
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
     unsigned char  *scratch;     /* one for all: calls follow each other */

@@ -24,8 +24,9 @@ static inline void begin_segment(lk_model *model, bool segments)
 /* A decoder of one layer with a tied head.  The block types that can work in place, and the one
  * that ends a residual branch, are given, so that a test can forbid what they do; `segments` are
  * checkpointed or none; the loss makes the logits itself, `rows` at a time, unless that is 0. */
-static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add,
-                                const lk_block_type *end, bool segments, uint64_t rows)
+static inline lk_model *decoder_of(uint64_t time, const lk_block_type *dropout,
+                                   const lk_block_type *add, const lk_block_type *end,
+                                   bool segments, uint64_t rows)
 {
     lk_embedding_options embedding = { .vocabulary = VOCABULARY, .width = WIDTH };
     lk_attention_options attention = { .heads = 2, .dropout = 0.2F };
@@ -36,7 +37,7 @@ static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_typ
                                              .rows = rows };
     lk_model *model;
 
-    MUST(lk_model_new(&model, "decoder", (lk_shape){ 1, { TIME } }, true));
+    MUST(lk_model_new(&model, "decoder", (lk_shape){ 1, { time } }, true));
     lk_value x = add1(model, &lk_block_embedding, "", &embedding, sizeof embedding, 0);
     x          = add1(model, dropout, "", &p, sizeof p, x);
     begin_segment(model, segments);
@@ -61,6 +62,12 @@ static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_typ
     x = add1(model, &lk_block_linear, "head", &head, sizeof head, x);
     add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
     return model;
+}
+
+static inline lk_model *decoder(const lk_block_type *dropout, const lk_block_type *add,
+                                const lk_block_type *end, bool segments, uint64_t rows)
+{
+    return decoder_of(TIME, dropout, add, end, segments, rows);
 }
 
 static inline lk_value conv(lk_model *model, const char *name, uint64_t out, uint64_t stride,

@@ -65,15 +65,15 @@ static float *gradient_copy(lki_widened *w, unsigned char **at, uint32_t i)
     for (uint32_t k = 0; k < i; k++)
         if (w->narrow->dx[k] == w->narrow->dx[i])
             return w->call.dx[k];
-    return copy_of(w, at, w->entry->block.x[i], w->narrow->dx[i], w->narrow->add[i]);
+    return copy_of(w, at, w->narrow->block->x[i], w->narrow->dx[i], w->narrow->add[i]);
 }
 
 /* The call of a block that takes narrow values. */
 static void narrow_inputs(lki_widened *w, unsigned char *memory)
 {
     const lk_block_call *narrow = w->narrow;
-    for (uint32_t i = 0; i < w->entry->block.input_count; i++) {
-        lk_shape shape = w->entry->block.x[i];
+    for (uint32_t i = 0; i < narrow->block->input_count; i++) {
+        lk_shape shape = narrow->block->x[i];
         if (!is_wide_input(w->entry, i))
             continue;
         lki_convert(narrow->exec, narrow->samples * lk_shape_count(shape), LK_F32, narrow->x[i],
@@ -86,7 +86,7 @@ static void narrow_inputs(lki_widened *w, unsigned char *memory)
 void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_block_call *narrow,
                      void *memory)
 {
-    const lk_block *block    = &entry->block;
+    const lk_block *block    = narrow->block;
     bool            backward = narrow->grads != NULL, loss = entry->type->loss;
     unsigned char  *at = memory;
 
@@ -116,7 +116,7 @@ void lki_widen_begin(lki_widened *w, const lki_block_entry *entry, const lk_bloc
 
 void lki_widen_end(const lki_widened *w)
 {
-    const lk_block *block = &w->entry->block;
+    const lk_block *block = w->narrow->block;
     if (w->call.dtype == w->narrow->dtype)
         return;
     if (w->entry->type->loss) {

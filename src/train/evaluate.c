@@ -4,22 +4,23 @@
  * order, and sums and counts meet in the canonical tree: the same bits for every N.
  */
 #include "base/memory.h"
+#include "data/batch.h"
 #include "parallel/virtual.h"
 #include "train/session.h"
 
 typedef struct {
-    void    *x;
-    int32_t *y;
-    size_t   x_bytes; /* of one sample */
-    size_t   y_count; /* targets of one sample */
+    void     *x;
+    int32_t  *y;
+    uint64_t *indices;
 } samples;
 
 static lk_status samples_open(samples *s, const lk_dataset_info *data, uint32_t micro_batch)
 {
-    s->x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
-    s->y_count = data->tokens ? lk_shape_count(data->x) : 1;
-    LK_TRY(lki_alloc_array(&s->x, micro_batch, s->x_bytes, "evaluation samples"));
-    return LKI_NEW(&s->y, micro_batch * s->y_count, "evaluation samples");
+    size_t x_bytes = lk_shape_count(data->x) * (data->tokens ? sizeof(int32_t) : sizeof(float));
+    size_t y_count = data->tokens ? lk_shape_count(data->x) : 1;
+    LK_TRY(lki_alloc_array(&s->x, micro_batch, x_bytes, "evaluation samples"));
+    LK_TRY(LKI_NEW(&s->indices, micro_batch, "evaluation samples"));
+    return LKI_NEW(&s->y, micro_batch * y_count, "evaluation samples");
 }
 
 /* Where this rank stands on its way through its slices. */
@@ -47,8 +48,9 @@ static lk_status micro_batch(lki_session *session, course *c, uint64_t end)
     c->pass.x       = s->x;
     c->pass.targets = s->y;
     for (uint32_t i = 0; i < c->pass.samples; i++)
-        LK_TRY(lk_dataset_read(session->dataset, true, 0, c->at + i,
-                               (char *)s->x + i * s->x_bytes, s->y + i * s->y_count));
+        s->indices[i] = c->at + i;
+    LK_TRY(lki_batch_read(session->dataset, true, 0, s->indices, c->pass.samples, s->x, s->y,
+                          &c->pass.length));
     lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
     c->at += c->pass.samples;
     return LK_OK;
@@ -178,6 +180,7 @@ lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double
     *accuracy = sums[2] / sums[1];
     lki_free(c.samples.x);
     lki_free(c.samples.y);
+    lki_free(c.samples.indices);
     lki_free(c.mine);
     return status;
 }

@@ -241,6 +241,7 @@ static void begin_pass(lki_session *s, uint32_t c)
     if (batch->micro_index == 0)
         *pass = (lk_pass){ 0 };
     pass->samples    = batch->samples;
+    pass->length     = batch->length;
     pass->first_slot = batch->first_slot;
     pass->x          = batch->x;
     pass->targets    = batch->y;

@@ -53,6 +53,9 @@ lk_status lki_watch_check(const lk_train_config *c, const lk_dataset_info *data)
     if (c->max_tokens > 0 && !data->tokens)
         return lk_fail(LK_EINVAL, "--max-tokens is for text; these data have samples: give "
                                   "--max-samples");
+    if (c->max_tokens > 0 && data->documents)
+        return lk_fail(LK_EINVAL, "--max-tokens is for samples that are as long as each other; "
+                                  "documents are not: give --max-samples");
     if (!(c->min_delta >= 0) || isinf(c->min_delta))
         return lk_fail(LK_EINVAL, "--min-delta %g is not a difference of losses", c->min_delta);
     if (c->min_delta > 0 && c->patience == 0)

@@ -1,10 +1,13 @@
 /* sources_test.c -- data of every kind of its own give the same bits to any number of workers.
  *
  * Goal:   pictures in archives, augmented, drawn by weights or in PyTorch's order, from any number
- *         of loader threads, train the same model with one, two and three workers; a stream, that
- *         of the same samples in files, whatever is left for its last step.
+ *         of loader threads, train the same model with one, two and three workers; so do documents,
+ *         and each of their tokens weighs as much however they are split; a stream, that of the
+ *         same samples in files, whatever is left for its last step.
  * Method: the command itself; the hash of each run.
  */
+#include <math.h>
+
 #include "cli/command.h"
 #include "data/tar_testing.h"
 
@@ -37,6 +40,20 @@ static void same_on_any_workers(const char *folder, const char *options, uint32_
     }
 }
 
+/* Must end with `status`; the hash, or a part of the message. */
+static void run_line(const char *folder, const char *line, int status, char hash[65],
+                     const char *text)
+{
+    static command_result r;
+    (void)run_shell(&r, folder, line);
+    if (r.status != status || (text != NULL && strstr(r.err, text) == NULL))
+        fail_msg("%s: status %d, expected %d and '%s'\n%s", line, r.status, status,
+                 text != NULL ? text : "", r.err);
+    const char *at = strstr(r.err, "\nrun ");
+    if (hash != NULL)
+        assert_true(at != NULL && sscanf(at, "\nrun %64[0-9a-f]", hash) == 1);
+}
+
 static void archives_give_the_same_bits(void **state)
 {
     static lkt_file archive;
@@ -61,6 +78,57 @@ static void archives_give_the_same_bits(void **state)
     same_on_any_workers(*state, ARCHIVES "--order torch-distributed", 3, other[2]);
     for (size_t i = 0; i < 3; i++)
         assert_string_not_equal(plain, other[i]);
+}
+
+/* ---- Documents ------------------------------------------------------------------------------ */
+
+/* Losses of the steps, and of the validation part at the end. */
+static size_t losses_of(const char *folder, double out[16])
+{
+    static char log[1 << 14];
+    size_t      count = 0;
+    read_stream(folder, "log", log, sizeof log);
+    for (const char *at = log; (at = strstr(at, "loss\": ")) != NULL && count < 16; at++)
+        assert_int_equal(sscanf(at, "loss\": %lf", &out[count++]), 1);
+    return count;
+}
+
+/* Lines of 1 to 40 letters, in a batch that the last step does not fill. */
+static void documents_weigh_what_they_have(void **state)
+{
+    static const char *const ways[] = {
+        "--workers 1", "--workers 2 --strategy zero2", "--workers 3 --worker-mode threads",
+        "--workers 5 --loader-threads 2 --hosts 2 --strategy zero3",
+    };
+    static const char *const splits[] = { "--virtual-workers 1 --micro-batch 30",
+                                          "--virtual-workers 6 --micro-batch 1",
+                                          "--virtual-workers 3 --micro-batch 5" };
+    char   line[1024], path[128], text[8192] = "", want[65] = "", got[65];
+    double losses[2][16];
+    for (size_t i = 0; i < 70; i++)
+        for (size_t k = 0, n = 1 + i * 11 % 40; k <= n; k++)
+            (void)snprintf(text + strlen(text), 2, "%c", k < n ? (char)('a' + i * k % 26) : '\n');
+    (void)snprintf(path, sizeof path, "%s/lines", (const char *)*state);
+    lkt_write_text(path, text);
+#define DOCUMENTS                                                                                \
+    "'" LK_TEST_COMMAND "' train gpt --data docs:lines --validation 0.2 --context 24 --layers 1 "\
+    "--width 8 --heads 2 --global-batch 30 --lr 0.1 --steps 6 --eval-every 3 --log log "
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        (void)snprintf(line, sizeof line, DOCUMENTS "--dropout 0.1 --virtual-workers 5 "
+                       "--micro-batch 2 %s", ways[i]);
+        run_line(*state, line, 0, got, NULL);
+        if (i == 0)
+            strcpy(want, got);
+        assert_string_equal(got, want);
+    }
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+        (void)snprintf(line, sizeof line, DOCUMENTS "--workers 1 %s", splits[i]);
+        run_line(*state, line, 0, NULL, NULL);
+        size_t count = losses_of(*state, losses[i > 0]);
+        assert_int_equal(count, 8);
+        for (size_t k = 0; k < count; k++)
+            assert_true(fabs(losses[i > 0][k] - losses[0][k]) < 1e-5 * losses[0][k]);
+    }
 }
 
 /* ---- Streams -------------------------------------------------------------------------------- */
@@ -97,20 +165,6 @@ static void make_images(const char *folder)
     "'" LK_TEST_COMMAND "' train mlp --hidden 9 --virtual-workers 6 --micro-batch 2 "            \
     "--global-batch 12 --lr 0.05 --momentum 0.9 "
 #define STREAM(name) "--data 'stream:" name "?h=3&w=3&classes=4' "
-
-/* Must end with `status`; the hash, or a part of the message. */
-static void run_line(const char *folder, const char *line, int status, char hash[65],
-                     const char *text)
-{
-    static command_result r;
-    (void)run_shell(&r, folder, line);
-    if (r.status != status || (text != NULL && strstr(r.err, text) == NULL))
-        fail_msg("%s: status %d, expected %d and '%s'\n%s", line, r.status, status,
-                 text != NULL ? text : "", r.err);
-    const char *at = strstr(r.err, "\nrun ");
-    if (hash != NULL)
-        assert_true(at != NULL && sscanf(at, "\nrun %64[0-9a-f]", hash) == 1);
-}
 
 static void a_stream_is_its_samples_in_order(void **state)
 {
@@ -198,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(archives_give_the_same_bits),
+        cmocka_unit_test(documents_weigh_what_they_have),
         cmocka_unit_test(a_stream_is_its_samples_in_order),
         cmocka_unit_test(a_run_goes_on_with_a_file_and_not_with_a_pipe),
         cmocka_unit_test(bad_streams_are_refused),

@@ -1,0 +1,351 @@
+/* docs.c -- docs:PATH: documents, each a sample of its own length.
+ *
+ *      .jsonl             a JSON object a line; its member "text" is a document
+ *      .tar               members .txt, each a document, and .json as a line of .jsonl; of a sample
+ *                         (see fileset.h) that has both, the .txt
+ *      .u16 .u32 .bin     token ids (see tokens.c), the documents between those that ?end= says
+ *      others             a document a line
+ *
+ * Documents of text are bytes, without the byte 0, which is their separator; those of ids are
+ * parted by that id.  Empty ones are left out.  Files are mapped and walked through once when they
+ * are opened, which finds where each document begins; text inside JSON is decoded when it is read.
+ *
+ * Memory: 24 bytes a document.
+ */
+#include "data/source.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "data/fileset.h"
+
+typedef struct {
+    uint64_t offset; /* of its bytes in the file, or of its first id */
+    uint32_t bytes;  /* in the file; ids: 0 */
+    uint32_t tokens; /* JSON: bytes of the text */
+    uint32_t shard;
+    bool     json;
+} document;
+
+typedef struct {
+    lki_fileset  shards;
+    lki_tokens *ids; /* of each shard, or NULL: text */
+    document   *documents;
+    size_t      count, capacity;
+    document    text, json; /* while an archive is walked through: of the sample at hand, or none */
+    uint32_t    shard;      /* likewise */
+    uint64_t    end, width, vocabulary; /* as the spec says them; UINT64_MAX, 0, 0: it does not */
+} docs;
+
+/* ---- Documents ------------------------------------------------------------------------------ */
+
+static lk_status add_document(docs *self, document what)
+{
+    if (what.tokens == 0)
+        return LK_OK;
+    LK_TRY(lki_reserve((void **)&self->documents, &self->capacity, self->count,
+                       sizeof *self->documents, "documents"));
+    self->documents[self->count++] = what;
+    return LK_OK;
+}
+
+/* What says where in a file something is: a line of it, or a member. */
+typedef struct {
+    const char *path, *member;
+    size_t      number; /* of the line, or the byte at which the member begins */
+} place;
+
+static lk_status damaged(const place *at, const char *why)
+{
+    if (at->member == NULL)
+        return lk_fail(LK_EFORMAT, "'%s': line %zu %s", at->path, at->number, why);
+    return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu %s", at->path, at->member, at->number, why);
+}
+
+static lk_status check_text(const uint8_t *text, size_t bytes, const place *at)
+{
+    if (bytes > INT32_MAX)
+        return damaged(at, "is longer than 2 GiB");
+    if (bytes > 0 && memchr(text, 0, bytes) != NULL)
+        return damaged(at, "holds a NUL byte, which no document may: it stands between them");
+    return LK_OK;
+}
+
+/* The object whose member *text is; NULL: there is none, *error says why. */
+static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, json_error_t *error)
+{
+    json_t *object = json_loadb((const char *)bytes, count, JSON_REJECT_DUPLICATES, error);
+    *text          = json_object_get(object, "text");
+    return object;
+}
+
+static lk_status measure_json(document *out, const uint8_t *bytes, size_t count, const place *at)
+{
+    json_error_t  error;
+    const json_t *text;
+    LK_TRY(check_text(bytes, count, at));
+    json_t   *object = parse(bytes, count, &text, &error);
+    lk_status status = LK_OK;
+    if (object == NULL)
+        status = damaged(at, error.text);
+    else if (!json_is_string(text))
+        status = damaged(at, "has no \"text\" that is a string");
+    else
+        out->tokens = (uint32_t)json_string_length(text);
+    json_decref(object);
+    return status;
+}
+
+/* ---- Files ---------------------------------------------------------------------------------- */
+
+static lk_status add_line(docs *self, const lki_mapped *in, size_t first, size_t bytes, bool json,
+                          size_t number)
+{
+    const place    at   = { .path = in->path, .number = number };
+    const uint8_t *line = in->map.data + first;
+    if (bytes > 0 && line[bytes - 1] == '\r')
+        bytes--;
+    LK_TRY(check_text(line, bytes, &at));
+    document what = { .offset = first, .bytes = (uint32_t)bytes, .tokens = (uint32_t)bytes,
+                      .shard = self->shard, .json = json };
+    if (json && bytes > 0)
+        LK_TRY(measure_json(&what, line, bytes, &at));
+    return add_document(self, what);
+}
+
+static lk_status find_lines(docs *self, const lki_mapped *in, bool json)
+{
+    size_t bytes = in->map.bytes, number = 1;
+    for (size_t first = 0; first < bytes; number++) {
+        const uint8_t *line = in->map.data + first, *end = memchr(line, '\n', bytes - first);
+        size_t         count = end != NULL ? (size_t)(end - line) : bytes - first;
+        LK_TRY(add_line(self, in, first, count, json, number));
+        first += count + 1;
+    }
+    return LK_OK;
+}
+
+static lk_status see_member(void *context, const lki_tar *tar, const lki_tar_member *member,
+                            const char *extension)
+{
+    docs       *self = context;
+    bool        json = strcasecmp(extension, "json") == 0;
+    document   *to   = json ? &self->json : &self->text;
+    const place at   = { tar->path, member->name, member->start };
+    if (!json && strcasecmp(extension, "txt") != 0)
+        return LK_OK;
+    if (to->bytes > 0)
+        return damaged(&at, "is the second of its sample");
+    LK_TRY(check_text(tar->data + member->offset, member->bytes, &at));
+    *to = (document){ .offset = member->offset, .bytes = (uint32_t)member->bytes,
+                      .tokens = (uint32_t)member->bytes, .shard = self->shard, .json = json };
+    return LK_OK;
+}
+
+static lk_status end_sample(void *context, const lki_tar *tar, const char *key, size_t start)
+{
+    docs       *self = context;
+    document    text = self->text, json = self->json;
+    const place at   = { tar->path, key, start };
+    self->text = self->json = (document){ .bytes = 0 };
+    if (text.bytes > 0 || json.bytes == 0)
+        return add_document(self, text);
+    LK_TRY(measure_json(&json, tar->data + json.offset, json.bytes, &at));
+    return add_document(self, json);
+}
+
+/* What stands between two separators, or before the first, or behind the last. */
+static lk_status find_ids(lk_dataset *dataset, const lki_mapped *in, uint32_t width)
+{
+    docs       *self = dataset->state;
+    lki_tokens *ids  = &self->ids[self->shard];
+    uint64_t    from = 0;
+    LK_TRY(lki_tokens_parse(ids, in->map.data, in->map.bytes, width, self->vocabulary, in->path));
+    for (uint64_t i = 0; i <= ids->count; i++) {
+        int32_t id = dataset->separator;
+        if (i < ids->count)
+            lki_tokens_copy(ids, i, 1, &id);
+        if (id != dataset->separator)
+            continue;
+        if (i - from > INT32_MAX)
+            return lk_fail(LK_EFORMAT, "'%s': the document from id %llu on is longer than %d",
+                           in->path, (unsigned long long)from, INT32_MAX);
+        LK_TRY(add_document(self, (document){ .offset = from, .tokens = (uint32_t)(i - from),
+                                              .shard = self->shard }));
+        from = i + 1;
+    }
+    if (ids->max >= dataset->info.classes)
+        dataset->info.classes = ids->max + 1;
+    return LK_OK;
+}
+
+static bool holds_ids(const char *path)
+{
+    return lki_ends_with(path, ".u16") || lki_ends_with(path, ".u32") ||
+           lki_ends_with(path, ".bin");
+}
+
+static uint32_t width_of(const docs *self, const char *path)
+{
+    if (self->width != 0)
+        return (uint32_t)self->width / 8;
+    return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
+}
+
+static lk_status find_documents(lk_dataset *dataset, const lki_mapped *in)
+{
+    docs                 *self    = dataset->state;
+    const lki_tar_visitor visitor = { self, see_member, end_sample };
+    if (holds_ids(in->path) != (self->ids != NULL))
+        return lk_fail(LK_EFORMAT, "'%s' holds %s, but '%s' before it does not", in->path,
+                       self->ids != NULL ? "text" : "token ids", self->shards.at[0].path);
+    if (self->ids != NULL)
+        return find_ids(dataset, in, width_of(self, in->path));
+    if (lki_ends_with(in->path, ".tar"))
+        return lki_tar_visit(in, &visitor);
+    return find_lines(self, in, lki_ends_with(in->path, ".jsonl"));
+}
+
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+static lk_status parse_spec(docs *self, char **path, const char *rest)
+{
+    const lki_setting table[] = {
+        { "end", &self->end, 0, LKI_CLASSES_MAX - 1 },
+        { "width", &self->width, 16, 32 },
+        { "vocab", &self->vocabulary, 1, LKI_CLASSES_MAX },
+        { NULL, NULL, 0, 0 },
+    };
+    const char *settings = strchr(rest, '?');
+    self->end            = UINT64_MAX;
+    LK_TRY(lki_path_join(path, "", rest));
+    if (settings == NULL)
+        return LK_OK;
+    (*path)[settings - rest] = '\0';
+    LK_TRY(lki_settings_parse(settings + 1, '&', table, rest));
+    if (self->width != 0 && self->width != 16 && self->width != 32)
+        return lk_fail(LK_EINVAL, "'%s': width is 16 or 32", rest);
+    return LK_OK;
+}
+
+/* Text has one separator; ids the one that is said. */
+static lk_status choose_separator(lk_dataset *dataset, const char *rest)
+{
+    docs *self = dataset->state;
+    bool  ids  = holds_ids(self->shards.at[0].path);
+    if (ids && self->end == UINT64_MAX)
+        return lk_fail(LK_EINVAL, "'%s' holds token ids: say which of them stands between two "
+                                  "documents, ?end=ID (50256 with GPT-2's)", rest);
+    if (!ids && (self->end != UINT64_MAX || self->width != 0 || self->vocabulary != 0))
+        return lk_fail(LK_EINVAL, "'%s' is text, which has no end=, width= or vocab=: those are of "
+                                  "token ids (.u16, .u32, .bin)", rest);
+    if (self->vocabulary > 0 && self->end >= self->vocabulary)
+        return lk_fail(LK_EINVAL, "'%s': end=%llu is not among the ids that vocab=%llu has", rest,
+                       (unsigned long long)self->end, (unsigned long long)self->vocabulary);
+    dataset->separator    = ids ? (int32_t)self->end : 0;
+    dataset->info.classes = ids ? (uint32_t)self->end + 1 : 256;
+    return ids ? LKI_NEW(&self->ids, self->shards.count, "token files") : LK_OK;
+}
+
+static lk_status open_documents(lk_dataset *dataset, const char *rest, const char *path)
+{
+    static const char *const endings[] = { ".txt", ".jsonl", ".tar", ".u16", ".u32", ".bin", NULL };
+    docs                    *self      = dataset->state;
+    LK_TRY(lki_fileset_open(&self->shards, dataset, path, endings));
+    LK_TRY(choose_separator(dataset, rest));
+    for (size_t i = 0; i < self->shards.count; i++) {
+        self->shard = (uint32_t)i;
+        LK_TRY(find_documents(dataset, &self->shards.at[i]));
+    }
+    if (self->count == 0)
+        return lk_fail(LK_EFORMAT, "'%s' has no documents: %zu files, all that is in them empty",
+                       rest, self->shards.count);
+    if (self->vocabulary > 0)
+        dataset->info.classes = (uint32_t)self->vocabulary;
+    dataset->info.tokens = true;
+    dataset->total       = self->count;
+    return LK_OK;
+}
+
+static lk_status docs_open(lk_dataset *dataset, const char *rest)
+{
+    docs *self = NULL;
+    char *path = NULL, separator[33];
+    LK_TRY(LKI_NEW(&self, 1, "documents"));
+    dataset->state   = self;
+    lk_status status = parse_spec(self, &path, rest);
+    if (status == LK_OK)
+        status = open_documents(dataset, rest, path);
+    lki_free(path);
+    LK_TRY(status);
+    lki_xxh3_128(&dataset->separator, sizeof dataset->separator, separator);
+    return lki_fileset_hash(&self->shards, separator, dataset->info.content_hash);
+}
+
+static void docs_close(lk_dataset *dataset)
+{
+    docs *self = dataset->state;
+    lki_fileset_close(&self->shards);
+    lki_free(self->ids);
+    lki_free(self->documents);
+    lki_free(self);
+}
+
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+static uint64_t docs_tokens(const lk_dataset *dataset, uint64_t index)
+{
+    const docs *self = dataset->state;
+    return self->documents[index].tokens;
+}
+
+static void copy_bytes(const uint8_t *from, size_t count, int32_t *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = from[i];
+}
+
+/* The line was good when it was opened; a file that was changed since may be anything. */
+static lk_status read_json(const document *what, const lki_mapped *in, uint64_t first, size_t count,
+                           int32_t *out)
+{
+    json_error_t  error;
+    const json_t *text;
+    json_t       *object = parse(in->map.data + what->offset, what->bytes, &text, &error);
+    bool          good   = json_is_string(text) && json_string_length(text) == what->tokens;
+    if (good)
+        copy_bytes((const uint8_t *)json_string_value(text) + first, count, out);
+    json_decref(object);
+    if (good)
+        return LK_OK;
+    return lk_fail(LK_EIO, "'%s': the JSON at byte %llu is not what it was when it was opened (or "
+                           "there is no memory to read it)", in->path,
+                   (unsigned long long)what->offset);
+}
+
+static lk_status docs_read(const lk_dataset *dataset, uint64_t index, uint64_t first, size_t count,
+                           int32_t *out)
+{
+    const docs      *self = dataset->state;
+    const document  *what = &self->documents[index];
+    const lki_mapped *in   = &self->shards.at[what->shard];
+    LK_ASSERT(first + count <= what->tokens);
+    if (self->ids != NULL)
+        lki_tokens_copy(&self->ids[what->shard], what->offset + first, count, out);
+    else if (what->json)
+        return read_json(what, in, first, count, out);
+    else
+        copy_bytes(in->map.data + what->offset + first, count, out);
+    return LK_OK;
+}
+
+const lki_source lki_source_docs = {
+    .name            = "docs",
+    .open            = docs_open,
+    .close           = docs_close,
+    .document_tokens = docs_tokens,
+    .read_document   = docs_read,
+};
