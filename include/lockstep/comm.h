@@ -352,6 +352,9 @@ typedef struct {
                                      * data of a node that I hold (in place) */
     bool                packed;     /* out has my slices alone, one behind the other (those that my
                                      * host wants) */
+    lk_dtype            rounded;    /* LK_BF16 or LK_F16: every node of the tree, leaves too, is
+                                     * rounded to it, and travels between hosts in its 2 bytes; the
+                                     * bits stay those of any ranks and hosts.  0: LK_F32 */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };

@@ -65,6 +65,26 @@ typedef enum {
     LK_UNUSED_REFUSE    /* LK_EINVAL names them, and nothing is updated */
 } lk_unused;
 
+/* A bucket of one virtual worker's gradient, complete and not yet added to that of others: the
+ * terms of some blocks, one behind the other, zeros between them.  How many buckets there are, and
+ * where each begins, depends on bucket_bytes, the strategy and the order in which terms are made;
+ * never on workers. */
+typedef struct {
+    uint64_t step;
+    uint32_t virtual_worker;
+    uint32_t index, count; /* of the buckets of a gradient, which become complete in any order */
+    size_t   elements;
+    lk_dtype dtype;        /* of the values: LK_F32 */
+    float   *values;       /* to be read and changed until the hook returns */
+} lk_bucket;
+
+/* A communication hook: called once for each virtual worker's buckets in a step, by the rank that
+ * runs it, before comm_dtype rounds.  What it leaves is what is summed, so a function of the values
+ * and of the virtual worker (not of ranks, of time or of earlier calls) keeps the bits the same for
+ * any workers.  Other than LK_OK ends the run on all ranks: this one's lk_parallel_finish() returns
+ * it, that of the others LK_EPEER with the reason. */
+typedef lk_status (*lk_bucket_hook)(const lk_bucket *bucket, void *context);
+
 typedef struct {
     const char  *strategy;        /* NULL = "ddp" */
     uint32_t     virtual_workers; /* V, at least the number of workers */
@@ -92,6 +112,14 @@ typedef struct {
     uint32_t        read_count;
     uint32_t unit_buffers; /* units (buckets) of parameters that a host has room for; 0: 2 */
     bool survives; /* the others can go on where one dies: lk_parallel_go_on() */
+    /* What gradients travel as between hosts: LK_F32 (or 0), or LK_BF16 or LK_F16, which takes half
+     * the bytes.  Then each virtual worker's gradient, and each sum of the canonical tree, is
+     * rounded to it, on one host, too: the bits are other ones than without, but the same for any
+     * workers, hosts and strategies.  LK_F16 overflows at 65504: give it a loss scale.  Running
+     * state and parameters are FP32 always. */
+    lk_dtype       comm_dtype;
+    lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
+    void          *hook_context;
 } lk_parallel_options;
 
 /* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",

@@ -111,7 +111,11 @@ typedef struct {
     double       noise_decay;           /* of the gradient noise scale's averages; 0 = none */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
-    lk_loss_scaling scaling; /* with LK_F16 alone, of which the default is LK_SCALE_PYTORCH */
+    lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16; see
+                                 * lk_parallel_options */
+    lk_bucket_hook  hook; /* (optional) on gradients, see there; on resuming the same again */
+    void           *hook_context;
+    lk_loss_scaling scaling; /* where either is LK_F16; the default is LK_SCALE_PYTORCH */
 
     /* Files that rank 0 reads and writes, on its host.  (Data every host reads for itself.) */
     bool        files_elsewhere; /* they are another host's: not to be looked for on this one */

@@ -153,7 +153,6 @@ static const lki_need gpt = { "MODEL", { "gpt" } }, resnet = { "MODEL", { "resne
                       ratios = { "optimizer", { "adamw", "lamb", "lars" } },
                       lars = { "optimizer", { "lars" } },
                       correcting = { "optimizer", { "adamw", "lamb" } },
-                      half = { "precision", { "fp16" } },
                       dynamic = { "loss-scale", { "pytorch", "deepspeed" } },
                       deepspeed = { "loss-scale", { "deepspeed" } },
                       steps = { "schedule", { "step" } },
@@ -350,7 +349,11 @@ const lki_option lki_train_table[] = {
       .help = "keep what layers put out, compute the rest again in backward: less memory" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(config.precision), precisions, "fp32",
                "of activations and their gradients; weights and sums are fp32 always"),
-    { .needs = &half, .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
+    LKI_CHOICE(LKI_OPTION_CHOICE, "comm-dtype", "NAME", AT(config.comm_dtype), precisions, "fp32",
+               "what gradients travel as: bf16 and fp16 take half the bytes between hosts, and "
+               "round each virtual worker's gradient and every sum of the tree, on one host, too: "
+               "other bits, but the same for any workers"),
+    { .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
       .read = lki_read_loss_scale, .preset = "pytorch",
       .help = "pytorch or deepspeed: by their rules, skipping steps that overflow; none; or a "
               "power of two to scale by always" },

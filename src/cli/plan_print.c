@@ -24,10 +24,12 @@ static void print_head(const plan_options *o, const plan_table *plan)
 {
     const lk_train_config *c     = &o->train.config;
     uint32_t               hosts = lki_plan_hosts(o);
-    printf("%s, %zu parameters, %s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
+    printf("%s, %zu parameters, %s%s%s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
            c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
-           c->global_batch, c->virtual_workers, c->global_batch / c->virtual_workers, c->workers,
-           c->threads, hosts, hosts == 1 ? "" : "s");
+           c->comm_dtype == LK_F32 ? "" : ", gradients travel as ",
+           c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype), c->global_batch,
+           c->virtual_workers, c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
+           hosts == 1 ? "" : "s");
 }
 
 static void print_memory(const plan_options *o, const plan_table *plan)

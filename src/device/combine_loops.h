@@ -21,6 +21,9 @@ typedef struct {
     lki_convert_loop load, load_scaled;  /* load is NULL where elements are accumulators ... */
     lki_convert_loop store, store_scaled; /* ... and store, where they need no change */
     lki_twice_loop   sum_twice;          /* NULL where there is none */
+    lki_convert_loop rounded;            /* FP32 to the nearest that is an element, as FP32; NULL
+                                          * but for 16-bit floats */
+    lki_combine_loop rounded_sum;        /* the same of a sum of two, which are rounded before */
 } lki_type_loops;
 
 /* By lk_dtype. */

@@ -67,7 +67,9 @@ static void take_block(evaluation *e, bool stores, void *out)
     alignas(64) unsigned char here[BLOCK_BYTES];
     const void               *data = take(e, here);
 
-    if (stores)
+    if (!stores && e->p->rounded)
+        e->type->rounded(e->n, data, 1, out);
+    else if (stores)
         e->store(e->n, data, e->store_factor, out);
     else if (data != out)
         memcpy(out, data, e->n * (e->p->root ? e->type->width : e->type->accumulator));
@@ -102,11 +104,13 @@ void lki_partial_combine(const lki_partial *p, size_t count, void *out)
     size_t                block  = BLOCK_BYTES / type->accumulator;
     size_t                width  = p->root ? type->width : type->accumulator;
     LK_ASSERT(p->count > 0 && type->width > 0 && (unsigned)p->op.kind <= LK_REDUCE_PREMUL_SUM);
+    LK_ASSERT(!p->rounded || (p->op.kind == LK_REDUCE_SUM && type->rounded != NULL));
 
     evaluation e = {
         .p            = p,
         .type         = type,
-        .combine      = type->combine[premul || avg ? LK_REDUCE_SUM : p->op.kind],
+        .combine      = p->rounded ? type->rounded_sum
+                                   : type->combine[premul || avg ? LK_REDUCE_SUM : p->op.kind],
         .load         = premul ? type->load_scaled : type->load,
         .store        = avg ? type->store_scaled : type->store,
         .store_factor = lki_combine_share(type, p->op, p->leaves),

@@ -2,13 +2,14 @@
  *
  * What travels between two ranks on the way to a sum is a partial: the accumulators of a node, in
  * FP32 where the elements have 16 bits, so that rounding happens once, at the root.  Leaves are
- * elements. */
+ * elements.  Where every node is rounded (as reduce.h does), inner nodes may be elements, too. */
 #ifndef LKI_DEVICE_PARTIAL_H
 #define LKI_DEVICE_PARTIAL_H
 
 #include "lockstep/base.h"
 
-/* Node [first, first + count): its accumulators, or the elements of one leaf. */
+/* Node [first, first + count): its accumulators, or elements: those of a leaf, or what it has been
+ * rounded to. */
 typedef struct {
     uint32_t    first, count;
     bool        leaf;
@@ -21,6 +22,7 @@ typedef struct {
     uint32_t        leaves;       /* of the whole tree: what an average divides by */
     uint32_t        first, count; /* the node that is evaluated */
     bool            root;         /* elements come out; else accumulators */
+    bool            rounded;      /* sums of 16-bit floats: every node, not the root alone */
     const lki_partial_node *nodes;        /* ascending, covering it once */
     uint32_t        node_count;
 } lki_partial;

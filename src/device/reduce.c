@@ -15,6 +15,9 @@
  *        read once and the output written once; sums of inner nodes never leave the cache.
  * Sums: as lki_combine() forms them, so every NaN is the same one.
  * Order: elementwise, hence the same bits for every cut of the elements and of the work.
+ *
+ * Where nodes are rounded, every one is, whoever holds it: its bits are still a function of its
+ * leaves alone, and it travels in the bytes of what it is rounded to.
  */
 #include "device/reduce.h"
 
@@ -23,6 +26,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "device/combine.h"
+#include "device/combine_loops.h"
 
 /* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
 enum { BLOCK = 1024 };
@@ -31,12 +35,25 @@ typedef struct {
     const lki_tree_input *inputs;
     uint32_t              input_count, next;
     size_t                at, n;
+    lk_dtype              rounded;
 } evaluation;
 
-static void add(size_t n, const float *left, const float *right, float *out)
+static void add(lk_dtype rounded, size_t n, const float *left, const float *right, float *out)
 {
     const void *from[2] = { left, right };
-    lki_combine(LK_F32, LK_SUM, 2, from, n, out);
+    if (lki_rounds(rounded))
+        lki_combine_best()[rounded].rounded_sum(n, left, right, out);
+    else
+        lki_combine(LK_F32, LK_SUM, 2, from, n, out);
+}
+
+/* Of a tree that is one node. */
+static void take(lk_dtype rounded, size_t n, const float *from, float *out)
+{
+    if (lki_rounds(rounded))
+        lki_combine_best()[rounded].rounded(n, from, 1, out);
+    else if (out != from)
+        memcpy(out, from, n * sizeof *out);
 }
 
 uint32_t lki_tree_left(uint32_t count)
@@ -90,38 +107,37 @@ static const float *evaluate(evaluation *e, uint32_t first, uint32_t count, floa
     uint32_t     half  = lki_tree_left(count);
     const float *left  = evaluate(e, first, half, to);
     const float *right = evaluate(e, first + half, count - half, other);
-    add(e->n, left, right, to);
+    add(e->rounded, e->n, left, right, to);
     return to;
 }
 
-void lki_tree_sum_f32(uint32_t leaves, const lki_tree_input *inputs, uint32_t input_count,
-                      size_t n, float *out)
+void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
+                      uint32_t input_count, size_t n, float *out)
 {
     LK_ASSERT(leaves > 0 && input_count > 0);
     if (input_count == 1) {
         LK_ASSERT(inputs[0].first == 0 && inputs[0].count == leaves);
-        if (out != inputs[0].data)
-            memcpy(out, inputs[0].data, n * sizeof *out);
+        take(rounded, n, inputs[0].data, out);
         return;
     }
     uint32_t half = lki_tree_left(leaves);
     if (input_count == 2) {
         LK_ASSERT(inputs[0].first == 0 && inputs[0].count == half && inputs[1].first == half &&
                   inputs[1].count == leaves - half);
-        add(n, inputs[0].data, inputs[1].data, out);
+        add(rounded, n, inputs[0].data, inputs[1].data, out);
         return;
     }
     for (size_t at = 0; at < n; at += BLOCK) {
         float      a[BLOCK], b[BLOCK]; /* `out` is written last: it may be an input */
-        evaluation e     = { inputs, input_count, 0, at, lki_min(BLOCK, n - at) };
+        evaluation e     = { inputs, input_count, 0, at, lki_min(BLOCK, n - at), rounded };
         const float *left  = evaluate(&e, 0, half, a);
         const float *right = evaluate(&e, half, leaves - half, b);
         LK_ASSERT(e.next == input_count);
-        add(e.n, left, right, out + at);
+        add(rounded, e.n, left, right, out + at);
     }
 }
 
-void lki_merge_f32(size_t n, float *left, const float *right)
+void lki_merge_f32(lk_dtype rounded, size_t n, float *left, const float *right)
 {
-    add(n, left, right, left);
+    add(rounded, n, left, right, left);
 }

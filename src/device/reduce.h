@@ -11,14 +11,21 @@ typedef struct {
     const float *data;
 } lki_tree_input;
 
+/* Whether nodes are rounded to `rounded`: LK_F16 or LK_BF16; else it is LK_F32, or 0. */
+static inline bool lki_rounds(lk_dtype rounded)
+{
+    return rounded == LK_F16 || rounded == LK_BF16;
+}
+
 /* out[i] = the canonical tree over `leaves` leaves, evaluated elementwise from the given nodes
  * (in ascending order of `first`, covering [0, leaves) once; the lower node is always the left
- * operand; LK_ASSERTed).  `out` may be one of the inputs. */
-void lki_tree_sum_f32(uint32_t leaves, const lki_tree_input *inputs, uint32_t input_count,
-                      size_t n, float *out);
+ * operand; LK_ASSERTed).  `out` may be one of the inputs.  Every node, leaves and root too, is
+ * rounded to `rounded`, and stays FP32. */
+void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
+                      uint32_t input_count, size_t n, float *out);
 
-/* left = left + right. */
-void lki_merge_f32(size_t n, float *left, const float *right);
+/* left = left + right, nodes that are neighbours in the tree. */
+void lki_merge_f32(lk_dtype rounded, size_t n, float *left, const float *right);
 
 /* Whether [first, first + count) is a node of the canonical tree over `leaves` leaves. */
 bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count);

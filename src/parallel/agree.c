@@ -20,6 +20,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->micro_count,
                                  (uint64_t)parallel->unused,
                                  parallel->lock_step,
+                                 (uint64_t)parallel->rounded,
+                                 parallel->hook != NULL,
                                  options->seed,
                                  options->bucket_bytes,
                                  options->first_bucket_bytes,
@@ -102,8 +104,8 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, groups, clipping, seed, buckets, order of "
-                       "gradient terms or of reads, or running state)",
+                       "micro-batches, optimizer, groups, clipping, seed, buckets, comm_dtype, "
+                       "hook or none, order of gradient terms or of reads, or running state)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

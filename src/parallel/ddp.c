@@ -167,7 +167,8 @@ static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
         self->reductions[b]      = (reduction){ .op    = { .elements    = bucket->count,
                                                            .slices      = bucket->slices,
                                                            .slice_count = bucket->slice_count,
-                                                           .shards      = layout->shards },
+                                                           .shards      = layout->shards,
+                                                           .rounded     = parallel->rounded },
                                                 .first = bucket->first,
                                                 .terms = bucket->terms };
     }
@@ -244,7 +245,7 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
         begin_step(parallel, self);
     *out = gradients_in(parallel, parallel->lock_step ? leaf - self->plan.first
                                                       : lki_counter_push(&self->counter, leaf));
-    lki_merge(parallel, out->gradients, NULL, parallel->width);
+    lki_clear(parallel, out->gradients, parallel->width);
     if (parallel->lock_step) {
         self->last_leaf = true;
         return LK_OK;
@@ -287,8 +288,8 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
             continue;
         }
         for (uint32_t m = 0; m < self->merge_count; m++)
-            lki_merge(parallel, buffer_at(parallel, self->merges[m].left) + r->first,
-                  buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
+            lki_merge(parallel, r->op.rounded, buffer_at(parallel, self->merges[m].left) + r->first,
+                      buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
         if (self->started - self->completed == IN_FLIGHT_MAX)
             LK_TRY(complete_oldest(self, true, &done));
         LK_TRY(lk_tree_reduce_start(&r->request, parallel->comm, &r->op));
@@ -315,6 +316,17 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
     return status;
 }
 
+/* Running state is not rounded. */
+static void merge_whole(const lk_parallel *parallel, uint32_t left, uint32_t right)
+{
+    size_t gradients = parallel->layout->grad_elements;
+    lki_merge(parallel, parallel->rounded, buffer_at(parallel, left), buffer_at(parallel, right),
+              gradients);
+    if (parallel->width > gradients)
+        lki_merge(parallel, LK_F32, buffer_at(parallel, left) + gradients,
+                  buffer_at(parallel, right) + gradients, parallel->width - gradients);
+}
+
 static lk_status ddp_end_leaf(lk_parallel *parallel)
 {
     ddp     *self = ddp_of(parallel);
@@ -322,7 +334,7 @@ static lk_status ddp_end_leaf(lk_parallel *parallel)
     if (self->last_leaf)
         return start_complete(parallel, self);
     while (lki_counter_merge(&self->counter, &left, &right))
-        lki_merge(parallel, buffer_at(parallel, left), buffer_at(parallel, right), parallel->width);
+        merge_whole(parallel, left, right);
     return LK_OK;
 }
 

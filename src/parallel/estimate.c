@@ -31,23 +31,24 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
     const lki_layout *layout   = parallel->layout;
     lki_passes        passes   = parallel->ops->passes(parallel, host);
     uint64_t          others   = parallel->world.hosts - 1;
-    uint64_t          whole    = parallel->micro_count * parallel->state_width, kept = 0;
+    size_t            width    = lki_rounds(parallel->rounded) ? sizeof(uint16_t) : sizeof(float);
+    uint64_t          whole    = parallel->micro_count * parallel->state_width * sizeof(float);
+    uint64_t          kept     = 0;
 
     for (uint32_t b = 0; b < layout->bucket_count; b++)
         for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
             const lk_slice *slice = &layout->buckets[b].slices[i];
             if (layout->shards == 1)
-                whole += slice->count;
+                whole += slice->count * width;
             else if (slice->shard != host)
-                cost->sent_gradients += passes.branches * slice->count * sizeof(float);
+                cost->sent_gradients += passes.branches * slice->count * width;
         }
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
         if (layout->owners[span->owner].shard == host)
             kept += times[lki_unit_of(layout, span->param)] * lki_layout_width(layout, span);
     }
-    cost->sent_gradients += (passes.branches + passes.sums) * others * whole * sizeof(float) /
-                            (others + 1);
+    cost->sent_gradients += (passes.branches + passes.sums) * others * whole / (others + 1);
     cost->sent_params += others * kept * sizeof(float);
 }
 

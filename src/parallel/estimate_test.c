@@ -113,6 +113,7 @@ static void steps_take_what_was_told(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
+    static const lk_dtype    types[]      = { LK_F32, LK_BF16, LK_F16 };
     (void)state;
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
         for (size_t s = 0; s < 4; s++)
@@ -121,6 +122,7 @@ static void steps_take_what_was_told(void **state)
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unit_buffers    = leaves == 8 ? 1 : 2,
+                                       .comm_dtype      = types[(hosts + leaves / 4) % 3],
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },
                                        .states          = running,
@@ -179,6 +181,27 @@ static void gradients_are_shared_out(void **state)
         assert_int_equal(cost.gradients, 2 * layer + partials[hosts] * all / hosts);
         if (hosts == options.virtual_workers)
             assert_int_equal(cost.sent_gradients + cost.sent_params, 2 * all / hosts * (hosts - 1));
+    }
+}
+
+/* Half of the bytes, of gradients alone. */
+static void rounded_gradients_are_half(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+    static const uint32_t    sizes[]      = { 1, 1, 1, 1 };
+    (void)state;
+    for (size_t s = 0; s < 4; s++) {
+        lk_parallel_options options = { .strategy        = strategies[s],
+                                        .virtual_workers = 8,
+                                        .optimizer       = { .kind = LK_ADAMW } };
+        lk_parallel_cost    whole, half;
+        assert_int_equal(lk_parallel_estimate(&whole, model, PARAMS, &options, sizes, 4), LK_OK);
+        options.comm_dtype = LK_BF16;
+        assert_int_equal(lk_parallel_estimate(&half, model, PARAMS, &options, sizes, 4), LK_OK);
+        assert_true(whole.sent_gradients > 0);
+        assert_int_equal(2 * half.sent_gradients, whole.sent_gradients);
+        assert_int_equal(half.sent_params, whole.sent_params);
+        assert_int_equal(half.gradients, whole.gradients);
     }
 }
 
@@ -260,6 +283,7 @@ int main(void)
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
         cmocka_unit_test(gradients_are_shared_out),
+        cmocka_unit_test(rounded_gradients_are_half),
         cmocka_unit_test(parameters_are_shared_out),
         cmocka_unit_test(agrees_with_the_paper),
         cmocka_unit_test(fails_as_opening_would),

@@ -12,6 +12,7 @@ typedef struct {
     float       *left;
     const float *right; /* NULL: clear */
     size_t       count;
+    lk_dtype     rounded;
 } stretch;
 
 static void merge_chunk(void *context, size_t i)
@@ -21,14 +22,24 @@ static void merge_chunk(void *context, size_t i)
     if (s->right == NULL)
         memset(s->left + first, 0, n * sizeof(float));
     else
-        lki_merge_f32(n, s->left + first, s->right + first);
+        lki_merge_f32(s->rounded, n, s->left + first, s->right + first);
 }
 
-void lki_merge(const lk_parallel *parallel, float *left, const float *right, size_t count)
+static void merge(const lk_parallel *parallel, stretch s)
 {
-    stretch    s     = { left, right, count };
     lki_track *track = lki_exec_track(parallel->exec);
     uint64_t   begun = lki_trace_begin(track);
-    lk_parallel_for(parallel->exec, (count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
+    lk_parallel_for(parallel->exec, (s.count + MERGE_CHUNK - 1) / MERGE_CHUNK, merge_chunk, &s);
     lki_trace_end(track, LKI_SPAN_MERGE, 0, begun);
+}
+
+void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left, const float *right,
+               size_t count)
+{
+    merge(parallel, (stretch){ left, right, count, rounded });
+}
+
+void lki_clear(const lk_parallel *parallel, float *left, size_t count)
+{
+    merge(parallel, (stretch){ left, NULL, count, LK_F32 });
 }

@@ -136,7 +136,7 @@ static const float *add_uses(const lk_parallel *parallel, uint32_t param)
     const uint32_t   *terms  = layout->term_of + layout->first_use[param];
     float            *sum    = copies + noise->copy_at[terms[0]];
     for (uint32_t use = 1; use < lki_layout_uses(layout, param); use++)
-        lki_merge_f32(layout->sizes[param], sum, copies + noise->copy_at[terms[use]]);
+        lki_merge_f32(LK_F32, layout->sizes[param], sum, copies + noise->copy_at[terms[use]]);
     return sum;
 }
 

@@ -46,6 +46,13 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->survives && options->unused != LK_UNUSED_ZERO)
         return lk_fail(LK_EUNSUPPORTED, "which parameters are used is not among what survives: "
                                         "take LK_UNUSED_ZERO, or leave out survives");
+    if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
+        !lki_rounds(options->comm_dtype))
+        return lk_fail(LK_EINVAL, "comm_dtype: gradients travel as F32, BF16 or F16, not as %s",
+                       lk_dtype_name(options->comm_dtype));
+    if (options->hook != NULL && options->noise_decay > 0)
+        return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
+                                  "which a hook changes: give noise_decay or hook, not both");
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -174,6 +181,9 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
                             : options->optimizer.kind == LK_LARS ? 2 : 1;
     parallel->clip_norm   = options->clip_norm;
     parallel->clip_value  = options->clip_value;
+    parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
+    parallel->hook        = options->hook;
+    parallel->hook_context = options->hook_context;
     parallel->scaling     = lk_loss_scaling_resolve(&options->scaling);
     parallel->scaler      = lk_loss_scaler_begin(&options->scaling);
     parallel->leaves      = options->virtual_workers;
@@ -246,6 +256,8 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_units_open(parallel));
     if (parallel->noise_decay > 0)
         LK_TRY(lki_noise_open(parallel));
+    if (parallel->hook != NULL)
+        LK_TRY(lki_hooks_open(parallel));
     return parallel->ops->attach(parallel);
 }
 
@@ -336,6 +348,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->hashes);
     lki_rows_close(parallel);
     lki_noise_close(parallel);
+    lki_hooks_close(parallel);
     lki_usage_close(parallel);
     lki_order_close(parallel);
     lki_free(parallel->ready);

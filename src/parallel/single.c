@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/half.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
 
@@ -69,18 +70,28 @@ static lk_status single_end_leaf(lk_parallel *parallel)
     return LK_OK;
 }
 
+/* A node's gradients; running state comes behind them. */
+static void round_node(const lk_parallel *parallel, float *node)
+{
+    for (size_t i = 0; parallel->rounded == LK_BF16 && i < parallel->layout->grad_elements; i++)
+        node[i] = lki_bf16_widen(lki_bf16_narrow(node[i]));
+    for (size_t i = 0; parallel->rounded == LK_F16 && i < parallel->layout->grad_elements; i++)
+        node[i] = lki_f16_widen(lki_f16_narrow(node[i]));
+}
+
 /* Leaves the sum over [first, first + count) in the gradient of `first`. */
 static void sum_tree(const lk_parallel *parallel, uint32_t first, uint32_t count)
 {
-    if (count == 1)
-        return;
-    uint32_t left = lki_tree_left(count);
-    sum_tree(parallel, first, left);
-    sum_tree(parallel, first + left, count - left);
-    float       *a = whole_gradient(parallel, first);
-    const float *b = whole_gradient(parallel, first + left);
-    for (size_t i = 0; i < parallel->width; i++)
-        a[i] = a[i] + b[i];
+    float *a = whole_gradient(parallel, first);
+    if (count > 1) {
+        uint32_t left = lki_tree_left(count);
+        sum_tree(parallel, first, left);
+        sum_tree(parallel, first + left, count - left);
+        const float *b = whole_gradient(parallel, first + left);
+        for (size_t i = 0; i < parallel->width; i++)
+            a[i] = a[i] + b[i];
+    }
+    round_node(parallel, a);
 }
 
 static lk_status single_reduce(lk_parallel *parallel, lki_gradients *sums)

@@ -79,7 +79,8 @@ static void sum_span(step_context *step, size_t index)
                 parallel->used[span->param] == 0; /* it need not have come */
 
     for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
-        lki_merge_f32(span->count, sum, lki_gradient_of(parallel, step->sums, span, use));
+        lki_merge_f32(LK_F32, span->count, sum,
+                      lki_gradient_of(parallel, step->sums, span, use));
     *lki_block_sum(parallel, span, LKI_OF_GRADIENT) =
         idle ? 0 : lki_block_sum_squares(parallel->exec, span->count, sum);
     if (parallel->measures > LKI_OF_VALUES)

@@ -86,6 +86,7 @@ typedef struct lki_row_merger lki_row_merger; /* rows.c */
 typedef struct lki_units      lki_units;      /* units.c */
 typedef struct lki_noise lki_noise;           /* noise.c */
 typedef struct lki_order      lki_order;      /* reorder.c */
+typedef struct lki_hooking    lki_hooking;    /* hooks.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -121,6 +122,10 @@ struct lk_parallel {
     lki_noise       *noise;
     lk_noise         noise_sums;
     double           clip_norm, clip_value;
+    lk_dtype         rounded; /* to which every node of gradients' tree is rounded, or LK_F32 */
+    lk_bucket_hook   hook;    /* or NULL, and so is `hooking` */
+    void            *hook_context;
+    lki_hooking     *hooking;
     lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
     uint32_t         micros; /* of this step */
@@ -277,8 +282,16 @@ void lki_own_spans(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *count);
 
 /* turns.c: where the chosen virtual worker adds a term of the layout, without being taken for a use
- * of it. */
-float *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+ * of it; and the virtual worker, counted over all. */
+float   *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+uint32_t lki_leaf_now(const lk_parallel *parallel);
+
+/* hooks.c, where there is a hook: the virtual workers of a turn begin; the chosen one has made a
+ * term, which may complete buckets. */
+LK_NODISCARD lk_status lki_hooks_open(lk_parallel *parallel);
+void                   lki_hooks_close(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_hooks_begin(lk_parallel *parallel);
+LK_NODISCARD lk_status lki_hooks_term(lk_parallel *parallel, uint32_t term);
 
 /* noise.c: all virtual workers of a turn begin; the chosen one has made a term, or all of them
  * (out: the square of its gradient); and a step will be made, of which all reports are there. */
@@ -295,8 +308,11 @@ LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki
                                       double *rows, double *total);
 void                   lki_rows_close(lk_parallel *parallel);
 
-/* merge.c: left = left + right, or left = 0 where right is NULL, by all threads. */
-void lki_merge(const lk_parallel *parallel, float *left, const float *right, size_t count);
+/* merge.c: left = left + right, nodes of a tree that are rounded to `rounded` or not (LK_F32), by
+ * all threads; and left = 0. */
+void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left, const float *right,
+               size_t count);
+void lki_clear(const lk_parallel *parallel, float *left, size_t count);
 
 /* The largest subtrees of [first, first + count) of which a host runs all virtual workers. */
 uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,

@@ -85,8 +85,7 @@ void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler
     parallel->scaler.skipped = scaler->skipped;
 }
 
-/* The current virtual worker, counted over all. */
-static uint32_t leaf_now(const lk_parallel *parallel)
+uint32_t lki_leaf_now(const lk_parallel *parallel)
 {
     return parallel->share.first + (parallel->leaf + parallel->chosen) * parallel->share.stride;
 }
@@ -107,7 +106,9 @@ static bool announce(lk_parallel *parallel, uint32_t term)
     *ready = 1;
     if (parallel->noise != NULL)
         lki_noise_term(parallel, term);
-    if (++parallel->announced[term] == parallel->together)
+    if (parallel->hooking != NULL && parallel->leaf < parallel->share.count)
+        keep(parallel, lki_hooks_term(parallel, term));
+    if (++parallel->announced[term] == parallel->together && !failed(parallel))
         keep(parallel, parallel->ops->term_ready(parallel, term));
     return true;
 }
@@ -132,7 +133,7 @@ static void end_terms(lk_parallel *parallel)
 static void end_turn(lk_parallel *parallel)
 {
     if (parallel->micro + 1 == parallel->micros) {
-        lki_order_report(parallel, lki_report_of(parallel, leaf_now(parallel)));
+        lki_order_report(parallel, lki_report_of(parallel, lki_leaf_now(parallel)));
         for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
             end_terms(parallel);
     }
@@ -142,7 +143,7 @@ static void end_turn(lk_parallel *parallel)
     if (++parallel->micro < parallel->micros || failed(parallel))
         return;
     for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
-        lki_report_of(parallel, leaf_now(parallel))->squares = lki_noise_leaf(parallel);
+        lki_report_of(parallel, lki_leaf_now(parallel))->squares = lki_noise_leaf(parallel);
     parallel->chosen = 0;
     keep(parallel, parallel->ops->end_leaf(parallel));
     parallel->micro = 0;
@@ -156,12 +157,14 @@ static void begin_leaves(lk_parallel *parallel)
     memset(parallel->announced, 0, terms * sizeof *parallel->announced);
     if (parallel->noise != NULL)
         lki_noise_begin(parallel);
+    if (parallel->hooking != NULL)
+        keep(parallel, lki_hooks_begin(parallel));
     for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
         parallel->chosen = c;
-        lki_report *report = lki_report_of(parallel, leaf_now(parallel));
+        lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
         memset(report, 0, parallel->report_bytes);
         report->micros = parallel->micros;
-        keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel),
+        keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel),
                                                  &parallel->current[c]));
     }
     parallel->chosen = 0;
@@ -185,7 +188,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
     if (failed(parallel))
         return false;
     begin_turn(parallel);
-    *turn = (lk_parallel_turn){ leaf_now(parallel), parallel->micro };
+    *turn = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->micro };
     return true;
 }
 
@@ -195,7 +198,7 @@ static void sit_out(lk_parallel *parallel)
 {
     memset(parallel->ready, 0, parallel->layout->term_count);
     memset(parallel->announced, 0, parallel->layout->term_count * sizeof *parallel->announced);
-    keep(parallel, parallel->ops->begin_leaf(parallel, leaf_now(parallel), parallel->current));
+    keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), parallel->current));
     for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {
         begin_turn(parallel);
         end_turn(parallel);
@@ -228,7 +231,7 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     term = lki_order_term(parallel, term);
     if (parallel->unused != LK_UNUSED_ZERO)
-        lki_usage_note(parallel, lki_report_of(parallel, leaf_now(parallel)), term);
+        lki_usage_note(parallel, lki_report_of(parallel, lki_leaf_now(parallel)), term);
     return lki_gradient_now(parallel, term);
 }
 
@@ -267,7 +270,7 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
                         uint64_t hits)
 {
     LK_ASSERT(parallel->turning);
-    lki_report *report = lki_report_of(parallel, leaf_now(parallel));
+    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
     report->loss += loss_sum;
     report->count += count;
     report->hits += hits;

@@ -205,7 +205,8 @@ static void place_units(lk_parallel *parallel, zero2 *self)
                                                       .slices      = bucket->slices,
                                                       .slice_count = bucket->slice_count,
                                                       .shards      = layout->shards,
-                                                      .packed      = true },
+                                                      .packed      = true,
+                                                      .rounded     = parallel->rounded },
                                            .place = accumulates(parallel) ? bucket->first
                                                     : b % 2 == 0          ? 0
                                                                           : top,
@@ -331,7 +332,7 @@ static void merge_partials(lk_parallel *parallel, zero2 *self, const unit *u,
 {
     for (uint32_t i = subtree->merge; i < subtree->merge + subtree->merges; i++) {
         lki_merging m = parallel->rounds.merges[i];
-        lki_merge(parallel, partial_of(parallel, self, u, m.left),
+        lki_merge(parallel, u->op.rounded, partial_of(parallel, self, u, m.left),
                   partial_of(parallel, self, u, m.right), u->owned);
     }
 }
@@ -458,7 +459,7 @@ static lk_status claim(lk_parallel *parallel, zero2 *self, uint32_t last)
         if (before > self->started)
             return not_ready(parallel, (uint32_t)(self->started % self->unit_count));
         LK_TRY(release(parallel, self, before));
-        lki_merge(parallel, self->room + u->place, NULL, u->op.elements);
+        lki_clear(parallel, self->room + u->place, u->op.elements);
     }
     return LK_OK;
 }

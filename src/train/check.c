@@ -270,6 +270,22 @@ static lk_status check_model_name(const char *name)
     return lk_fail(LK_EINVAL, "there is no model '%s'; there are gpt, resnet and mlp", name);
 }
 
+static lk_status check_comm_dtype(lk_train_config *c)
+{
+    if (c->comm_dtype == 0)
+        c->comm_dtype = LK_F32;
+    if (c->comm_dtype != LK_F32 && c->comm_dtype != LK_BF16 && c->comm_dtype != LK_F16)
+        return lk_fail(LK_EINVAL, "gradients cannot travel as %s; comm_dtype is F32, BF16 or F16",
+                       lk_dtype_name(c->comm_dtype));
+    if (c->comm_dtype == LK_F16 && c->precision == LK_BF16)
+        return lk_fail(LK_EINVAL, "--comm-dtype fp16 needs a loss scale, which --precision bf16 "
+                                  "does not have; use --comm-dtype bf16");
+    if (c->hook != NULL && c->noise_decay > 0)
+        return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
+                                  "which a hook changes: leave out noise_decay or hook");
+    return LK_OK;
+}
+
 static lk_status check_precision(lk_train_config *c)
 {
     if (c->precision == 0)
@@ -277,12 +293,15 @@ static lk_status check_precision(lk_train_config *c)
     if (c->precision != LK_F32 && c->precision != LK_BF16 && c->precision != LK_F16)
         return lk_fail(LK_EINVAL, "values cannot be stored as %s; precision is F32, BF16 or F16",
                        lk_dtype_name(c->precision));
-    if (c->precision != LK_F16 && (c->scaling.rule > LK_SCALE_NONE || c->scaling.initial != 0 ||
-                                   c->scaling.window != 0 || c->scaling.hysteresis != 0))
+    LK_TRY(check_comm_dtype(c));
+    const bool half = c->precision == LK_F16 || c->comm_dtype == LK_F16;
+    if (!half && (c->scaling.rule > LK_SCALE_NONE || c->scaling.initial != 0 ||
+                  c->scaling.window != 0 || c->scaling.hysteresis != 0))
         return lk_fail(LK_EINVAL,
                        "--loss-scale, --initial-scale, --scale-window and --hysteresis are for "
-                       "--precision fp16: the others have room for small gradients as they are");
-    if (c->precision != LK_F16)
+                       "--precision fp16 and --comm-dtype fp16: the others have room for small "
+                       "gradients as they are");
+    if (!half)
         return LK_OK;
     if (c->scaling.rule == LK_SCALE_AUTO)
         c->scaling.rule = LK_SCALE_PYTORCH;

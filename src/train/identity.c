@@ -241,6 +241,8 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     put_integer(object, "virtual-workers", config->virtual_workers);
     (void)json_object_set_new(object, "precision",
                               json_string(lk_precision_name(config->precision)));
+    put_text(object, "comm-dtype", lk_precision_name(config->comm_dtype));
+    put_flag(object, "hook", config->hook != NULL);
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
     put_scaling(object, &config->scaling);
     put_optimizer(object, config);
@@ -284,6 +286,8 @@ static json_t *since_then(void)
     put_real(since, "clip-value", 0);
     (void)json_object_set_new(since, "group", json_array());
     put_text(since, "batchnorm", "ghost");
+    put_text(since, "comm-dtype", "fp32");
+    put_flag(since, "hook", false);
     return since;
 }
 
@@ -315,8 +319,8 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
     return status;
 }
 
-/* The precision may change, as the exactness id tells, and then there is a loss scale or none; so
- * may there be best checkpoints from here on. */
+/* The precision may change, and what gradients travel as, which the exactness id tells, and then
+ * there is a loss scale or none; so may there be best checkpoints from here on. */
 static bool is_free(const char *key, const json_t *other)
 {
     static const char *const later[] = { "loss-scale", "initial-scale", "scale-window",
@@ -324,7 +328,8 @@ static bool is_free(const char *key, const json_t *other)
     bool may_come = false;
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
         may_come = may_come || strcmp(key, later[i]) == 0;
-    return strcmp(key, "precision") == 0 || (may_come && other == NULL);
+    return strcmp(key, "precision") == 0 || strcmp(key, "comm-dtype") == 0 ||
+           (may_come && other == NULL);
 }
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
@@ -351,16 +356,19 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
 {
+    const bool rounds = config->comm_dtype == LK_BF16 || config->comm_dtype == LK_F16;
     char       text[512], hex[65];
     lki_sha256 hash;
     int        length = snprintf(
                text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype %s%s virtual-workers %u micro-batch %u "
-               "global-batch %u data %s%s",
+               "lockstep kernels %d rng %d tree %d dtype %s%s%s%s virtual-workers %u micro-batch "
+               "%u global-batch %u data %s%s%s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
-               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "", config->virtual_workers,
-               config->micro_batch, config->global_batch, data->content_hash,
-               config->onednn != NULL ? " onednn" : "");
+               config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
+               rounds ? " travels as " : "", rounds ? lk_precision_name(config->comm_dtype) : "",
+               config->virtual_workers, config->micro_batch, config->global_batch,
+               data->content_hash, config->onednn != NULL ? " onednn" : "",
+               config->hook != NULL ? " hook" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -56,6 +56,16 @@ void lki_tell_kernels(lki_session *s, bool end)
                          failure);
 }
 
+static void tell_rounding(const lki_session *s)
+{
+    const char *name = lk_precision_name(s->config->comm_dtype);
+    if (s->config->comm_dtype != LK_F32)
+        lki_journal_note(s->journal,
+                         "note: gradients and every sum of them are rounded to %s, as which they "
+                         "travel: the same bits for any workers, but not those of --comm-dtype "
+                         "fp32", name);
+}
+
 lk_status lki_introduce(lki_session *s)
 {
     uint64_t mine[3] = { (uint64_t)getpid(), s->first, s->count }, *all = NULL;
@@ -78,6 +88,7 @@ lk_status lki_introduce(lki_session *s)
                             s->stride > 1 && count > 1 ? every : "");
         }
         lki_tell_kernels(s, false);
+        tell_rounding(s);
         lki_order_tell(s);
     }
     lki_free(all);

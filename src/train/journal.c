@@ -284,7 +284,7 @@ static void write_noise(const lki_journal *journal, const lk_noise *n, char text
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160];
+    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[32] = "";
     if (journal == NULL)
         return LK_OK;
     show(journal, r);
@@ -300,16 +300,19 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (r->tokens > 0)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
+    if (journal->config->comm_dtype != LK_F32)
+        (void)snprintf(travels, sizeof travels, ", \"comm_dtype\": \"%s\"",
+                       lk_precision_name(journal->config->comm_dtype));
     int written = fprintf(
         journal->log,
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s%s}\n",
+        "\"finish_ms\": %.3f%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise);
+        scale, noise, travels);
     return log_checked(journal, written);
 }
 

@@ -243,15 +243,17 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
     const lk_train_config *c        = from->config;
     double                 elements = (double)lk_model_param_elements(from->model), sum = 0;
     uint32_t               here = (c->workers + hosts - 1) / hosts;
+    double width  = (double)lk_dtype_bytes(c->comm_dtype); /* of a gradient's element on its way */
+    double bucket = c->bucket_bytes > 0 ? (double)c->bucket_bytes : BUCKET_BYTES;
 
     *out = (lk_step_model){ .workers         = c->workers,
                             .hosts           = hosts,
                             .virtual_workers = c->virtual_workers,
                             .micro_count    = c->global_batch / c->virtual_workers / c->micro_batch,
                             .stage          = stage_of(c->strategy),
-                            .gradient_bytes = sizeof(float) * gradient_elements(from->model),
+                            .gradient_bytes  = width * gradient_elements(from->model),
                             .parameter_bytes = sizeof(float) * elements,
-                            .bucket_bytes    = (double)c->bucket_bytes,
+                            .bucket_bytes    = width / sizeof(float) * bucket,
                             .bandwidth       = from->rates->bandwidth,
                             .latency         = from->rates->latency };
     for (uint32_t b = 0; b < from->model->block_count; b++)

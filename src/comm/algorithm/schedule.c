@@ -191,6 +191,7 @@ void lki_schedule_compute(const lki_schedule *s, const lki_action *a, const lki_
                               .first      = a->first,
                               .count      = a->leaves,
                               .root       = a->root,
+                              .rounded    = p->rounded,
                               .nodes      = nodes,
                               .node_count = a->term_count };
     lki_partial_combine(&sum, a->count, at(base, a->spot));

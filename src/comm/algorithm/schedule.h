@@ -33,6 +33,7 @@ typedef struct lki_problem {
     bool          in_place;   /* send and recv are one buffer, and both are divided */
     size_t        at, window; /* the segment: of the vector, or of each part */
     bool          native;     /* MPI can do it itself */
+    bool          rounded;    /* every node of the tree is rounded to `dtype` */
     const struct lki_forest *forest; /* of a tree_reduce (span/forest.h); `at` numbers its pieces */
     const struct lki_span   *span;   /* of a mirror: which ranks share memory */
 } lki_problem;

@@ -12,7 +12,8 @@
  *
  * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
  *          each rank; nothing else moves.
- * Order:   the canonical tree, for every number of ranks, map and slicing.
+ * Order:   the canonical tree, for every number of ranks, map and slicing.  Rounded nodes stay FP32
+ *          in memory: nothing is won on one host, but the bits are those of several.
  * Memory:  nothing beside the request; up to LKI_IN_FLIGHT operations are open at once.
  */
 #include <string.h>
@@ -72,6 +73,9 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
     if (op->elements > SIZE_MAX / sizeof(float))
         return lk_fail(LK_EINVAL, "tree_reduce of %zu elements: more than memory can hold",
                        op->elements);
+    if (op->rounded != 0 && op->rounded != LK_F32 && !lki_rounds(op->rounded))
+        return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to F16, BF16 or not at all, not "
+                       "to %s", lk_dtype_name(op->rounded));
     if (op->shards > lk_comm_hosts(comm))
         return lk_fail(LK_EINVAL, "tree_reduce: %u shards are more than the hosts, %u", op->shards,
                        lk_comm_hosts(comm));
@@ -206,7 +210,7 @@ static lk_status act(lk_request *request)
             parts[k] = inputs[k];
             parts[k].data += slice->first;
         }
-        lki_tree_sum_f32(tree->leaves, parts, count, slice->count,
+        lki_tree_sum_f32(tree->rounded, tree->leaves, parts, count, slice->count,
                          tree->out + (tree->packed ? packed : slice->first));
         packed += slice->count;
     }
@@ -220,7 +224,9 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
     LK_TRY(check_slices(comm, tree));
     LK_TRY(check_nodes(comm, tree));
     *r = (lk_request){ .comm = comm, .how = &algorithm, .tree = *tree };
-    r->op.print      = lki_print_make(LKI_OP_TREE_REDUCE, LK_F32, 0, tree->elements);
+    r->op.print      = lki_print_make(LKI_OP_TREE_REDUCE,
+                                      lki_rounds(tree->rounded) ? tree->rounded : LK_F32, 0,
+                                      tree->elements);
     r->op.print.hash = hash_of(tree);
     return LK_OK;
 }

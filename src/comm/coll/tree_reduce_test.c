@@ -1,9 +1,10 @@
 /* tree_reduce_test.c -- the central operation: the same bits for every map of virtual workers.
  *
  * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
- *         map of virtual workers to ranks, every slicing, with sums in their place or
- *         packed; with many operations open at once, completed in any order; and tells when the
- *         nodes do not cover the tree.  Between hosts the bytes are those of the formula.
+ *         map of virtual workers to ranks, every slicing, with sums in their place or packed,
+ *         rounded in 16 bits at every node or not; with many operations open at once, completed
+ *         in any order; and tells when the nodes do not cover the tree.  Between hosts the bytes
+ *         are those of the formula.
  * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
  *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
  *         must match the same reference, all match each other.
@@ -15,6 +16,7 @@
 #include <cmocka.h>
 
 #include "comm/hosted.h"
+#include "device/half.h"
 
 enum { ELEMENTS = 1237, LEAVES_MAX = 32, SLICES = 9 };
 
@@ -26,12 +28,21 @@ static uint32_t left_of(uint32_t count)
     return left;
 }
 
-static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
+static float round_to(lk_dtype rounded, float x)
+{
+    return rounded == LK_BF16  ? lki_bf16_widen(lki_bf16_narrow(x))
+           : rounded == LK_F16 ? lki_f16_widen(lki_f16_narrow(x))
+                               : x;
+}
+
+/* A node before it is rounded itself. */
+static float tree(lk_dtype rounded, uint32_t first, uint32_t count, size_t i, uint32_t call)
 {
     if (count == 1)
         return world_value(first, i, call);
     uint32_t left = left_of(count);
-    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
+    return round_to(rounded, tree(rounded, first, left, i, call)) +
+           round_to(rounded, tree(rounded, first + left, count - left, i, call));
 }
 
 /* A small generator with the same sequence on every rank. */
@@ -94,12 +105,12 @@ static void choose_slices(lk_slice *slices, uint32_t size, uint32_t shards, size
 }
 
 /* Every rank's part of the arena holds its nodes one after the other. */
-static void fill_nodes(map *m, float *memory, size_t elements, uint32_t call)
+static void fill_nodes(map *m, float *memory, size_t elements, lk_dtype rounded, uint32_t call)
 {
     for (uint32_t k = 0; k < m->node_count; k++) {
         float *data = memory + k * elements;
         for (size_t i = 0; i < elements; i++)
-            data[i] = tree(m->nodes[k].first, m->nodes[k].count, i, call);
+            data[i] = tree(rounded, m->nodes[k].first, m->nodes[k].count, i, call);
         m->nodes[k].data = data;
     }
 }
@@ -125,7 +136,7 @@ static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
         const lk_slice *slice = &op->slices[s];
         size_t          end   = owns(comm, op, slice) ? slice->first + slice->count : 0;
         for (size_t i = slice->first; i < end; i++, packed++) {
-            float want = tree(0, op->leaves, i, call);
+            float want = round_to(op->rounded, tree(op->rounded, 0, op->leaves, i, call));
             CHECK(memcmp(&op->out[op->packed ? packed : i], &want, sizeof want) == 0);
         }
     }
@@ -140,15 +151,17 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     map      m    = { .leaves = set.leaves };
     lk_slice slices[SLICES];
     size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* none, one and two, too */
+    lk_dtype rounded  = call % 3 == 0 ? 0 : call % 3 == 1 ? LK_BF16 : LK_F16;
 
     choose_owners(&m, set.kind, size, &seed);
     choose_slices(slices, size, set.shards, elements, &seed);
     CHECK(gather_nodes(&m, lk_comm_rank(comm), 0, m.leaves));
-    fill_nodes(&m, memory, elements, call);
+    fill_nodes(&m, memory, elements, rounded, call);
     float     *apart = memory + LK_TREE_NODES_MAX * ELEMENTS;
     lk_tree_op op    = { .leaves = m.leaves, .elements = elements, .nodes = m.nodes,
                          .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
                          .shards = set.shards, .packed = !in_place && call % 4 < 2,
+                         .rounded = rounded,
                          .out = in_place && m.node_count > 0
                                     ? memory + (m.node_count - 1) * elements : apart };
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
@@ -200,7 +213,7 @@ static bool start_piece(lk_comm *comm, piece *p, float *memory, uint32_t call)
     choose_owners(&p->m, RANDOM, lk_comm_size(comm), &seed);
     choose_slices(p->slices, lk_comm_size(comm), 1, SMALL, &seed);
     CHECK(gather_nodes(&p->m, lk_comm_rank(comm), 0, WORKERS));
-    fill_nodes(&p->m, memory, SMALL, call);
+    fill_nodes(&p->m, memory, SMALL, LK_F32, call);
     p->op = (lk_tree_op){ .leaves = WORKERS, .elements = SMALL, .nodes = p->m.nodes,
                           .node_count = p->m.node_count, .slices = p->slices,
                           .slice_count = SLICES, .out = memory + WORKERS * SMALL };
@@ -348,16 +361,16 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
     uint32_t  me = lk_comm_rank(comm), size = lk_comm_size(comm);
     lk_arena *arena;
 
-    (void)context;
     CHECK(lk_comm_arena(&arena, comm, "large", (size_t)LARGE * sizeof(float) * size) == LK_OK);
     float         *mine     = (float *)lk_arena_data(arena) + (size_t)LARGE * me;
     const lk_slice slices[] = { { 3, 600000, 0, 0 }, { 600003, 0, 1, 0 },
                                 { 600010, 99000, size - 1, 0 } };
     lk_tree_node   node     = { me, 1, mine };
     lk_tree_op     op = { .leaves = size, .elements = LARGE, .nodes = &node, .node_count = 1,
-                          .slices = slices, .slice_count = 3, .out = mine };
+                          .slices = slices, .slice_count = 3, .out = mine,
+                          .rounded = *(const lk_dtype *)context };
     for (size_t i = 0; i < LARGE; i++)
-        mine[i] = tree(me, 1, i, 77);
+        mine[i] = world_value(me, i, 77);
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     if (!slices_are_right(comm, &op, 77))
         return false;
@@ -367,10 +380,11 @@ static bool cuts_large_slices(lk_comm *comm, void *context)
 
 static void large_slices(void **state)
 {
+    lk_dtype plain = LK_F32, half = LK_BF16;
     (void)state;
-    assert_true(world_all(3, true, cuts_large_slices, NULL));
+    assert_true(world_all(3, true, cuts_large_slices, &plain));
     for (size_t k = 0; k < SHAPES; k++)
-        assert_true(hosted_all(shapes[k], cuts_large_slices, NULL));
+        assert_true(hosted_all(shapes[k], cuts_large_slices, k % 2 == 0 ? &plain : &half));
 }
 
 /* ---- What travels between hosts ---------------------------------------------------------- */
@@ -380,6 +394,7 @@ typedef struct {
     size_t   elements; /* of two slices, which every number of hosts here divides */
     uint64_t slack;    /* bytes: large slices go in pieces, which not every one does */
     bool     sharded;  /* each slice is wanted by one host only */
+    lk_dtype rounded;
 } traffic;
 
 /* The subtrees of which this host holds every leaf, when ranks hold contiguous ranges. */
@@ -433,7 +448,8 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < op->slice_count; i++) {
-        uint64_t wanted = 0, all = op->slices[i].count * sizeof(float);
+        uint64_t wanted = 0;
+        uint64_t all    = op->slices[i].count * (op->rounded == 0 ? sizeof(float) : 2);
         for (uint32_t h = 0; h < hosts; h++)
             wanted += wants(op, &op->slices[i], h);
         uint64_t not_mine = wants(op, &op->slices[i], host) ? all - all / wanted : all;
@@ -455,10 +471,10 @@ static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, ui
     float *memory = (float *)lk_arena_data(arena) + part * lk_comm_rank(comm);
     choose_owners(&m, CONTIGUOUS, size, &seed);
     CHECK(gather_nodes(&m, lk_comm_rank(comm), 0, m.leaves) && m.node_count <= 5);
-    fill_nodes(&m, memory, t->elements, 1);
+    fill_nodes(&m, memory, t->elements, t->rounded, 1);
     lk_tree_op op = { .leaves = m.leaves, .elements = t->elements, .nodes = m.nodes,
                       .node_count = m.node_count, .slices = slices, .slice_count = 2,
-                      .shards = t->sharded ? hosts : 1, .out = memory };
+                      .shards = t->sharded ? hosts : 1, .out = memory, .rounded = t->rounded };
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     *sent = lki_wire_count(comm->self->wire).bytes_sent - before;
@@ -490,7 +506,7 @@ static bool all_send_what_they_should(lk_comm *comm, void *context)
     for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
         sum += all[rank];
     sets = hosts * bytes_of_sets(comm, t->leaves); /* hosts are alike */
-    CHECK(sum == sets + 2 * (hosts - 1) * t->elements * sizeof(float));
+    CHECK(sum == sets + 2 * (hosts - 1) * t->elements * (t->rounded == 0 ? sizeof(float) : 2));
     return true;
 }
 
@@ -504,7 +520,7 @@ static void uneven_slices_send_no_more(void **state)
     (void)state;
     for (size_t i = 0; i < 4; i++)
         for (size_t k = 0; k < 4; k++) {
-            traffic t = { .leaves = 8, .elements = elements[k] };
+            traffic t = { .leaves = 8, .elements = elements[k], .rounded = k % 2 ? LK_F16 : 0 };
             assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
         }
 }
@@ -512,8 +528,9 @@ static void uneven_slices_send_no_more(void **state)
 static void hosts_send_what_they_should(void **state)
 {
     static const traffic jobs[] = {
-        { 8, 60, 0, false }, { 12, 9600, 0, false }, { 8, 960000, 64, false },
-        { 9, 960000, 64, false }, { 8, 60, 0, true }, { 9, 960000, 0, true }
+        { 8, 60, 0, false, 0 },       { 12, 9600, 0, false, LK_BF16 },
+        { 8, 960000, 64, false, 0 },  { 9, 960000, 64, false, LK_F16 },
+        { 8, 60, 0, true, LK_BF16 },  { 9, 960000, 0, true, 0 }
     };
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)

@@ -16,6 +16,8 @@
  *          each of its branches and (H-1)/H n of sums; of one that a single host wants, the others'
  *          owners send n for each branch, and that is all.  A host that holds a contiguous range of
  *          leaves has few branches, and just one if hosts are equal powers of two.  3 rounds.
+ *          Nodes that are rounded have 2 bytes an element on the way, and are packed before and
+ *          unpacked after it, which reads and writes them once more each.
  * Order:   the canonical tree: exact, for every map of leaves to hosts.
  * Memory:  LKI_TASK_IN_FLIGHT pieces of all hosts' branches.
  */
@@ -300,6 +302,12 @@ static elements part_of(const lki_forest *f, const lk_slice *slice, elements pie
     return (elements){ piece.first + k * each + lki_min(k, more), each + (k < more) };
 }
 
+/* Bytes of an element on the way. */
+static size_t width(const lki_forest *f)
+{
+    return lki_rounds(f->tree.rounded) ? sizeof(uint16_t) : sizeof(float);
+}
+
 /* Where elements of a buffer in memory lie: the base is 0. */
 static lki_spot in_memory(const float *data, size_t first)
 {
@@ -316,14 +324,16 @@ static void add_inputs(const lki_forest *f, lki_schedule *s, const branch *b, si
     }
 }
 
-/* A branch of mine over a part: where a rank of this host has it, or evaluated. */
+/* A branch of mine over a part: where a rank of this host has it, or evaluated, or rounded. */
 static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *b, elements part)
 {
-    for (uint32_t i = 0; i < f->input_count; i++)
+    const bool rounds = lki_rounds(f->tree.rounded);
+
+    for (uint32_t i = 0; i < f->input_count && !rounds; i++)
         if (f->inputs[i].first == b->first && f->inputs[i].count == b->count)
             return in_memory(f->inputs[i].data, part.first);
-    lki_spot room = lki_schedule_room(s, part.count * sizeof(float));
-    lki_schedule_combine_begin(s, room, false, b->first, b->count, part.count);
+    lki_spot room = lki_schedule_room(s, part.count * width(f));
+    lki_schedule_combine_begin(s, room, rounds, b->first, b->count, part.count);
     add_inputs(f, s, b, part.first);
     return room;
 }
@@ -339,7 +349,7 @@ static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *
                 continue;
             lki_spot at = have_branch(f, s, b, part);
             s->lane     = b->lane;
-            lki_schedule_send(s, owner_on(f, slice, host), at, part.count * sizeof(float));
+            lki_schedule_send(s, owner_on(f, slice, host), at, part.count * width(f));
         }
     }
 }
@@ -368,33 +378,71 @@ static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice
 {
     if (part.count == 0)
         return;
-    lki_schedule_combine_begin(s, in_sums(f, slice, part.first), true, 0, f->tree.leaves,
-                               part.count);
+    lki_schedule_combine_begin(s, in_sums(f, slice, part.first), !lki_rounds(f->tree.rounded), 0,
+                               f->tree.leaves, part.count);
     for (size_t i = 0; i < f->branch_count; i++) {
         const branch *b = &f->branches[i];
         if (b->host == here(f))
             add_inputs(f, s, b, part.first);
         else
             lki_schedule_combine_term(
-                s, (lki_term){ b->first, b->count, false, lki_spot_plus(room, i * each) });
+                s, (lki_term){ b->first, b->count, lki_rounds(f->tree.rounded),
+                               lki_spot_plus(room, i * each) });
+    }
+}
+
+/* A sum as it is in memory, where from: `packs`, or where it is packed. */
+static void repack(const lki_forest *f, lki_schedule *s, bool packs, lki_spot from, lki_spot to,
+                   size_t count)
+{
+    if (count == 0)
+        return;
+    lki_schedule_combine_begin(s, to, packs, 0, f->tree.leaves, count);
+    lki_schedule_combine_term(s, (lki_term){ 0, f->tree.leaves, !packs, from });
+}
+
+/* Where the sum of a part travels from, or arrives. */
+static lki_spot sum_on_the_way(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
+                               elements part)
+{
+    return lki_rounds(f->tree.rounded) ? lki_schedule_room(s, part.count * width(f))
+                                       : in_sums(f, slice, part.first);
+}
+
+/* Once they are there: others' parts lie at `room` behind each other. */
+static void unpack_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
+                        elements piece, lki_spot room)
+{
+    lki_schedule_round(s, 3);
+    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+        elements theirs = part_of(f, slice, piece, host);
+        if (host == here(f) || !wants(f, slice, host))
+            continue;
+        repack(f, s, false, room, in_sums(f, slice, theirs.first), theirs.count);
+        room = lki_spot_plus(room, lki_round_up(theirs.count * width(f), LKI_LINE));
     }
 }
 
 static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                           elements piece)
 {
-    elements mine = part_of(f, slice, piece, here(f));
+    const uint32_t hosts = f->comm->span->hosts;
+    elements       mine  = part_of(f, slice, piece, here(f));
+    lki_spot       from  = sum_on_the_way(f, s, slice, mine), first = { LKI_SCRATCH, s->scratch };
 
     s->lane = 0;
-    for (uint32_t host = 0; host < f->comm->span->hosts; host++) {
+    if (lki_rounds(f->tree.rounded))
+        repack(f, s, true, in_sums(f, slice, mine.first), from, mine.count);
+    for (uint32_t host = 0; host < hosts; host++) {
         elements theirs = part_of(f, slice, piece, host);
         if (host == here(f) || !wants(f, slice, host))
             continue;
-        lki_schedule_send(s, owner_on(f, slice, host), in_sums(f, slice, mine.first),
-                          mine.count * sizeof(float));
-        lki_schedule_receive(s, owner_on(f, slice, host), in_sums(f, slice, theirs.first),
-                             theirs.count * sizeof(float));
+        lki_spot to = sum_on_the_way(f, s, slice, theirs);
+        lki_schedule_send(s, owner_on(f, slice, host), from, mine.count * width(f));
+        lki_schedule_receive(s, owner_on(f, slice, host), to, theirs.count * width(f));
     }
+    if (lki_rounds(f->tree.rounded))
+        unpack_sums(f, s, slice, piece, first);
 }
 
 /* Segment number p->at is a piece of a slice; of those that are not mine there is nothing to do. */
@@ -416,14 +464,14 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
     if (!is_mine(f, slice))
         return;
     elements part = part_of(f, slice, piece, here(f));
-    size_t   each = lki_round_up(part.count * sizeof(float), LKI_LINE);
+    size_t   each = lki_round_up(part.count * width(f), LKI_LINE);
     lki_spot room = lki_schedule_room(s, each * f->branch_count);
     s->stride     = 4;
     lki_schedule_round(s, 1);
     send_branches(f, s, slice, piece);
     if (!wants(f, slice, here(f)))
         return;
-    receive_branches(f, s, slice, room, each, part.count * sizeof(float));
+    receive_branches(f, s, slice, room, each, part.count * width(f));
     lki_schedule_round(s, 2);
     sum_part(f, s, slice, room, each, part);
     exchange_sums(f, s, slice, piece);
@@ -438,11 +486,12 @@ static const lki_method method_pieces = { .name = "pieces", .exact = true, .buil
 static lk_status start(lki_forest *f, const lki_wire_op *op, const lki_method *method, void *send,
                        void *recv, uint64_t segments)
 {
-    const lki_task_plan plan = {
+    const bool          rounds = lki_rounds(f->tree.rounded);
+    const lki_task_plan plan   = {
         .method   = method,
         .problem  = { .kind   = LKI_OP_TREE_REDUCE, .rank = f->comm->rank, .size = f->comm->size,
-                      .dtype  = LK_F32, .op = LK_SUM, .width = sizeof(float),
-                      .forest = f },
+                      .dtype  = rounds ? f->tree.rounded : LK_F32, .op = LK_SUM,
+                      .width  = width(f), .rounded = rounds, .forest = f },
         .op       = *op,
         .world    = f->comm->world,
         .rooms    = f->comm->self->rooms,
