@@ -98,6 +98,21 @@ bool lki_heed_evaluation(lki_session *s, uint64_t done, double loss, double accu
     return s->judged_best;
 }
 
+/* Rank 0 alone knows which checkpoints the disk has refused, so it says which are the best. */
+static lk_status share_best(lki_session *s, bool *best)
+{
+    struct {
+        lki_watch watch;
+        bool      best;
+    } said = { s->watch, *best };
+    if (s->config->keep_best == 0 || !s->config->checkpoint_async)
+        return LK_OK;
+    LK_TRY(lk_broadcast(s->comm, &said, sizeof said, 0));
+    s->watch       = said.watch;
+    s->judged_best = *best = said.best;
+    return LK_OK;
+}
+
 lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
 {
     const lk_train_config *c    = s->config;
@@ -108,13 +123,14 @@ lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
     if (done == s->end)
         (void)lki_last_step(c, data, &s->ended);
     bool ends = done == s->end || s->ended != NULL;
+    LK_TRY(lki_background_settle(s, done, false));
     if (data->validation_count > 0 && (ends || due(c->eval_every, done))) {
         LK_TRY(evaluate(s, done, result));
         best = lki_heed_evaluation(s, done, result->validation_loss, result->validation_accuracy);
+        LK_TRY(share_best(s, &best));
     }
     bool last   = ends || s->ended != NULL || s->stopped;
     bool saving = last || best || (c->checkpoint != NULL && due(c->checkpoint_every, done));
-    LK_TRY(lki_background_settle(s, done, false));
     LK_TRY(check_data(s, done, saving));
     if (c->checkpoint != NULL && saving)
         LK_TRY(save(s, done, !last));

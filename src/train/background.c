@@ -7,7 +7,8 @@
  * Rules:  There is one copy: a checkpoint waits until the one before it is written.  The last one
  *         of a run, and that of a request to stop, are written before anything else happens.  If
  *         the disk refuses one the run goes on, as it would lose what the checkpoint did not keep;
- *         the next one tries again, and the last one decides how the run ends.
+ *         the next one tries again, and the last one decides how the run ends.  Refused, it is
+ *         none of the best (--keep-best).
  * Memory: parameters, the optimizer's state and running state once more, on rank 0's host.
  * Cost:   the writer takes time of a core that rank 0's host may need for the steps.
  */
@@ -187,6 +188,7 @@ lk_status lki_background_start(lki_background *b, uint64_t step, double stall)
 static lk_status note_failure(lki_session *session, uint64_t step)
 {
     const lki_background *b = session->background;
+    lki_watch_refused(&session->watch, session->config, b->step);
     session->checkpoints.failed++;
     session->checkpoints.stalled += b->stall;
     lki_journal_note(session->journal, "the checkpoint of step %llu failed: %s; the run goes on, "

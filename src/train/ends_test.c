@@ -262,6 +262,28 @@ static void the_best_are_in_order(void **state)
     assert_int_equal(a.best[0].step, 8);
 }
 
+/* Of 2 to be kept, by losses 5 4 3 2 at steps 1 to 4. */
+static void what_was_refused_is_none_of_the_best(void **state)
+{
+    lk_train_config c = { .keep_best = 2 };
+    lki_watch       w = { 0 };
+    (void)state;
+    for (uint32_t step = 1; step <= 3; step++)
+        assert_true(lki_watch_see(&w, &c, step, 6 - step, 0));
+    lki_watch_written(&w, 2);
+    lki_watch_refused(&w, &c, 3); /* 1 is back, of which the checkpoint is still there */
+    assert_true(w.best_count == 2 && w.best[0].step == 2 && w.best[1].step == 1);
+    assert_int_equal(w.displaced_count, 0);
+    assert_true(lki_watch_see(&w, &c, 3, 3, 0) && lki_watch_see(&w, &c, 4, 2, 0));
+    lki_watch_refused(&w, &c, 3); /* while 4 is copied: 2 is back, 1 is not */
+    assert_true(w.best_count == 2 && w.best[0].step == 4 && w.best[1].step == 2);
+    assert_int_equal(w.displaced_count, 1);
+    lki_watch_written(&w, 4);
+    assert_int_equal(w.displaced_count, 0);
+    lki_watch_refused(&w, &c, 4); /* nothing left to take its place */
+    assert_true(w.best_count == 1 && w.best[0].step == 2);
+}
+
 /* The steps of which there are checkpoints, as one line. */
 static void list(const char *dir, char line[512])
 {
@@ -382,6 +404,7 @@ int main(void)
         cmocka_unit_test(patience_counts_what_is_no_lower),
         cmocka_unit_test(patience_goes_on_where_it_was),
         cmocka_unit_test(the_best_are_in_order),
+        cmocka_unit_test(what_was_refused_is_none_of_the_best),
         cmocka_unit_test(the_best_stay),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

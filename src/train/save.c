@@ -287,6 +287,7 @@ lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, do
                          double seconds)
 {
     lk_checkpoint_times *times = &session->checkpoints;
+    lki_watch_written(&session->watch, saved);
     times->written++;
     times->stalled += stall;
     times->longest_stall = fmax(times->longest_stall, stall);

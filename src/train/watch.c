@@ -85,25 +85,74 @@ static void wait_for_lower(lki_watch *w, const lk_train_config *c, uint64_t step
     w->lowest_step = step;
 }
 
-bool lki_watch_see(lki_watch *w, const lk_train_config *c, uint64_t step, double loss,
-                   double accuracy)
+/* Among the best; the last of them gives way, if there is no room.  False: it is none of them. */
+static bool insert(lki_watch *w, const lk_train_config *c, lki_best it, lki_best *last)
 {
     bool     by_accuracy = c->best_by == LK_BEST_BY_ACCURACY;
-    double   value       = by_accuracy ? accuracy : loss;
     uint32_t place       = 0;
 
-    wait_for_lower(w, c, step, loss);
+    *last         = (lki_best){ 0, 0 };
     w->best_count = (uint32_t)lki_min(w->best_count, c->keep_best);
     while (place < w->best_count &&
-           (by_accuracy ? w->best[place].value >= value : w->best[place].value <= value))
+           (by_accuracy ? w->best[place].value >= it.value : w->best[place].value <= it.value))
         place++;
-    if (place >= c->keep_best || !isfinite(value))
+    if (place >= c->keep_best || !isfinite(it.value))
         return false;
+    if (w->best_count == c->keep_best)
+        *last = w->best[w->best_count - 1];
     w->best_count = (uint32_t)lki_min(w->best_count + 1, c->keep_best);
     memmove(&w->best[place + 1], &w->best[place],
             (w->best_count - 1 - place) * sizeof w->best[0]);
-    w->best[place] = (lki_best){ step, value };
+    w->best[place] = it;
     return true;
+}
+
+static void forget_displaced(lki_watch *w, uint32_t k)
+{
+    w->displaced_count--;
+    memmove(&w->displaced[k], &w->displaced[k + 1],
+            (w->displaced_count - k) * sizeof w->displaced[0]);
+}
+
+bool lki_watch_see(lki_watch *w, const lk_train_config *c, uint64_t step, double loss,
+                   double accuracy)
+{
+    double   value = c->best_by == LK_BEST_BY_ACCURACY ? accuracy : loss;
+    lki_best last;
+
+    wait_for_lower(w, c, step, loss);
+    if (!insert(w, c, (lki_best){ step, value }, &last))
+        return false;
+    if (last.step == 0)
+        return true;
+    if (w->displaced_count == LKI_DISPLACED_MAX)
+        forget_displaced(w, 0);
+    w->displaced[w->displaced_count++] = (lki_displaced){ last, step };
+    return true;
+}
+
+void lki_watch_written(lki_watch *w, uint64_t step)
+{
+    while (w->displaced_count > 0 && w->displaced[0].by <= step)
+        forget_displaced(w, 0);
+}
+
+/* Of those displaced the last is the best: it had been in a longer list than those before. */
+void lki_watch_refused(lki_watch *w, const lk_train_config *c, uint64_t step)
+{
+    uint32_t kept = 0, k = 0;
+    lki_best last;
+
+    for (uint32_t i = 0; i < w->best_count; i++)
+        if (w->best[i].step != step)
+            w->best[kept++] = w->best[i];
+    w->best_count = kept;
+    while (k < w->displaced_count && w->displaced[k].it.step != step)
+        k++;
+    if (k < w->displaced_count)
+        forget_displaced(w, k);
+    while (w->best_count < c->keep_best && w->displaced_count > 0)
+        (void)insert(w, c, w->displaced[--w->displaced_count].it, &last);
 }
 
 bool lki_watch_tires(const lki_watch *watch, const lk_train_config *config)

@@ -17,12 +17,22 @@ typedef struct {
     double   value; /* its loss or its accuracy */
 } lki_best;
 
+/* One that a better one has displaced; its checkpoint stays until that one's is written. */
+typedef struct {
+    lki_best it;
+    uint64_t by;
+} lki_displaced;
+
+enum { LKI_DISPLACED_MAX = 2 }; /* by the checkpoint that is being written, and by the next */
+
 typedef struct {
     uint64_t evaluations, lowest_step;
     double   lowest; /* loss; without evaluations none */
     uint64_t stale;  /* evaluations since then that were no better */
     uint32_t best_count;
     lki_best best[LK_BEST_MAX]; /* the best first; of equals the earlier */
+    uint32_t displaced_count;   /* with checkpoints that may yet be refused: the earlier first */
+    lki_displaced displaced[LKI_DISPLACED_MAX];
 } lki_watch;
 
 /* The step with which the run ends if nothing ends it before, and in *option why if not by its
@@ -36,6 +46,11 @@ LK_NODISCARD lk_status lki_watch_check(const lk_train_config *config, const lk_d
 /* Takes notice of an evaluation; true: it is one of the best, so its checkpoint is to be kept. */
 bool lki_watch_see(lki_watch *watch, const lk_train_config *config, uint64_t step, double loss,
                    double accuracy);
+
+/* What became of the checkpoint of a step: it was written, and what it displaced is gone; or the
+ * disk refused it, and what it displaced is back in its place. */
+void lki_watch_written(lki_watch *watch, uint64_t step);
+void lki_watch_refused(lki_watch *watch, const lk_train_config *config, uint64_t step);
 
 /* Whether no more patience is left. */
 bool lki_watch_tires(const lki_watch *watch, const lk_train_config *config);

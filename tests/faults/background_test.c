@@ -225,6 +225,26 @@ static void a_full_disk_ends_only_what_cannot_try_again(void **state)
     assert_int_equal(system("test -z \"$(ls -d full/.tmp* 2>/dev/null)\""), 0);
 }
 
+/* Every evaluation is better than those before.  The writer has no room for that of step 6, and the
+ * run is asked to stop after it: then the best is still that of step 3, and there. */
+static void what_was_refused_is_not_the_best(void **state)
+{
+    lk_train_config config = config_of("full", 0);
+    (void)state;
+    config.validation = 0.25;
+    config.eval_every = 3;
+    config.keep       = 1;
+    config.keep_best  = 1;
+    config.best_by    = LK_BEST_BY_LOSS;
+    now.stop          = 4;
+    assert_int_equal(train(config), LK_ESTOPPED);
+    assert_true(is_there("full", 3) && is_there("full", 4));
+    now.refused = 1;
+    assert_int_equal(train(config), LK_ESTOPPED);
+    assert_int_equal(result.checkpoints.failed, 1);
+    assert_true(is_there("full", 3) && !is_there("full", 6));
+}
+
 /* In a process of its own, which dies at a call of the writer. */
 static int run_until(long fatal)
 {
@@ -296,6 +316,7 @@ int main(void)
         TEST(later_steps_do_not_reach_what_is_written),
         TEST(a_newer_one_waits_and_so_does_the_end),
         TEST(a_full_disk_ends_only_what_cannot_try_again),
+        TEST(what_was_refused_is_not_the_best),
         TEST(a_death_at_any_call_leaves_what_resuming_needs),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
