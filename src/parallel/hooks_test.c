@@ -121,11 +121,11 @@ static lk_status run_steps(outcome *o, lk_parallel *p, uint32_t rank)
 
 static lk_status keep_values(outcome *o, lk_parallel *p, uint32_t rank)
 {
-    size_t at = 0;
+    static _Thread_local float piece[4000];
+    size_t                     at = 0;
     for (uint32_t i = 0; i < PARAMS; i++) {
         size_t       count = lk_shape_count(model[i].shape);
         const float *whole = lk_parallel_value(p, i, 0);
-        float        piece[4000];
         if (whole == NULL)
             LK_TRY(lk_parallel_fetch(p, i, 0, 0, count, piece));
         if (rank == 0)
@@ -167,7 +167,8 @@ static bool run_rank(lk_comm *comm, void *context)
 
 static void run(outcome *o, const job *j)
 {
-    *o = (outcome){ .job = *j };
+    memset(o, 0, sizeof *o);
+    o->job = *j;
     assert_true(j->hosts.hosts > 0 ? hosted_all(j->hosts, run_rank, o)
                                    : world_all(j->ranks, true, run_rank, o));
 }
