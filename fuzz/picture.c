@@ -9,7 +9,7 @@ static void make_fit(lki_image *image)
 {
     uint8_t out[5 * 7 * 3];
     LK_ASSERT(image->width > 0 && image->height > 0);
-    LK_ASSERT(lki_image_fit(image, 5, 7, out) == LK_OK);
+    LK_ASSERT(lki_image_fit(image, NULL, 5, 7, out) == LK_OK);
     lki_image_free(image);
 }
 

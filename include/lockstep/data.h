@@ -26,6 +26,10 @@ typedef struct lk_dataset lk_dataset;
 typedef struct {
     uint32_t crop; /* up to so many pixels of black come in from each side: pad and crop */
     bool     flip; /* every other one is mirrored, left to right */
+
+    /* Above 0: a part of the picture, of this share of its area to all of it and of 3:4 to 4:3, is
+     * made to fit (torchvision's RandomResizedCrop).  In place of `crop`. */
+    double resized_crop;
 } lk_augment;
 
 typedef struct {

@@ -224,7 +224,8 @@ const lki_option lki_train_table[] = {
       .help = "the K-th part of that size is kept; for cross-validation" },
     { .name = "augment", .type = LKI_OPTION_CUSTOM, .value = "crop=P,flip",
       .read = lki_read_augment, .preset = "none",
-      .help = "images differ each time: moved by up to P pixels, every other one mirrored" },
+      .help = "images differ each time: moved by up to P pixels (or resized-crop=SHARE: a part of "
+              "that area at least, made to fit), every other one mirrored" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "order", "NAME", AT(config.order), orders, "permuted",
                "of the samples in an epoch; torch-...: of PyTorch's DistributedSampler, a replica "
                "for each virtual worker (see docs/data.md)"),

@@ -7,11 +7,14 @@
 /* One word of --augment. */
 static bool read_word(const char *text, size_t length, lk_augment *out)
 {
-    static const char crop[] = "crop=";
+    static const char crop[] = "crop=", resized[] = "resized-crop=";
     uint64_t          pixels = 0;
+    size_t            head = strlen(crop), long_head = strlen(resized);
     if (length == 4 && memcmp(text, "flip", length) == 0 && !out->flip)
         return out->flip = true;
-    size_t head = strlen(crop);
+    if (length > long_head && memcmp(text, resized, long_head) == 0 && out->resized_crop == 0)
+        return lki_parse_real(text + long_head, length - long_head, &out->resized_crop) &&
+               out->resized_crop > 0 && out->resized_crop <= 1;
     if (out->crop > 0 || length <= head || memcmp(text, crop, head) != 0 ||
         !lki_parse_u64(text + head, length - head, &pixels) || pixels == 0 || pixels > UINT16_MAX)
         return false;
@@ -31,6 +34,7 @@ bool lki_read_augment(const char *text, void *target, lki_message *error)
         text += length + 1;
     }
     ((train_options *)target)->config.augment = augment;
-    return good || lki_refuse(error, "must be crop=PIXELS or flip or both, as in crop=4,flip, or "
+    return good || lki_refuse(error, "must be crop=PIXELS or resized-crop=SHARE (above 0, at most "
+                                     "1), or flip, or one of these and flip, as in crop=4,flip, or "
                                      "none");
 }

@@ -6,7 +6,7 @@
  * up or down, and the third says whether it is mirrored; so `flip` does not change the moves.
  *
  * An image is moved and mirrored where it lies, row by row: no memory, and a few microseconds for
- * one of CIFAR-10.
+ * one of CIFAR-10.  Parts that are made to fit have a file of their own, part.c, and draws.
  */
 #include "data/source.h"
 
@@ -16,8 +16,14 @@ lk_status lki_augment_check(const lk_dataset *dataset, const char *spec)
 {
     const lk_augment *augment = &dataset->options.augment;
     lk_shape          x       = dataset->info.x;
-    if (augment->crop == 0 && !augment->flip)
+    if (augment->crop == 0 && !augment->flip && augment->resized_crop == 0)
         return LK_OK;
+    if (!(augment->resized_crop >= 0 && augment->resized_crop <= 1))
+        return lk_fail(LK_EINVAL, "--augment resized-crop=%g is no share of an area: above 0 and "
+                                  "at most 1", augment->resized_crop);
+    if (augment->resized_crop > 0 && augment->crop > 0)
+        return lk_fail(LK_EINVAL, "--augment has crop=%u and resized-crop=%g; there is one of them",
+                       augment->crop, augment->resized_crop);
     if (dataset->info.tokens || x.rank != 3)
         return lk_fail(LK_EINVAL, "--augment is for images, but '%s' has none", spec);
     if (augment->crop < x.dims[0] && augment->crop < x.dims[1])
@@ -85,18 +91,21 @@ static void mirror(const lk_dataset *dataset, float *x)
             }
 }
 
-void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x)
+lk_status lki_augment_apply(const lk_dataset *dataset, const lki_draw *draw, bool part, float *x)
 {
     const lk_augment *augment = &dataset->options.augment;
+    if (augment->resized_crop > 0 && !part)
+        LK_TRY(lki_part_fit(dataset, draw, x));
     if (augment->crop == 0 && !augment->flip)
-        return;
-    lki_random random = lki_philox(dataset->options.seed, LKI_RNG_AUGMENT, (uint32_t)index,
-                                   (uint32_t)(index >> 32), (uint32_t)epoch,
-                                   (uint32_t)(epoch >> 32) & 0xffffff);
+        return LK_OK;
+    lki_random random = lki_philox(dataset->options.seed, LKI_RNG_AUGMENT, (uint32_t)draw->index,
+                                   (uint32_t)(draw->index >> 32), (uint32_t)draw->epoch,
+                                   (uint32_t)(draw->epoch >> 32) & 0xffffff);
     int64_t right = draw_shift(random.word[0], augment->crop);
     int64_t down  = draw_shift(random.word[1], augment->crop);
     if (right != 0 || down != 0)
         move(dataset, x, right, down);
     if (augment->flip && random.word[2] >> 31 != 0)
         mirror(dataset, x);
+    return LK_OK;
 }

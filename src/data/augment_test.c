@@ -1,11 +1,12 @@
 /* augment_test.c -- images move and flip by (seed, epoch, sample), and stay images.
  *
  * Goal:   what a sample becomes is its own image, padded with black, cropped and perhaps mirrored;
- *         every move comes equally often; only training sees it; nothing but seed, epoch and
- *         sample decides which it is.
+ *         or a part of it, of a share and a proportion that are allowed, made to fit; every move
+ *         comes equally often; only training sees it; nothing but seed, epoch and sample decides
+ *         which it is.
  * Method: build every image that there can be, plainly, and look which one it is.
  */
-#include "data/testing.h"
+#include "data/tar_testing.h"
 
 enum { H = 7, W = 9, SIDE = H * W, N = 40, CROP = 2, MOVES = (2 * CROP + 1) * (2 * CROP + 1) };
 
@@ -242,6 +243,152 @@ static int enter(void **state)
     return 0;
 }
 
+/* ---- Parts that are made to fit ------------------------------------------------------------- */
+
+typedef struct {
+    int left, top, width, height;
+} part;
+
+/* Pixel (row, column) of a part that is made to fit, by walking over units of 1 / H and 1 / W of a
+ * pixel of it one by one. */
+static double fitted(const float *image, int stride, size_t channels, size_t c, part p, int h,
+                     int w, int row, int column)
+{
+    double sum = 0;
+    for (int y = row * p.height; y < (row + 1) * p.height; y++)
+        for (int x = column * p.width; x < (column + 1) * p.width; x++)
+            sum += (double)
+                image[(size_t)((p.top + y / h) * stride + p.left + x / w) * channels + c];
+    return sum / (p.width * p.height);
+}
+
+/* Whether all pixels are within `off` of that. */
+static bool is_part(const float *got, const float *image, int stride, size_t channels, part p,
+                    int h, int w, bool mirrored, double off)
+{
+    for (int row = 0; row < h; row++)
+        for (int column = 0; column < w; column++)
+            for (size_t c = 0; c < channels; c++) {
+                int    to   = mirrored ? w - 1 - column : column;
+                double want = fitted(image, stride, channels, c, p, h, w, row, column);
+                double is   = (double)got[(size_t)(row * w + to) * channels + c];
+                if (is < want - off || is > want + off)
+                    return false;
+            }
+    return true;
+}
+
+/* The one part of an image of height x width that it is; of that size whose sides are given. */
+static part find_part(const float *got, const float *image, int height, int width, size_t channels,
+                      int h, int w, bool *mirrored, double off)
+{
+    part found = { 0, 0, 0, 0 };
+    for (int at = 0; at < 2 * height * width; at++)
+        for (int tall = 1; tall <= height - at / 2 % height; tall++)
+            for (int wide = 1; wide <= width - at / 2 / height; wide++) {
+                part p = { at / 2 / height, at / 2 % height, wide, tall };
+                if (!is_part(got, image, width, channels, p, h, w, at % 2 == 1, off))
+                    continue;
+                assert_int_equal(found.width, 0);
+                *mirrored = at % 2 == 1;
+                found     = p;
+            }
+    assert_int_not_equal(found.width, 0);
+    return found;
+}
+
+/* Rounding a side moves it by a half at the most. */
+static void assert_allowed(part p, int height, int width, double least)
+{
+    double area = (double)height * width, w = p.width, h = p.height;
+    assert_true((w + 0.5) * (h + 0.5) >= least * area && (w - 0.5) * (h - 0.5) <= area);
+    assert_true((w + 0.5) / (h - 0.5) >= 0.75 && (w - 0.5) / (h + 0.5) <= 4.0 / 3);
+}
+
+static void parts_of_all_sizes_are_made_to_fit(void **state)
+{
+    enum { EPOCHS = 8 };
+    (void)state;
+    lk_dataset_options options = plain;
+    options.augment = (lk_augment){ .resized_crop = 0.3, .flip = true };
+    lk_dataset *set = lkt_open("idx:images,labels", &plain);
+    lk_dataset *cut = lkt_open("idx:images,labels", &options);
+    float    image[SIDE], got[SIDE], again[SIDE];
+    int32_t  label, same;
+    int      flips = 0, widths[W + 1] = { 0 }, lefts = 0, tops = 0;
+    double   areas = 0;
+    for (uint64_t epoch = 0; epoch < EPOCHS; epoch++)
+        for (uint64_t i = 0; i < N; i++) {
+            bool mirrored = false;
+            LKT_OK(lk_dataset_read(set, false, epoch, i, image, &label));
+            LKT_OK(lk_dataset_read(cut, false, epoch, i, got, &same));
+            LKT_OK(lk_dataset_read(cut, false, epoch, i, again, &same));
+            assert_int_equal(label, same);
+            assert_memory_equal(got, again, sizeof got);
+            part p = find_part(got, image, H, W, 1, H, W, &mirrored, 1e-6);
+            assert_allowed(p, H, W, 0.3);
+            flips += mirrored;
+            lefts += p.left;
+            tops += p.top;
+            areas += p.width * p.height;
+            widths[p.width]++;
+        }
+    assert_in_range(flips, 120, 200);                    /* of 320 */
+    assert_true(areas > 0.50 * SIDE * 320 && areas < 0.75 * SIDE * 320); /* the mean: 0.65 */
+    assert_true(lefts > 320 && tops > 100);
+    for (int w = 5; w <= 8; w++)
+        assert_true(widths[w] > 10);
+    lk_dataset_free(cut);
+    lk_dataset_free(set);
+}
+
+/* A part of an archive's picture is taken from the picture, not from what it is made to fit. */
+static void parts_are_of_the_picture_itself(void **state)
+{
+    enum { LARGE = 13, SMALL = 5 };
+    static lkt_file archive;
+    float           image[LARGE * LARGE * 3], got[SMALL * SMALL * 3];
+    int32_t         label;
+    int             wide = 0;
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        char key[8];
+        (void)snprintf(key, sizeof key, "%u", i);
+        lkt_tar_sample(&archive, key, LARGE, i + 1, 0);
+    }
+    lkt_tar_end(&archive);
+    lkt_write("p.tar", archive.bytes, archive.count);
+    lk_dataset_options options = plain;
+    options.augment = (lk_augment){ .resized_crop = 0.2 };
+    lk_dataset *set = lkt_open("tar:p.tar?h=13&w=13", &plain);
+    lk_dataset *cut = lkt_open("tar:p.tar?h=5&w=5", &options);
+    for (uint64_t i = 0; i < 6; i++) {
+        bool mirrored = false;
+        LKT_OK(lk_dataset_read(set, false, 0, i, image, &label));
+        LKT_OK(lk_dataset_read(cut, false, 0, i, got, &label));
+        part p = find_part(got, image, LARGE, LARGE, 3, SMALL, SMALL, &mirrored, 1.01 / 255);
+        assert_allowed(p, LARGE, LARGE, 0.2);
+        assert_false(mirrored);
+        wide += p.width > SMALL;
+    }
+    assert_true(wide > 0);
+    lk_dataset_free(cut);
+    lk_dataset_free(set);
+}
+
+static void shares_are_checked(void **state)
+{
+    static const lk_augment bad[] = { { .resized_crop = 1.01 }, { .resized_crop = -0.5 },
+                                      { .resized_crop = 0.5, .crop = 1 } };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        lk_dataset_options options = plain;
+        options.augment = bad[i];
+        lkt_refuses("idx:images,labels", &options, LK_EINVAL, "resized-crop=",
+                    i < 2 ? "no share" : "one of them");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +398,9 @@ int main(void)
         cmocka_unit_test(crop_and_flip_stand_alone),
         cmocka_unit_test(channels_stay_together),
         cmocka_unit_test(only_training_is_augmented),
+        cmocka_unit_test(parts_of_all_sizes_are_made_to_fit),
+        cmocka_unit_test(parts_are_of_the_picture_itself),
+        cmocka_unit_test(shares_are_checked),
         cmocka_unit_test(what_has_no_images_is_refused),
     };
     return cmocka_run_group_tests(tests, enter, lkt_leave_folder);

@@ -205,11 +205,15 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
         read_window(dataset, validation, epoch, index, x, y);
         return LK_OK;
     }
-    LK_TRY(dataset->source->read_sample(dataset, lki_sample_place(dataset, validation, index), x,
-                                        y));
-    if (!validation)
-        lki_augment_apply(dataset, epoch, index, x);
-    return LK_OK;
+    const lki_source *source = dataset->source;
+    const lki_draw    draw   = { epoch, index };
+    uint64_t          place  = lki_sample_place(dataset, validation, index);
+    bool part = dataset->options.augment.resized_crop > 0 && source->read_part != NULL;
+    if (validation)
+        return source->read_sample(dataset, place, x, y);
+    LK_TRY(part ? source->read_part(dataset, place, &draw, x, y)
+                : source->read_sample(dataset, place, x, y));
+    return lki_augment_apply(dataset, &draw, part, x);
 }
 
 lk_status lki_batch_read(const lk_dataset *dataset, bool validation, uint64_t epoch,

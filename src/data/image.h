@@ -3,6 +3,7 @@
 #define LKI_DATA_IMAGE_H
 
 #include "base/status.h"
+#include "data/source.h"
 
 /* Where a picture stands, for messages. */
 typedef struct {
@@ -26,9 +27,9 @@ LK_NODISCARD lk_status lki_png_decode(lki_image *out, const uint8_t *data, size_
                                       uint32_t channels, const lki_image_place *place);
 void lki_image_free(lki_image *image);
 
-/* The middle of the image, as much of it as has the shape of `height` x `width`, resized to that;
- * see resize.c.  `out` is (height, width, image->channels). */
-LK_NODISCARD lk_status lki_image_fit(const lki_image *image, uint32_t height, uint32_t width,
-                                     uint8_t *out);
+/* A part of the image, or with NULL its middle, as much of it as has the shape of `height` x
+ * `width`, resized to that; see resize.c.  `out` is (height, width, image->channels). */
+LK_NODISCARD lk_status lki_image_fit(const lki_image *image, const lki_rectangle *part,
+                                     uint32_t height, uint32_t width, uint8_t *out);
 
 #endif

@@ -16,14 +16,10 @@
 #include "base/memory.h"
 #include "data/image.h"
 
-typedef struct {
-    uint32_t left, top, width, height;
-} rectangle;
-
-static rectangle crop(const lki_image *image, uint32_t height, uint32_t width)
+static lki_rectangle crop(const lki_image *image, uint32_t height, uint32_t width)
 {
-    uint64_t  w = image->width, h = image->height;
-    rectangle r = { 0, 0, image->width, image->height };
+    uint64_t      w = image->width, h = image->height;
+    lki_rectangle r = { 0, 0, image->width, image->height };
     if (w * height > h * width)
         r.width = (uint32_t)lki_max(1, (2 * h * width + height) / (2 * (uint64_t)height));
     else
@@ -55,7 +51,7 @@ static void sum_row(uint32_t *sums, uint32_t count, const uint8_t *row, uint32_t
     }
 }
 
-static void fit(const lki_image *image, rectangle from, uint32_t height, uint32_t width,
+static void fit(const lki_image *image, lki_rectangle from, uint32_t height, uint32_t width,
                 uint8_t *out, uint32_t *sums, uint64_t *totals)
 {
     size_t         channels = image->channels, values = width * channels;
@@ -83,8 +79,11 @@ static void fit(const lki_image *image, rectangle from, uint32_t height, uint32_
     }
 }
 
-lk_status lki_image_fit(const lki_image *image, uint32_t height, uint32_t width, uint8_t *out)
+lk_status lki_image_fit(const lki_image *image, const lki_rectangle *part, uint32_t height,
+                        uint32_t width, uint8_t *out)
 {
+    lki_rectangle from = part != NULL ? *part : crop(image, height, width);
+
     uint64_t *totals = NULL;
     uint32_t *sums   = NULL;
     size_t    values = (size_t)width * image->channels;
@@ -92,7 +91,7 @@ lk_status lki_image_fit(const lki_image *image, uint32_t height, uint32_t width,
     if (status == LK_OK)
         status = LKI_NEW(&sums, values, "sums of pixels");
     if (status == LK_OK)
-        fit(image, crop(image, height, width), height, width, out, sums, totals);
+        fit(image, from, height, width, out, sums, totals);
     lki_free(sums);
     lki_free(totals);
     return status;

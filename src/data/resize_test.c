@@ -61,7 +61,7 @@ static void pixels_are_means_over_areas(void **state)
             uint8_t   out[3 * 128];
             uint32_t  w = cases[k].w, h = cases[k].h;
             lki_image image = make(cases[k].width, cases[k].height, channels);
-            LKT_OK(lki_image_fit(&image, h, w, out));
+            LKT_OK(lki_image_fit(&image, NULL, h, w, out));
             for (uint32_t j = 0; j < h; j++)
                 for (uint32_t i = 0; i < w; i++)
                     for (uint32_t c = 0; c < channels; c++)
@@ -80,7 +80,7 @@ static void extremes_stay_what_they_are(void **state)
         uint8_t   out[49];
         lki_image image = make(1000, 700, 1);
         memset(image.pixels, values[k], 700000);
-        LKT_OK(lki_image_fit(&image, 7, 7, out));
+        LKT_OK(lki_image_fit(&image, NULL, 7, 7, out));
         for (size_t i = 0; i < sizeof out; i++)
             assert_int_equal(out[i], values[k]);
         lki_image_free(&image);

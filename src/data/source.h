@@ -18,6 +18,15 @@
 /* Labels and token ids are int32_t, and their count must be one too. */
 #define LKI_CLASSES_MAX ((uint64_t)INT32_MAX)
 
+/* What augmentation is drawn for, and a part of a picture. */
+typedef struct {
+    uint64_t epoch, index;
+} lki_draw;
+
+typedef struct {
+    uint32_t left, top, width, height;
+} lki_rectangle;
+
 typedef struct {
     const char *name;
 
@@ -39,6 +48,11 @@ typedef struct {
 
     /* Sample `index` of the files.  NULL if the source is one of tokens. */
     lk_status (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
+
+    /* (optional) That of which only the part is made to fit that lki_part_of() draws from all that
+     * there is of it. */
+    lk_status (*read_part)(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
+                           float *x, int32_t *label);
 
     /* What a black pixel is to the model, in a channel.  NULL (optional): 0. */
     float (*blank)(const lk_dataset *dataset, uint32_t channel);
@@ -76,10 +90,17 @@ extern const lki_source lki_source_text, lki_source_tokens, lki_source_shards, l
     lki_source_cifar10, lki_source_npy, lki_source_tar, lki_source_docs, lki_source_stream,
     lki_source_synthetic;
 
-/* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what
- * sample `index` of the training part, just read, looks like in `epoch`. */
+/* Augmentation, see augment.c: LK_EINVAL where the options ask for it and it makes no sense; what a
+ * sample of the training part, just read, looks like: one of which a part was read, with `part`. */
 LK_NODISCARD lk_status lki_augment_check(const lk_dataset *dataset, const char *spec);
-void lki_augment_apply(const lk_dataset *dataset, uint64_t epoch, uint64_t index, float *x);
+LK_NODISCARD lk_status lki_augment_apply(const lk_dataset *dataset, const lki_draw *draw, bool part,
+                                         float *x);
+
+/* Parts that are made to fit, see part.c: which one of a picture of that size it is; and making
+ * it of the sample itself. */
+lki_rectangle lki_part_of(const lk_dataset *dataset, const lki_draw *draw, uint32_t height,
+                          uint32_t width);
+LK_NODISCARD lk_status lki_part_fit(const lk_dataset *dataset, const lki_draw *draw, float *x);
 
 /* Documents, see documents.c: makes samples of those of both parts, once these are counted; and
  * reads some, the first `length` ids and targets of each, at least as many as it has. */

@@ -237,8 +237,7 @@ static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint6
     for (size_t i = 0; i < plane; i++)
         for (size_t c = 0; c < self->channels; c++)
             x[i * self->channels + c] = self->pixel[from[1 + c * plane + i]];
-    lki_augment_apply(stream->dataset, 0, number, x);
-    return LK_OK;
+    return lki_augment_apply(stream->dataset, &(lki_draw){ 0, number }, false, x);
 }
 
 lk_status lki_stream_take(lki_stream *stream, uint64_t count, void *x, int32_t *y, uint64_t *got,

@@ -220,22 +220,33 @@ static void tar_close(lk_dataset *dataset)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
-static lk_status tar_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
-                                 int32_t *label)
+/* `draw`: of a part; NULL: the middle. */
+static lk_status tar_read_part(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
+                               float *x, int32_t *label)
 {
     const archive *self  = dataset->state;
     uint8_t       *bytes = NULL;
     lki_image      image;
     LK_TRY(decode(dataset, index, &image));
     lk_status status = lki_alloc((void **)&bytes, dataset->elements, "an image");
+    lki_rectangle part = { 0, 0, 0, 0 };
+    if (draw != NULL)
+        part = lki_part_of(dataset, draw, image.height, image.width);
     if (status == LK_OK)
-        status = lki_image_fit(&image, (uint32_t)self->height, (uint32_t)self->width, bytes);
+        status = lki_image_fit(&image, draw != NULL ? &part : NULL, (uint32_t)self->height,
+                               (uint32_t)self->width, bytes);
     for (size_t i = 0; status == LK_OK && i < dataset->elements; i++)
         x[i] = self->pixel[bytes[i]];
     *label = self->samples[index].label;
     lki_free(bytes);
     lki_image_free(&image);
     return status;
+}
+
+static lk_status tar_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
+                                 int32_t *label)
+{
+    return tar_read_part(dataset, index, NULL, x, label);
 }
 
 static float tar_blank(const lk_dataset *dataset, uint32_t channel)
@@ -249,5 +260,6 @@ const lki_source lki_source_tar = {
     .open        = tar_open,
     .close       = tar_close,
     .read_sample = tar_read_sample,
+    .read_part   = tar_read_part,
     .blank       = tar_blank,
 };

@@ -178,7 +178,7 @@ static void a_picture_is_cropped_and_resized(void **state)
     lki_image   image;
     assert_int_equal(lk_dataset_describe(set)->classes, 9);
     LKT_OK(lki_jpeg_decode(&image, jpeg, sizeof jpeg, 1, &here));
-    LKT_OK(lki_image_fit(&image, 4, 6, want));
+    LKT_OK(lki_image_fit(&image, NULL, 4, 6, want));
     lki_image_free(&image);
     LKT_OK(lk_dataset_read(set, false, 0, 1, x, &y));
     for (size_t i = 0; i < 24; i++)

@@ -73,9 +73,12 @@ static void put_model(json_t *object, const char *name, const lk_model_options *
 /* As the option is written. */
 static void put_augment(json_t *object, const lk_augment *augment)
 {
-    char text[32] = "none";
+    char text[64] = "none";
     if (augment->crop > 0)
         (void)snprintf(text, sizeof text, "crop=%u%s", augment->crop,
+                       augment->flip ? ",flip" : "");
+    else if (augment->resized_crop > 0)
+        (void)snprintf(text, sizeof text, "resized-crop=%.17g%s", augment->resized_crop,
                        augment->flip ? ",flip" : "");
     else if (augment->flip)
         (void)snprintf(text, sizeof text, "flip");

@@ -57,7 +57,7 @@ static void run_line(const char *folder, const char *line, int status, char hash
 static void archives_give_the_same_bits(void **state)
 {
     static lkt_file archive;
-    char            path[128], weights[128], plain[65], other[3][65];
+    char            path[128], weights[128], plain[65], other[4][65];
     for (uint32_t k = 0; k < 3; k++) {
         archive.count = 0;
         for (uint32_t i = 0; i < 10; i++) {
@@ -76,7 +76,8 @@ static void archives_give_the_same_bits(void **state)
     same_on_any_workers(*state, ARCHIVES "--augment crop=2,flip --loader-threads 2", 3, other[0]);
     same_on_any_workers(*state, ARCHIVES "--weights weights", 3, other[1]);
     same_on_any_workers(*state, ARCHIVES "--order torch-distributed", 3, other[2]);
-    for (size_t i = 0; i < 3; i++)
+    same_on_any_workers(*state, ARCHIVES "--augment resized-crop=0.2,flip", 3, other[3]);
+    for (size_t i = 0; i < 4; i++)
         assert_string_not_equal(plain, other[i]);
 }
 
