@@ -93,6 +93,7 @@ typedef struct {
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */
+    size_t      host_memory; /* bytes that the workers of a host may have between them; 0 = all */
     bool        pin; /* threads stay on cores of their own, if a worker has so many to itself */
     const char *isa, *strategy;
     const char *onednn; /* path of its module: oneDNN multiplies, and nothing is exact; or NULL */
@@ -184,6 +185,10 @@ typedef struct {
  * the data need not be there. */
 LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
                                                 lk_train_cost *out);
+
+/* LK_ENOMEM if that is more than config->host_memory: says what it is, and which strategy would
+ * fit.  What workers then take is held to it while they run. */
+LK_API LK_NODISCARD lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts);
 
 /* ---- Predicting a step ------------------------------------------------------------------- */
 

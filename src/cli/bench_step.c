@@ -29,7 +29,7 @@ static const char *const left_out[] = {
     "epochs", "checkpoint", "checkpoint-every", "keep", "resume", "init", "log", "eval-every",
     "quiet", "steps", "validation", "split-seed", "fold", "milestones", "gamma", "warmup",
     "schedule", "min-lr", "restart", "patience", "min-delta", "max-epochs", "max-samples",
-    "max-tokens", "max-time", "keep-best", "best-by", "eval-weights", "chaos", NULL,
+    "max-tokens", "max-time", "keep-best", "best-by", "eval-weights", "chaos", "host-memory", NULL,
 };
 
 /* clang-format off */

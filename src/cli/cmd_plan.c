@@ -19,7 +19,7 @@ _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row
 
 #define AT(field) offsetof(plan_options, field)
 
-static const char *const left_out[] = { "restart", "chaos", NULL };
+static const char *const left_out[] = { "restart", "host-memory", "chaos", NULL };
 static const lki_need    need_paper = { "paper", { NULL, NULL } };
 
 #define PAPER_REAL(name_, value_, field_, preset_, help_)                                        \

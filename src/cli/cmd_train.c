@@ -254,6 +254,10 @@ const lki_option lki_train_table[] = {
                "how the workers keep one model in step"),
     LKI_CHOICE(LKI_OPTION_NAME, "isa", "NAME", AT(config.isa), isas, "auto",
                "instruction set of the kernels"),
+    { .name = "host-memory", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
+      .offset = AT(config.host_memory), .range = &lki_range_positive, .preset = "all there is",
+      .help = "what the workers of a host may have between them: checked before they start, and "
+              "held to while they run" },
     { .name = "bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.bucket_bytes), .range = &lki_range_positive, .preset = "25",
       .help = "gradients that travel together" },

@@ -275,6 +275,12 @@ static int start(train_options *options, char **argv)
                                              : "--hosts needs --worker-mode processes");
     if (options->restart > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--restart needs --worker-mode processes");
+    if (options->config.host_memory > 0 && options->worker_mode == LKI_MODE_THREADS)
+        return refuse(options, "--host-memory needs --worker-mode processes");
+    status = lk_train_fits(&options->config, how.nodes > 1 ? how.nodes
+                                             : how.hosts > 1 ? how.hosts : 1);
+    if (status != LK_OK)
+        return report(status);
     const char *why = cannot_go_on(options, &how);
     why             = why != NULL ? why : no_chaos(options);
     if (why != NULL)

@@ -272,7 +272,10 @@ static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void *
     int open = -1;
 
     LK_TRY(meet(comm, name, bytes));
-    lk_status st = lki_agree(comm, create_here(comm, name, bytes, memory, &open));
+    lk_status st = lki_limit_take(comm, name, bytes);
+    if (st == LK_OK)
+        st = create_here(comm, name, bytes, memory, &open);
+    st = lki_agree(comm, st);
     if (st == LK_OK)
         st = lki_agree(comm, reach(comm, name, bytes, memory, open));
     if (open >= 0)

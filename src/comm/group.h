@@ -244,6 +244,8 @@ typedef struct {
     lk_request *requests;   /* all that live, in order of start */
     uint32_t    pending;    /* of them, those not complete */
 
+    uint64_t    memory_limit; /* bytes that the ranks of this host may have; 0 = no limit */
+    uint64_t    arena_bytes;  /* of arenas made under it */
     struct lki_flight *flight; /* what it writes down: comm/flight.h; NULL = nothing */
     lki_track         *track;  /* and what it spends its time on: comm/trace.h; likewise */
 } lki_self;
@@ -539,6 +541,13 @@ void lki_launcher_note(int socket, const char *text);
 /* Opens a descriptor that another process of this user has open, by /proc; LK_EUNSUPPORTED where
  * that is not allowed. */
 LK_NODISCARD lk_status lki_descriptor_open(int *out, int32_t pid, int fd);
+
+/* From here on the ranks of this host, all of which say so, have `bytes` bytes between them.
+ * LK_ENOMEM: they have more already; LK_EUNSUPPORTED: they are threads. */
+LK_NODISCARD lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes);
+
+/* Every rank, before an arena is made: LK_ENOMEM if such a limit forbids it. */
+LK_NODISCARD lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes);
 
 /* What to do about shared memory that could not be had, where that is not plain. */
 static inline const char *lki_memory_hint(int error)

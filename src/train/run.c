@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
+#include "comm/group.h"
 #include "tensor/exec.h"
 #include "train/save.h"
 #include "train/surroundings.h"
@@ -117,6 +118,8 @@ static lk_status session_open(lki_session *s)
     lk_dataset_options     options = lki_dataset_options(c);
 
     lk_comm_note(s->comm, 0, "opening data");
+    if (c->host_memory > 0)
+        LK_TRY(lki_comm_limit_memory(s->comm, c->host_memory));
     if (s->rank == 0)
         LK_TRY(lki_journal_open(&s->journal, c));
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));

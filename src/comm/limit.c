@@ -1,0 +1,66 @@
+/* limit.c -- a host that has less memory than this machine.
+ *
+ * Arenas are counted when they are made.  What they leave is shared out to the host's ranks in
+ * equal parts, and each has the kernel see to it that its process takes no more (RLIMIT_DATA, which
+ * counts what it may write and nobody else sees: heap, threads' stacks, not files, programs or
+ * arenas).  So all ranks together never have more than the limit, and one that wants more is told
+ * so where it asks.
+ *
+ *     arenas + ranks x part <= limit, whenever an arena has been made
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "comm/group.h"
+
+/* What RLIMIT_DATA counts of this process; UINT64_MAX if /proc does not say. */
+static uint64_t data_now(void)
+{
+    char     line[160];
+    uint64_t kib  = UINT64_MAX / 1024;
+    FILE    *file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "VmData: %" SCNu64, &kib) == 1)
+            break;
+    if (file != NULL)
+        (void)fclose(file);
+    return kib * 1024;
+}
+
+lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes)
+{
+    lki_self      *self = comm->self;
+    const uint64_t all  = self->arena_bytes + bytes, ranks = self->seated;
+    struct rlimit  limit;
+
+    if (self->memory_limit == 0)
+        return LK_OK;
+    if (all > self->memory_limit)
+        return lk_fail(LK_ENOMEM, "arena %s, %zu bytes, and %llu that there are: more than the "
+                       "%llu of this host", name, bytes, (unsigned long long)self->arena_bytes,
+                       (unsigned long long)self->memory_limit);
+    const uint64_t part = (self->memory_limit - all) / ranks, mine = data_now();
+    if (mine > part)
+        return lk_fail(LK_ENOMEM, "arena %s, %zu bytes, leaves %llu of this host's %llu to each "
+                       "of %llu workers; this one has %llu already", name, bytes,
+                       (unsigned long long)part, (unsigned long long)self->memory_limit,
+                       (unsigned long long)ranks, (unsigned long long)mine);
+    if (getrlimit(RLIMIT_DATA, &limit) == 0 && part < limit.rlim_max) {
+        limit.rlim_cur = part;
+        if (setrlimit(RLIMIT_DATA, &limit) != 0)
+            return lk_fail(LK_EIO, "setrlimit: %s", strerror(errno));
+    }
+    self->arena_bytes = all;
+    return LK_OK;
+}
+
+lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes)
+{
+    if (comm->self->group->threads)
+        return lk_fail(LK_EUNSUPPORTED, "the memory of threads cannot be limited; have processes");
+    comm->self->memory_limit = bytes;
+    return lki_limit_take(comm, "(none yet)", 0);
+}

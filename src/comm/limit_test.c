@@ -1,0 +1,79 @@
+/* limit_test.c -- a host's memory limit: arenas and what ranks take for themselves stay below it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include "base/memory.h"
+#include "base/sanitized.h"
+#include "comm/world.h"
+
+#include <cmocka.h>
+
+enum { MIB = 1 << 20 };
+
+static bool takes(size_t bytes)
+{
+    void     *memory;
+    lk_status status = lki_alloc(&memory, bytes, "a test");
+    lki_free(memory);
+    return status == LK_OK;
+}
+
+/* 64 MiB for two: an arena of 24 leaves 20 to each. */
+static bool stays_below(lk_comm *comm, void *context)
+{
+    lk_arena *arena = NULL;
+    (void)context;
+    CHECK(lki_comm_limit_memory(comm, 64 * MIB) == LK_OK);
+    CHECK(takes(24 * MIB) && !takes(40 * MIB));
+    CHECK(lk_comm_arena(&arena, comm, "a", 24 * MIB) == LK_OK);
+    CHECK(takes(12 * MIB) && !takes(24 * MIB));
+    CHECK(lk_comm_arena(&arena, comm, "b", 48 * MIB) == LK_ENOMEM);
+    CHECK(strstr(lk_error_last()->message, "more than the 67108864 of this host") != NULL);
+    return true;
+}
+
+/* Whoever has too much already does not have it taken away, but is told so. */
+static bool counts_what_is_there(lk_comm *comm, void *context)
+{
+    void     *memory = NULL;
+    lk_arena *arena  = NULL;
+    (void)context;
+    CHECK(lki_comm_limit_memory(comm, 64 * MIB) == LK_OK);
+    CHECK(lki_alloc(&memory, 20 * MIB, "a test") == LK_OK);
+    CHECK(lk_comm_arena(&arena, comm, "a", 40 * MIB) == LK_ENOMEM);
+    CHECK(strstr(lk_error_last()->message, "leaves 12582912 of this host's") != NULL);
+    lki_free(memory);
+    return true;
+}
+
+static bool is_for_processes(lk_comm *comm, void *context)
+{
+    (void)context;
+    CHECK(lki_comm_limit_memory(comm, 64 * MIB) == LK_EUNSUPPORTED);
+    return true;
+}
+
+static void a_host_stays_below_its_limit(void **state)
+{
+    (void)state;
+    if (LKI_SANITIZED)
+        skip(); /* sanitizers take more than any limit leaves */
+    assert_true(world_all(2, false, stays_below, NULL));
+    assert_true(world_all(2, false, counts_what_is_there, NULL));
+}
+
+static void threads_have_none(void **state)
+{
+    (void)state;
+    assert_true(world_all(2, true, is_for_processes, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_stays_below_its_limit),
+        cmocka_unit_test(threads_have_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

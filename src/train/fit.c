@@ -1,0 +1,72 @@
+/* fit.c -- whether a host has the memory for a run, and what to choose if not. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "lockstep/train.h"
+
+/* From the simplest to the one that takes least. */
+static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };
+
+static double mebibytes(size_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+static double whole(const lk_train_cost *cost)
+{
+    const lk_parallel_cost *shared = &cost->shared;
+    return (double)shared->params + (double)shared->optimizer + (double)shared->gradients +
+           (double)shared->tables + (double)cost->workers * (double)cost->activations +
+           (double)cost->snapshot;
+}
+
+/* What another strategy would do for it. */
+static void advise(const lk_train_config *config, uint32_t hosts, char *out, size_t bytes)
+{
+    const double limit = (double)config->host_memory;
+    double       least = 0;
+    const char  *name  = NULL;
+    for (size_t i = 0; i < STRATEGIES && (name == NULL || least > limit); i++) {
+        lk_train_config other = *config;
+        lk_train_cost   cost;
+        other.strategy = strategies[i];
+        if (lk_train_estimate(&other, hosts, &cost) != LK_OK ||
+            (name != NULL && whole(&cost) >= least))
+            continue;
+        least = whole(&cost);
+        name  = strategies[i];
+    }
+    if (name == NULL)
+        (void)snprintf(out, bytes, "make the model smaller");
+    else if (least <= limit)
+        (void)snprintf(out, bytes, "choose --strategy %s, which takes %.1f MiB", name,
+                       least / 0x1p20);
+    else
+        (void)snprintf(out, bytes, "no strategy fits: %s takes the least, %.1f MiB; take more "
+                       "hosts, fewer workers on each, or a smaller model", name, least / 0x1p20);
+}
+
+lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
+{
+    lk_train_config copy = *config;
+    lk_train_cost   cost;
+    char            advice[200];
+
+    if (config->host_memory == 0)
+        return LK_OK;
+    LK_TRY(lk_train_estimate(&copy, hosts, &cost));
+    if (whole(&cost) <= (double)config->host_memory)
+        return LK_OK;
+    advise(config, hosts, advice, sizeof advice);
+    return lk_fail(LK_ENOMEM,
+                   "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
+                   "gradients %.1f, activations %.1f), but --host-memory leaves %.1f; %s",
+                   copy.strategy == NULL ? strategies[0] : copy.strategy, whole(&cost) / 0x1p20,
+                   hosts, mebibytes(cost.shared.params), mebibytes(cost.shared.optimizer),
+                   mebibytes(cost.shared.gradients),
+                   (double)cost.workers * mebibytes(cost.activations),
+                   mebibytes(config->host_memory), advice);
+}
