@@ -99,7 +99,8 @@ typedef struct {
     const char *onednn; /* path of its module: oneDNN multiplies, and nothing is exact; or NULL */
     lk_dtype    precision; /* of values and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */
     size_t      bucket_bytes, first_bucket_bytes;
-    uint32_t    unit_buffers; /* zero3: units of parameters that a host has room for; 0 = 2 */
+    uint32_t    unit_buffers; /* zero3: units of parameters that a host has room for; 0 = as in
+                               * lk_parallel_options */
 
     uint64_t     steps; /* steps or epochs, not both */
     double       epochs;
@@ -221,8 +222,8 @@ typedef struct {
  * is summed, for every subtree of virtual workers that it holds, and as much of sums or parameters;
  * a bucket takes ceil(log2 H) messages one after another each way.  Buckets become ready at an even
  * pace during the backward pass and travel one at a time.  What stage 1 and 2 gather is exposed,
- * after the update; stage 3 gathers in forward and in backward of every round.  LK_EINVAL for a
- * model that makes no sense. */
+ * after the update; stage 3 gathers in forward and in backward of every round, a bucket while the
+ * one before is computed with.  LK_EINVAL for a model that makes no sense. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* Reckoning with what a machine does: see lk_step_model.  0: not known. */

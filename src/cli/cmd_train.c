@@ -264,7 +264,7 @@ const lki_option lki_train_table[] = {
     { .name = "first-bucket-mb", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.first_bucket_bytes), .range = &lki_range_positive, .preset = "1",
       .help = "the first bucket, which can start early" },
-    LKI_U32("unit-buffers", "N", AT(config.unit_buffers), 1, 1000000, "2",
+    LKI_U32("unit-buffers", "N", AT(config.unit_buffers), 1, 1000000, "2 or 3",
             "zero3: units of parameters (buckets) that a host has room for"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
       .offset = AT(config.timeout_ms), .range = &lki_range_positive, .preset = "30",

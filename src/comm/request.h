@@ -14,6 +14,7 @@
 #ifndef LKI_COMM_REQUEST_H
 #define LKI_COMM_REQUEST_H
 
+#include "comm/fill.h"
 #include "comm/group.h"
 #include "comm/wire/parcel.h"
 #include "comm/slot.h"
@@ -66,6 +67,9 @@ struct lk_request {
     struct lki_task     *task;   /* over hosts: owned */
     struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
     struct lki_relay    *relay;  /* over hosts of several ranks: owned */
+    struct lki_filling  *fill;    /* over hosts, of a mirror that waits for its ranks: owned */
+    const lki_piece     *pieces; /* of such a one; the caller's */
+    size_t               piece_count;
     struct lki_native   *native;  /* over hosts, by MPI's own collective: owned */
     unsigned char       *staging; /* owned: parts as one vector */
 };

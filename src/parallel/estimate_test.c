@@ -121,7 +121,7 @@ static void steps_take_what_was_told(void **state)
                 job j = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
-                                       .unit_buffers    = leaves == 8 ? 1 : 2,
+                                       .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .comm_dtype      = types[(hosts + leaves / 4) % 3],
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },

@@ -126,10 +126,11 @@ lk_status lki_shards_gather_sums(lk_parallel *parallel)
 }
 
 lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
-                                 const float *slot)
+                                 const float *slot, const lki_piece *mine, size_t count,
+                                 lk_request **coming)
 {
-    return lk_arena_mirror(comm, parallel->arena, offset_of(parallel, slot),
-                           parallel->pieces[1 + unit].bytes);
+    return lki_arena_fill_start(coming, comm, parallel->arena, offset_of(parallel, slot),
+                                parallel->pieces[1 + unit].bytes, mine, count);
 }
 
 lk_status lki_shards_gather_params(lk_parallel *parallel)

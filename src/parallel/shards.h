@@ -3,6 +3,7 @@
 #ifndef LKI_PARALLEL_SHARDS_H
 #define LKI_PARALLEL_SHARDS_H
 
+#include "comm/fill.h"
 #include "parallel/strategy.h"
 
 /* Who owns: every host has all, or a shard of its own.  The caller frees deal->owners. */
@@ -17,9 +18,11 @@ void                   lki_shards_close(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_params(lk_parallel *parallel);
 
-/* The same over `comm`, which has the ranks of the job: a unit of parameters, laid out like the
- * parameter space, in `slot`, which is at the same place of every host's arena. */
+/* The same over `comm`, which has the ranks of the job, for a unit of parameters: laid out like the
+ * parameter space, in `slot`, which is at the same place of every host's arena; what this rank
+ * keeps of it lies in `mine`.  It comes while the request is open: comm/fill.h. */
 LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
-                                              const float *slot);
+                                              const float *slot, const lki_piece *mine,
+                                              size_t count, lk_request **coming);
 
 #endif

@@ -3,8 +3,6 @@
 
 #include "base/memory.h"
 
-enum { SLOTS = 2 }; /* by default: the unit that is read, and the one before */
-
 uint32_t lki_unit_of(const lki_layout *layout, uint32_t param)
 {
     return layout->first_bucket[layout->term_of[layout->first_use[param]]];
@@ -90,14 +88,15 @@ static lk_status find_forward(lki_shelf *shelf, const lki_layout *layout)
 lk_status lki_shelf_init(lki_shelf *shelf, const lki_layout *layout,
                         const lk_parallel_options *options)
 {
-    uint32_t together = 1, wanted = options->unit_buffers ? options->unit_buffers : SLOTS;
+    uint32_t together = 1;
 
     *shelf = (lki_shelf){ .unit_count = layout->bucket_count };
     LK_TRY(list_reads(shelf, layout, options));
     LK_TRY(find_forward(shelf, layout));
     for (uint32_t i = 0; i < shelf->read_count; i++)
         together = shelf->reads[i].count > together ? shelf->reads[i].count : together;
-    wanted           = wanted > shelf->unit_count ? shelf->unit_count : wanted;
+    uint32_t wanted   = options->unit_buffers ? options->unit_buffers : together + 1;
+    wanted            = wanted > shelf->unit_count ? shelf->unit_count : wanted;
     shelf->slot_count = wanted < together ? together : wanted;
     LK_TRY(LKI_NEW(&shelf->slot_of, shelf->unit_count, "units"));
     LK_TRY(LKI_NEW(&shelf->unit_in, shelf->slot_count, "buffers of units"));
@@ -149,20 +148,45 @@ static uint32_t choose_slot(const lki_shelf *shelf, uint32_t at, uint32_t period
     return best;
 }
 
-bool lki_shelf_put(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit)
+static bool lacks(const lki_shelf *shelf, uint32_t at, uint32_t *unit)
 {
     const lki_read *read = &shelf->reads[at];
 
-    for (uint32_t i = 0; i < read->count; i++) {
-        if (shelf->slot_of[read->units[i]] != LKI_NO_SLOT)
-            continue;
-        uint32_t slot = choose_slot(shelf, at, period);
-        if (shelf->unit_in[slot] != LKI_NO_UNIT)
-            shelf->slot_of[shelf->unit_in[slot]] = LKI_NO_SLOT;
-        *unit                = read->units[i];
-        shelf->unit_in[slot]  = *unit;
-        shelf->slot_of[*unit] = slot;
-        return true;
-    }
+    for (uint32_t i = 0; i < read->count; i++)
+        if (shelf->slot_of[read->units[i]] == LKI_NO_SLOT) {
+            *unit = read->units[i];
+            return true;
+        }
     return false;
+}
+
+static void put(lki_shelf *shelf, uint32_t unit, uint32_t slot)
+{
+    if (shelf->unit_in[slot] != LKI_NO_UNIT)
+        shelf->slot_of[shelf->unit_in[slot]] = LKI_NO_SLOT;
+    shelf->unit_in[slot] = unit;
+    shelf->slot_of[unit] = slot;
+}
+
+bool lki_shelf_put(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit)
+{
+    if (!lacks(shelf, at, unit))
+        return false;
+    put(shelf, *unit, choose_slot(shelf, at, period));
+    return true;
+}
+
+bool lki_shelf_put_ahead(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit)
+{
+    uint32_t next = at + 1;
+
+    while (next < period && !lacks(shelf, next, unit))
+        next++;
+    if (next >= period)
+        return false;
+    uint32_t slot = choose_slot(shelf, next, period), old = shelf->unit_in[slot];
+    if (old != LKI_NO_UNIT && distance(shelf, at, period, old) < next - at)
+        return false;
+    put(shelf, *unit, slot);
+    return true;
 }

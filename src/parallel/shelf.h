@@ -6,6 +6,9 @@
  * gathers less (L. A. Belady, A study of replacement algorithms for a virtual-storage computer,
  * 1966).  Every rank makes the same choices, and so can somebody who only wants to know what a step
  * will send.
+ *
+ * A unit may be put ahead of its read, where it would come then anyway if nobody reads until then
+ * what is there: so what is gathered is the same.
  */
 #ifndef LKI_PARALLEL_SHELF_H
 #define LKI_PARALLEL_SHELF_H
@@ -44,5 +47,9 @@ void lki_shelf_clear(lki_shelf *shelf);
 /* Puts the next unit that read `at` lacks into a slot; false when none is lacking.  After the last
  * of `period` reads comes the first again. */
 bool lki_shelf_put(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit);
+
+/* The same for the first read after `at` that lacks one, before the period ends; false when there
+ * is none, or no slot for it yet. */
+bool lki_shelf_put_ahead(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit);
 
 #endif

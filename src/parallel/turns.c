@@ -252,6 +252,8 @@ void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
 
 void lk_parallel_progress(lk_parallel *parallel)
 {
+    if (parallel->gathers && !failed(parallel))
+        keep(parallel, lki_units_progress(parallel));
     if (parallel->ops->progress != NULL && !failed(parallel))
         keep(parallel, parallel->ops->progress(parallel));
 }

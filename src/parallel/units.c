@@ -6,9 +6,14 @@
  * same place in the arena of every host, and sends it to the others.  A unit stays until its slot
  * is needed (shelf.h).
  *
- *      read        others of this host are done with the slot - my part into it - to all hosts
+ *      blocks      | unit 3 | unit 2 | unit 1 |
+ *      slot 0      | 3               | 1 ...          comes while unit 2 is read
+ *      slot 1               | 2               | 0 ...
  *
- * So all ranks read the same blocks in the same order, also those that have nothing to compute.
+ * While a unit is read the next one comes into the slot that it would come into then anyway, as
+ * soon as all ranks of the host are done with what is there (comm/fill.h).  It moves whenever a
+ * rank waits for anything, and between blocks: there is no other thread.  All ranks read the same
+ * blocks in the same order, also those that have nothing to compute.
  *
  * Memory: a shard, and slots for so many of the largest units.
  * Cost:   of a unit of n bytes each host sends its part to all others: (H-1)/H n over all of its
@@ -18,19 +23,18 @@
  */
 #include "parallel/units.h"
 
-#include <string.h>
-
 #include "base/memory.h"
+#include "comm/fill.h"
 #include "parallel/shards.h"
 
 struct lki_units {
-    lk_comm *comm; /* that of the job once more: gathering has an order of its own */
-    lk_comm *host; /* of the ranks of this host, or NULL: each is alone on its */
-    size_t  *first; /* of each unit: where it begins in the parameter space */
-    size_t  *mine;  /* my spans, unit by unit: the first of each in ... */
-    size_t  *first_mine; /* ... [unit_count + 1] */
-    uint32_t *last; /* of each term: reads up to and with its block's last */
-    uint32_t at;    /* the turn's next read */
+    lk_comm     *comm;        /* that of the job once more: gathering has an order of its own */
+    size_t      *first;       /* of each unit: where it begins in the parameter space */
+    lki_piece   *mine;        /* what I keep of all units, in the order of that space */
+    size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
+    lk_request **coming;      /* into each slot, or NULL */
+    uint32_t    *last;        /* of each term: reads up to and with its block's last */
+    uint32_t     at;          /* the turn's next read */
 };
 
 /* ---- How much ---------------------------------------------------------------------------- */
@@ -85,32 +89,45 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
     return last;
 }
 
-static uint32_t unit_of_mine(const lk_parallel *parallel, size_t i)
+/* Neighbours in the unit that are neighbours in my shard are one piece. */
+static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
-    const lki_layout *layout = parallel->layout;
-    return lki_unit_of(layout, layout->spans[parallel->mine[i]].param);
+    size_t      *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
+    const float *from  = lki_values_of(parallel, span);
+    size_t       bytes = lki_layout_width(parallel->layout, span) * sizeof *from;
+    lki_piece   *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
+
+    if (last != NULL && (const char *)last->from + last->bytes == (const char *)from)
+        last->bytes += bytes;
+    else
+        self->mine[(*end)++] = (lki_piece){ from, bytes };
 }
 
-static lk_status sort_mine(const lk_parallel *parallel, lki_units *self)
+static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
 {
-    uint32_t units = parallel->layout->bucket_count;
+    const lki_layout *layout = parallel->layout;
+    uint32_t          unit   = 0;
 
     LK_TRY(LKI_NEW(&self->mine, parallel->mine_count + 1, "owned spans"));
-    LK_TRY(LKI_NEW(&self->first_mine, (size_t)units + 2, "owned spans"));
-    size_t *next = self->first_mine + 1; /* of each unit: in the end where the next one's begin */
-    for (size_t i = 0; i < parallel->mine_count; i++)
-        next[unit_of_mine(parallel, i) + 1]++;
-    for (uint32_t u = 0; u < units; u++)
-        next[u + 1] += next[u];
-    for (size_t i = 0; i < parallel->mine_count; i++)
-        self->mine[next[unit_of_mine(parallel, i)]++] = parallel->mine[i];
+    LK_TRY(LKI_NEW(&self->first_mine, (size_t)layout->bucket_count + 1, "owned spans"));
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        for (; unit < lki_unit_of(layout, p); unit++) /* the next ones begin where it ends */
+            self->first_mine[unit + 2] = self->first_mine[unit + 1];
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
+            if (lki_owns(parallel, &layout->spans[i]))
+                add_mine(parallel, self, &layout->spans[i]);
+    }
+    for (unit += 2; unit <= layout->bucket_count; unit++) /* further uses of shared parameters */
+        self->first_mine[unit] = self->first_mine[unit - 1];
     return LK_OK;
 }
 
 lk_status lki_units_open(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
-    const lki_world  *world  = &parallel->world;
     lki_units        *self   = NULL;
 
     if (!parallel->gathers)
@@ -124,15 +141,13 @@ lk_status lki_units_open(lk_parallel *parallel)
         size_t *first = &self->first[lki_unit_of(layout, p)];
         *first        = lki_min(*first, layout->param_at[p]);
     }
-    LK_TRY(sort_mine(parallel, self));
+    LK_TRY(list_mine(parallel, self));
+    LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
     LK_TRY(LKI_NEW(&self->last, layout->term_count, "reads of blocks"));
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
                                                     : last_read(&parallel->shelf, t);
-    LK_TRY(lk_comm_split(&self->comm, parallel->comm, 0, parallel->rank));
-    return world->widest == 1 ? LK_OK
-                              : lk_comm_split(&self->host, parallel->comm,
-                                              world->host_of[parallel->rank], parallel->rank);
+    return lk_comm_split(&self->comm, parallel->comm, 0, parallel->rank);
 }
 
 void lki_units_close(lk_parallel *parallel)
@@ -140,12 +155,14 @@ void lki_units_close(lk_parallel *parallel)
     lki_units *self = parallel->units;
     if (self == NULL)
         return;
-    lk_comm_free(self->host);
+    for (uint32_t s = 0; self->coming != NULL && s < parallel->shelf.slot_count; s++)
+        lk_request_free(self->coming[s]);
     lk_comm_free(self->comm);
     lki_free(self->first);
     lki_free(self->last);
     lki_free(self->mine);
     lki_free(self->first_mine);
+    lki_free(self->coming);
     lki_free(self);
     parallel->units = NULL;
 }
@@ -157,42 +174,70 @@ static float *slot_of(const lk_parallel *parallel, uint32_t unit)
     return parallel->slots + parallel->shelf.slot_of[unit] * parallel->slot_elements;
 }
 
-static void put_mine(const lk_parallel *parallel, uint32_t unit)
+/* Waits until what is on its way to a slot is there. */
+static lk_status finish(lk_parallel *parallel, uint32_t slot)
 {
-    const lki_units  *self   = parallel->units;
-    const lki_layout *layout = parallel->layout;
-    const size_t      first  = self->first[unit];
-    float            *slot   = slot_of(parallel, unit);
+    lk_request **coming = &parallel->units->coming[slot];
+    bool         done   = false;
 
-    for (size_t i = self->first_mine[unit]; i < self->first_mine[unit + 1]; i++) {
-        const lki_param_span *span = &layout->spans[self->mine[i]];
-        memcpy(slot + (span->at - first), lki_values_of(parallel, span),
-               span->count * sizeof *slot);
-    }
+    if (*coming == NULL)
+        return LK_OK;
+    LK_TRY(lk_request_test(*coming, &done));
+    if (!done && parallel->turning)
+        LK_TRY(parallel->ops->settle(parallel));
+    LK_TRY(lk_request_wait(*coming));
+    lk_request_free(*coming);
+    *coming = NULL;
+    return LK_OK;
+}
+
+static lk_status finish_all(lk_parallel *parallel)
+{
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        LK_TRY(finish(parallel, s));
+    return LK_OK;
 }
 
 static lk_status gather(lk_parallel *parallel, uint32_t unit)
 {
-    lki_units *self = parallel->units;
-    if (parallel->failure.status != LK_OK) /* nobody will hear of what is computed */
-        return LK_OK;
-    if (parallel->turning)
-        LK_TRY(parallel->ops->settle(parallel));
-    if (self->host != NULL)
-        LK_TRY(lk_barrier(self->host));
-    put_mine(parallel, unit);
-    return lki_shards_gather_unit(parallel, self->comm, unit, slot_of(parallel, unit));
+    lki_units *self  = parallel->units;
+    uint32_t   slot  = parallel->shelf.slot_of[unit];
+    size_t     first = self->first_mine[unit];
+
+    LK_TRY(finish(parallel, slot));
+    return lki_shards_gather_unit(parallel, self->comm, unit, slot_of(parallel, unit),
+                                  &self->mine[first], self->first_mine[unit + 1] - first,
+                                  &self->coming[slot]);
 }
 
-/* Read `at` of the list. */
-static lk_status read_at(lk_parallel *parallel, uint32_t at, uint32_t period)
+/* Of a step that has failed nobody will hear. */
+static bool has_failed(const lk_parallel *parallel)
+{
+    return parallel->failure.status != LK_OK;
+}
+
+/* What read `at` lacks, and what comes next, is on its way. */
+static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
 {
     lk_status status = LK_OK;
     uint32_t  unit;
     while (lki_shelf_put(&parallel->shelf, at, period, &unit))
-        if (status == LK_OK)
+        if (status == LK_OK && !has_failed(parallel))
             status = gather(parallel, unit);
+    while (status == LK_OK && !has_failed(parallel) &&
+           lki_shelf_put_ahead(&parallel->shelf, at, period, &unit))
+        status = gather(parallel, unit);
     return status;
+}
+
+/* It is in memory. */
+static lk_status read_at(lk_parallel *parallel, uint32_t at, uint32_t period)
+{
+    const lki_read *read = &parallel->shelf.reads[at];
+    LK_TRY(prepare(parallel, at, period));
+    for (uint32_t i = 0; i < read->count && !has_failed(parallel); i++)
+        LK_TRY(finish(parallel, parallel->shelf.slot_of[read->units[i]]));
+    return LK_OK;
 }
 
 static const char *name_of(const lk_parallel *parallel, uint32_t at)
@@ -212,6 +257,8 @@ lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
         found = (found + 1) % period;
     self->at         = found + 1;
     lk_status status = read_at(parallel, found, period);
+    if (status == LK_OK && found != at) /* other ranks will say so, too */
+        status = finish_all(parallel);
     if (status == LK_OK && found != at)
         return lk_fail(LK_EINVAL,
                        "strategy %s gathers what is read in the order of options.reads: the block "
@@ -223,9 +270,19 @@ lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
 lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
 {
     lki_units *self = parallel->units;
-    uint32_t   end  = term == UINT32_MAX ? parallel->shelf.read_count : self->last[term];
+    uint32_t   all = parallel->shelf.read_count, end = term == UINT32_MAX ? all : self->last[term];
     for (; self->at < end; self->at++)
-        LK_TRY(read_at(parallel, self->at, parallel->shelf.read_count));
+        LK_TRY(prepare(parallel, self->at, all));
+    return term == UINT32_MAX ? finish_all(parallel) : LK_OK;
+}
+
+lk_status lki_units_progress(lk_parallel *parallel)
+{
+    lki_units *self = parallel->units;
+    bool       done;
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        if (self->coming[s] != NULL) /* asking for one moves all */
+            return lk_request_test(self->coming[s], &done);
     return LK_OK;
 }
 

@@ -28,8 +28,11 @@ bool lki_units_passed(const lk_parallel *parallel, uint32_t term);
 /* A turn begins. */
 void lki_units_begin(lk_parallel *parallel);
 
-/* The values have changed: what was gathered is old. */
+/* The values have changed: what was gathered, or still comes, is old. */
 void lki_units_forget(lk_parallel *parallel);
+
+/* Moves forward what is on its way, without waiting. */
+LK_NODISCARD lk_status lki_units_progress(lk_parallel *parallel);
 
 /* Where a parameter that is being read lies, or NULL. */
 const float *lki_units_find(const lk_parallel *parallel, uint32_t param);

@@ -61,7 +61,7 @@ static void reads_are_of_units(void **state)
     assert_int_equal(shelf.unit_count, 6);
     assert_int_equal(shelf.forward, 6);
     assert_int_equal(shelf.read_count, 12);
-    assert_int_equal(shelf.slot_count, 2);
+    assert_int_equal(shelf.slot_count, 3); /* what the last block reads, and what comes next */
     const uint32_t units[] = { 5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5 };
     for (uint32_t i = 0; i < 12; i++) {
         assert_int_equal(shelf.reads[i].units[0], units[i]);
@@ -136,6 +136,37 @@ static void no_choice_gathers_less(void **state)
     }
 }
 
+/* Nothing that is read until then goes, and the same units come in the same order as without. */
+static void what_comes_ahead_would_come_anyway(void **state)
+{
+    (void)state;
+    for (uint32_t buffers = 1; buffers <= 6; buffers++) {
+        lk_parallel_options options = options_of(buffers);
+        lki_layout         *layout  = layout_of(&options);
+        lki_shelf           shelf, plain;
+        uint32_t            unit, early = 0, at_once = 0, order[4 * PARAMS], count = 0, next = 0;
+        assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
+        assert_int_equal(lki_shelf_init(&plain, layout, &options), LK_OK);
+        for (uint32_t at = 0; at < 12; at++)
+            while (lki_shelf_put(&plain, at, 12, &unit))
+                order[count++] = unit;
+        for (uint32_t at = 0; at < 12; at++) {
+            for (; lki_shelf_put(&shelf, at, 12, &unit); at_once++)
+                assert_int_equal(unit, order[next++]);
+            for (; lki_shelf_put_ahead(&shelf, at, 12, &unit); early++)
+                assert_int_equal(unit, order[next++]);
+            for (uint32_t i = 0; i < shelf.reads[at].count; i++)
+                assert_true(shelf.slot_of[shelf.reads[at].units[i]] != LKI_NO_SLOT);
+        }
+        assert_int_equal(early + at_once, count);
+        assert_int_equal(next, count);
+        assert_int_equal(at_once, buffers <= 2 ? 9 : 1); /* the shared unit stays, and takes one */
+        lki_shelf_deinit(&shelf);
+        lki_shelf_deinit(&plain);
+        lki_layout_free(layout);
+    }
+}
+
 static void refuses_reads_that_leave_blocks_out(void **state)
 {
     static const uint32_t twice[]  = { 6, 6, 5, 4, 3, 2, 0 };
@@ -191,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_are_of_units),
         cmocka_unit_test(no_choice_gathers_less),
+        cmocka_unit_test(what_comes_ahead_would_come_anyway),
         cmocka_unit_test(refuses_reads_that_leave_blocks_out),
         cmocka_unit_test(names_a_block_that_is_read_out_of_order),
     };

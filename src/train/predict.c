@@ -50,7 +50,8 @@ static double exposed_of(double busy, double window, double buckets)
 }
 
 /* Gradients travel in the backward pass, with ddp their sums as well.  Parameters are gathered
- * after the update, or with zero3 whenever they are read: nobody computes meanwhile. */
+ * after the update, while nobody computes; or with zero3 before they are read, the first unit of a
+ * forward pass while nobody does, every other one while the one before is computed with. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
     double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, h = m->hosts;
@@ -71,9 +72,12 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
         behind = seconds_of(m, &use, 1, p);
         out->sent += p;
     } else {
-        double times = 2 * rounds * (m->micro_count > 0 ? m->micro_count : 1);
-        behind       = seconds_of(m, &use, times, times * p);
-        out->sent += times * p;
+        double passes = rounds * (m->micro_count > 0 ? m->micro_count : 1);
+        double pass = seconds_of(m, &use, 1, p);
+        in_backward += passes * pass;
+        out->communication += passes * pass;
+        out->exposed += passes * exposed_of(pass, rounds * m->forward / passes, use.buckets);
+        out->sent += 2 * passes * p;
     }
     out->communication += in_backward + behind;
     out->exposed += exposed_of(in_backward, window, use.buckets) + behind;

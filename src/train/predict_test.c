@@ -50,6 +50,21 @@ static double simulate(const lk_step_model *m, double parts)
     return free_at - m->backward;
 }
 
+/* Units one by one: each is gathered while the one before is computed with. */
+static double simulate_gathers(const lk_step_model *m)
+{
+    double buckets = fmax(1, ceil(m->gradient_bytes / m->bucket_bytes)), h = m->hosts;
+    double each = ceil(log2(h)) * m->latency + (h - 1) / h * m->gradient_bytes / buckets /
+                                                   m->bandwidth;
+    double there = each, computed = 0;
+    for (double b = 1; b <= buckets; b++) {
+        double begun = fmax(there, computed);
+        computed     = begun + m->forward / buckets;
+        there        = begun + each;
+    }
+    return computed - m->forward;
+}
+
 static void what_is_exposed_is_what_a_simulation_says(void **state)
 {
     (void)state;
@@ -70,6 +85,8 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
             double gather = 15 * ceil(log2(hosts)) * 3e-5 +
                             (hosts - 1.) / hosts * m.gradient_bytes / bandwidth;
             NEAR(predict(m).exposed, simulate(&m, 1) + gather, 1e-9);
+            m.stage = 3; /* what backward gathers takes the link as long as sums do */
+            NEAR(predict(m).exposed, simulate(&m, 2) + simulate_gathers(&m), 1e-9);
         }
 }
 

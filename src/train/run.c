@@ -194,6 +194,7 @@ void lki_read_block(void *user, uint32_t block)
 static void on_before_forward(void *user, uint32_t block)
 {
     lki_session *s = user;
+    lk_parallel_progress(s->parallel);
     if (block + 1 == lk_model_block_count(s->model))
         fetch_grads(s, block);
 }

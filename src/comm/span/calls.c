@@ -60,18 +60,30 @@ lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name, size_t
     return st;
 }
 
+lk_status lki_span_mirror_prepare(lk_request *r, lk_arena *arena, size_t offset,
+                                  const size_t *bytes)
+{
+    const uint64_t where[2] = { arena->index, offset };
+    const uint32_t size     = r->comm->size;
+    unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
+
+    r->how  = &lki_move;
+    r->send = r->recv = shared;
+    LK_TRY(LKI_NEW(&r->offsets, (size_t)size + 1, "pieces of an arena"));
+    for (uint32_t rank = 0; rank < size; rank++)
+        r->offsets[rank + 1] = r->offsets[rank] + bytes[rank];
+    LK_ASSERT(offset + r->offsets[size] <= arena->bytes);
+    r->op.print      = lki_print_make(LKI_OP_MIRROR, LK_U8, 0, r->offsets[size]);
+    r->op.print.hash = lki_xxh3(bytes, size * sizeof *bytes) ^ lki_xxh3(where, sizeof where);
+    return LK_OK;
+}
+
 /* Straight from arena to arena.  Nobody looks at what came before all ranks of a host are done. */
 lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
 {
-    const uint64_t where[2] = { arena->index, offset };
-    unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
-    lk_request     r        = { .comm = comm, .how = &lki_move, .send = shared, .recv = shared };
+    lk_request r = { .comm = comm };
 
-    LK_TRY(LKI_NEW(&r.offsets, (size_t)comm->size + 1, "pieces of an arena"));
-    for (uint32_t rank = 0; rank < comm->size; rank++)
-        r.offsets[rank + 1] = r.offsets[rank] + bytes[rank];
-    r.op.print      = lki_print_make(LKI_OP_MIRROR, LK_U8, 0, r.offsets[comm->size]);
-    r.op.print.hash = lki_xxh3(bytes, comm->size * sizeof *bytes) ^ lki_xxh3(where, sizeof where);
+    LK_TRY(lki_span_mirror_prepare(&r, arena, offset, bytes));
     LK_TRY(lki_request_run(&r));
     return lk_barrier(comm->span->local);
 }

@@ -11,6 +11,8 @@ void lki_span_free(lki_span *span)
     if (span == NULL)
         return;
     lki_levels_free(span->levels);
+    lk_comm_free(span->doors.enter);
+    lk_comm_free(span->doors.leave);
     if (span->owns_local)
         lk_comm_free(span->local);
     lki_free(span->host_of);

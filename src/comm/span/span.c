@@ -170,14 +170,11 @@ static lk_status gather_parts(lk_request *r)
 
 /* ---- From start to end ------------------------------------------------------------------- */
 
-static lk_status make_task(lk_request *r)
+lk_status lki_span_travel(lk_request *r)
 {
     lki_task_plan plan = { .problem = problem_of(r), .world = r->comm->world,
                            .rooms = r->comm->self->rooms };
 
-    if (plan.problem.kind == LKI_OP_TREE_REDUCE)
-        return lki_forest_new(&r->forest, r);
-    LK_TRY(gather_parts(r));
     plan.method = lki_tuning_choose(&r->comm->self->tuning, &plan.problem);
     plan.segment_bytes = r->comm->self->tuning.segment_bytes;
     if (plan.method == &lki_method_levels)
@@ -194,6 +191,16 @@ static lk_status make_task(lk_request *r)
     return LK_OK;
 }
 
+static lk_status prepare(lk_request *r)
+{
+    if (kind_of(r) == LKI_OP_TREE_REDUCE)
+        return lki_forest_new(&r->forest, r);
+    if (r->pieces != NULL)
+        return lki_filling_new(&r->fill, r);
+    LK_TRY(gather_parts(r));
+    return lki_span_travel(r);
+}
+
 static void clear(lk_request *r)
 {
     r->comm->span->running -= r->met;
@@ -201,11 +208,13 @@ static void clear(lk_request *r)
     lki_forest_free(r->forest);
     lki_relay_free(r->relay);
     lki_native_free(r->native);
+    lki_filling_free(r->fill);
     lki_free(r->staging);
     r->task    = NULL;
     r->native  = NULL;
     r->forest  = NULL;
     r->relay   = NULL;
+    r->fill    = NULL;
     r->staging = NULL;
     lki_request_complete(r);
 }
@@ -219,7 +228,7 @@ lk_status lki_span_publish(lk_request *r)
         return lki_group_failure(comm);
     r->lane      = LKI_LANE_NONE;
     r->op.seq    = *next;
-    lk_status st = make_task(r);
+    lk_status st = prepare(r);
     if (st != LK_OK) {
         lki_free(r->staging);
         return st;
@@ -253,6 +262,7 @@ lk_status lki_span_advance(lk_request *r, bool *moved)
     lk_status st = r->forest != NULL   ? lki_forest_move(r->forest, &op, moved, &done)
                    : r->relay != NULL  ? lki_relay_move(r->relay, moved, &done)
                    : r->native != NULL ? lki_native_move(r->native, moved, &done)
+                   : r->fill != NULL   ? lki_filling_move(r->fill, moved, &done)
                                        : lki_task_move(r->task, moved, &done);
     if (st != LK_OK)
         return fail_here(r->comm);

@@ -11,6 +11,7 @@
 #ifndef LKI_COMM_SPAN_H
 #define LKI_COMM_SPAN_H
 
+#include "comm/span/fill.h"
 #include "comm/span/relay.h"
 #include "comm/request.h"
 #include "comm/algorithm/schedule.h"
@@ -29,6 +30,7 @@ struct lki_span {
     uint32_t *ranks;       /* ... all ranks, host after host */
     uint32_t  running;     /* operations whose messages travel */
     lki_levels *levels;    /* NULL: of the first communicator, where hosts are alike */
+    lki_doors   doors;     /* opened by the first lki_arena_fill_start() */
 };
 
 /* The communicator over all ranks of the job that are in the group; `local` is that of this host's,
@@ -54,6 +56,9 @@ LK_NODISCARD lk_status lki_span_advance(lk_request *request, bool *moved);
 /* Lets go of a request that is not complete.  Fails the group if `others` need it or the wire may
  * be writing into its buffers. */
 void lki_span_drop(lk_request *request, bool others);
+
+/* The request's messages, by an algorithm that is chosen now; it is begun. */
+LK_NODISCARD lk_status lki_span_travel(lk_request *request);
 
 /* Ranks on every host, where a problem may know that; else 0. */
 uint32_t lki_span_each(const lk_comm *comm);
@@ -90,6 +95,9 @@ lk_status lki_span_timeout(lk_request *request, int64_t waited_ms);
 LK_NODISCARD lk_status lki_span_agree(lk_comm *comm, lk_status mine);
 LK_NODISCARD lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name,
                                       size_t bytes);
+/* What a mirror's request is about; its communicator is set. */
+LK_NODISCARD lk_status lki_span_mirror_prepare(lk_request *request, lk_arena *arena, size_t offset,
+                                               const size_t *bytes);
 LK_NODISCARD lk_status lki_span_mirror(lk_comm *comm, lk_arena *arena, size_t offset,
                                        const size_t *bytes);
 

@@ -4,6 +4,7 @@
  *         are right for every number of hosts and of ranks on them, small and in segments.
  * Method: hosted.h.  With one rank a host everything is a function of the seed.
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -125,6 +126,77 @@ static bool mirrors(lk_comm *comm, void *context)
     return true;
 }
 
+enum { FILLS = 9, PLACES = 2 };
+
+/* Piece r of fill `number` is bytes of this. */
+static unsigned char filled(uint32_t number, uint32_t rank)
+{
+    return (unsigned char)(1 + number * HOSTED_MAX + rank);
+}
+
+static bool holds(const unsigned char *data, const size_t *bytes, uint32_t size, uint32_t number)
+{
+    for (uint32_t rank = 0; rank < size; rank++)
+        for (size_t k = 0; k < bytes[rank]; k++)
+            if (*data++ != filled(number, rank))
+                return false;
+    return true;
+}
+
+/* As many are under way as there are places, and in every other there is little, so that it comes
+ * before the one that was started first.  A place keeps what it has until this rank fills it again,
+ * however far others are. */
+static bool fills(lk_comm *comm, void *context)
+{
+    uint32_t       size = lk_comm_size(comm), me = lk_comm_rank(comm);
+    size_t         bytes[PLACES][HOSTED_MAX];
+    lk_arena      *arena;
+    lk_request    *requests[PLACES] = { NULL };
+    unsigned char *mine[PLACES];
+    lki_piece      pieces[PLACES][2];
+
+    (void)context;
+    for (uint32_t rank = 0; rank < size; rank++) {
+        bytes[1][rank] = rank % 3 == 1 ? 0 : 30 + rank;
+        bytes[0][rank] = rank % 4 == 3 ? LARGE_PIECE : bytes[1][rank];
+    }
+    CHECK(lk_comm_arena(&arena, comm, "filled", PLACES * HOSTED_MAX * LARGE_PIECE) == LK_OK);
+    for (uint32_t k = 0; k < PLACES; k++)
+        CHECK((mine[k] = malloc(LARGE_PIECE)) != NULL);
+    for (uint32_t n = 0; n < FILLS + PLACES; n++) {
+        uint32_t       k     = n % PLACES;
+        size_t         place = k * (size_t)HOSTED_MAX * LARGE_PIECE, count = bytes[k][me];
+        unsigned char *at    = (unsigned char *)lk_arena_data(arena) + place;
+        if (n >= PLACES) {
+            CHECK(lk_request_wait(requests[k]) == LK_OK);
+            lk_request_free(requests[k]);
+            CHECK(holds(at, bytes[k], size, n - PLACES));
+        }
+        for (uint32_t yields = 0; yields < (n + me) % 3 * 50; yields++)
+            (void)sched_yield();
+        CHECK(n < PLACES || holds(at, bytes[k], size, n - PLACES));
+        memset(mine[k], filled(n, me), LARGE_PIECE);
+        pieces[k][0] = (lki_piece){ mine[k], count / 3 };
+        pieces[k][1] = (lki_piece){ mine[k], count - count / 3 };
+        if (n < FILLS)
+            CHECK(lki_arena_fill_start(&requests[k], comm, arena, place, bytes[k], pieces[k], 2) ==
+                  LK_OK);
+    }
+    for (uint32_t k = 0; k < PLACES; k++)
+        free(mine[k]);
+    return true;
+}
+
+static void arenas_are_filled(void **state)
+{
+    static const hosted shapes[] = { { .hosts = 3, .each = 1 },
+                                     { .hosts = 2, .each = 2 },
+                                     { .hosts = 2, .each = 3, .fewer = 1 } };
+    (void)state;
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
+        assert_true(hosted_all(shapes[k], fills, NULL));
+}
+
 static void arenas_are_mirrored(void **state)
 {
     static const hosted shapes[] = { { .hosts = 1, .each = 1 },
@@ -162,6 +234,7 @@ int main(void)
         cmocka_unit_test(hosts_of_one),
         cmocka_unit_test(hosts_of_several),
         cmocka_unit_test(arenas_are_mirrored),
+        cmocka_unit_test(arenas_are_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
