@@ -329,14 +329,17 @@ typedef struct {
     uint64_t       steps; /* 1 + the last step that is complete; 0: none has been since it began */
     lk_step_result last;  /* of that step, as lk_parallel_finish() told those who came so far */
     double         loss_scale; /* of that step: lk_parallel_scaler() before it */
+    uint32_t       unfinished; /* virtual workers of the next step that have yet to be run */
 } lk_parallel_standing;
 
 /* Collective over those whom lk_comm_rebuild() has left, after lk_comm_take_arenas(): goes on with
  * what `failed` has in these arenas, where it was opened with options.survives, by the same
  * parameters and options.  A step whose sums were complete is completed, by whoever is left: every
  * slice is updated once.  One that was not so far has changed nothing, and is made again: *standing
- * tells which is the next.  `failed` stays the caller's, to be freed; if this fails, with LK_EPEER
- * because one more was lost, it can be called again with the next group.
+ * tells which is the next.  Of that one ddp and zero1 keep what any rank, also a dead one, has
+ * finished of virtual workers, so that lk_parallel_next() gives the ranks only the others.
+ * `failed` stays the caller's, to be freed; if this fails, with LK_EPEER because one more was lost,
+ * it can be called again with the next group.
  *
  * On one host, and not in lock step; else options.survives is LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
@@ -344,6 +347,11 @@ LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_para
                                                 uint32_t param_count,
                                                 const lk_parallel_options *options,
                                                 lk_parallel_standing *standing);
+
+/* Whether something is kept of the next step; then which virtual workers this rank runs in it:
+ * `count` of those from `first` to `last`.  In the steps after it lk_parallel_share() counts. */
+LK_API bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
+                                  uint32_t *count);
 
 #ifdef __cplusplus
 }

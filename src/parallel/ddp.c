@@ -7,7 +7,13 @@
  * this rank's slices of whatever has arrived from everybody.  There is no progress thread: with
  * as many workers as cores there is nobody to spare.
  *
- * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank.
+ * With a ledger what a rank has made outlives it (remains.h): sums go to a gradient space of their
+ * own, the last virtual worker is not merged before it travels, and a rank that hears that another
+ * is lost finishes its virtual workers all the same.  The step that was broken off is made with
+ * what is left of it, in whatever buffers that is.
+ *
+ * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank; with a ledger those of
+ *         the number of ranks that takes the most, and one for the sums.
  * Order:  the canonical tree; see lk_tree_reduce_start().
  */
 #include <string.h>
@@ -30,7 +36,12 @@ typedef struct {
 } reduction;
 
 typedef struct {
-    float            *buffers; /* mine: plan.buffers gradient spaces */
+    float            *buffers; /* of all ranks of the host: gradient spaces */
+    uint32_t          first;   /* mine: plan.buffers of them, from here on */
+    float            *sums;    /* with a ledger: of all; else NULL, and they take a node's place */
+    lki_tag          *tags;    /* of buffers; NULL without a ledger */
+    bool              whole;   /* the last virtual worker is not merged with the others */
+    lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
     lki_virtual_plan  plan;
     lki_merge_counter counter;
     reduction        *reductions;
@@ -48,9 +59,21 @@ static ddp *ddp_of(const lk_parallel *parallel)
     return parallel->private;
 }
 
+/* Which of all buffers is the merge counter's `buffer`. */
+static uint32_t place_of(const lk_parallel *parallel, uint32_t buffer)
+{
+    return parallel->remains.there ? parallel->remains.places[buffer]
+                                   : ddp_of(parallel)->first + buffer;
+}
+
+static float *data_of(const lk_parallel *parallel, uint32_t place)
+{
+    return ddp_of(parallel)->buffers + parallel->width * place;
+}
+
 static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
 {
-    return ddp_of(parallel)->buffers + parallel->width * buffer;
+    return data_of(parallel, place_of(parallel, buffer));
 }
 
 /* ---- Attaching --------------------------------------------------------------------------- */
@@ -81,19 +104,44 @@ static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
     return total;
 }
 
-static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
+/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were. */
+static size_t all_buffers(const lk_parallel *parallel, uint32_t host)
 {
-    size_t bytes, count = buffers_of(parallel, host, parallel->ranks);
-    for (uint32_t r = 1; parallel->ledger.kept && r < parallel->ledger.seats; r++)
+    size_t count = parallel->ledger.kept ? 0 : buffers_of(parallel, host, parallel->ranks);
+    for (uint32_t r = 1; parallel->ledger.kept && r <= parallel->ledger.seats; r++)
         count = lki_max(count, buffers_of_fewer(parallel, r));
-    return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ? 0 : bytes;
+    return count;
 }
 
-/* All ranks' buffers in one arena; mine start after those of the ranks before me. */
+static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
+{
+    size_t count = all_buffers(parallel, host), bytes;
+    size_t tags  = parallel->ledger.kept ? count * sizeof(lki_tag) : 0;
+    count += parallel->ledger.kept;
+    return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ||
+                   __builtin_add_overflow(bytes, tags, &bytes)
+               ? 0
+               : bytes;
+}
+
+static lk_status take_arena(lk_parallel *parallel, size_t bytes)
+{
+    lk_arena *arena;
+    if (parallel->ledger.before != NULL) {
+        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
+        return LK_OK;
+    }
+    LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", bytes));
+    parallel->ledger.gradients = lk_arena_data(arena);
+    return LK_OK;
+}
+
+/* All ranks' buffers in one arena; mine start after those of the ranks before me.  With a ledger
+ * the sums come first, and the tags last. */
 static lk_status open_arena(lk_parallel *parallel, ddp *self)
 {
-    size_t most = 0, before = buffers_of(parallel, parallel->world.host_of[parallel->rank],
-                                         parallel->rank);
+    const uint32_t mine = parallel->world.host_of[parallel->rank];
+    size_t         most = 0;
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         size_t bytes = ddp_bytes(parallel, host);
         if (bytes == 0)
@@ -101,14 +149,14 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
                            buffers_of(parallel, host, parallel->ranks), parallel->width);
         most = lki_max(most, bytes);
     }
-    if (parallel->ledger.before == NULL) {
-        lk_arena *arena;
-        LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", most));
-        parallel->ledger.gradients = lk_arena_data(arena);
-    } else {
-        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
-    }
-    self->buffers = parallel->ledger.gradients + before * parallel->width;
+    LK_TRY(take_arena(parallel, most));
+    self->first   = (uint32_t)buffers_of(parallel, mine, parallel->rank);
+    self->buffers = parallel->ledger.gradients;
+    if (!parallel->ledger.kept)
+        return LK_OK;
+    self->sums = self->buffers;
+    self->buffers += parallel->width;
+    self->tags = (lki_tag *)(void *)(self->buffers + parallel->width * all_buffers(parallel, mine));
     return LK_OK;
 }
 
@@ -124,19 +172,47 @@ static lk_status reduce_states(lk_parallel *parallel, ddp *self)
     return LK_OK;
 }
 
+/* What this rank adds to the sums, as places. */
+static uint32_t list_nodes(const lk_parallel *parallel, const ddp *self,
+                           lki_node nodes[LK_TREE_NODES_MAX])
+{
+    const lki_remains *remains = &parallel->remains;
+    lki_merge_counter  counter = { .depth = 0 };
+    uint32_t           count   = 0, held = 0;
+
+    if (remains->there) {
+        bool good = lki_counter_walk(&counter, parallel->leaves, remains->leaves, remains->count);
+        LK_ASSERT(good);
+    } else {
+        counter.depth = self->plan.node_count;
+        memcpy(counter.stack, self->plan.nodes, sizeof self->plan.nodes);
+    }
+    for (uint32_t i = 0; i < counter.depth; i++) {
+        while (held < remains->held_count && remains->held[held].first < counter.stack[i].first)
+            nodes[count++] = remains->held[held++];
+        nodes[count]          = counter.stack[i];
+        nodes[count++].buffer = place_of(parallel, counter.stack[i].buffer);
+    }
+    while (held < remains->held_count)
+        nodes[count++] = remains->held[held++];
+    return count;
+}
+
 static void aim(lk_parallel *parallel, ddp *self)
 {
+    lki_node nodes[LK_TREE_NODES_MAX];
+    uint32_t count = list_nodes(parallel, self, nodes);
+
     for (uint32_t b = 0; b < self->reduction_count; b++) {
         reduction *r     = &self->reductions[b];
         r->op.leaves     = parallel->leaves;
         r->op.nodes      = r->nodes;
-        r->op.node_count = self->plan.node_count;
-        for (uint32_t i = 0; i < self->plan.node_count; i++) {
-            lki_node node = self->plan.nodes[i];
-            r->nodes[i]   = (lk_tree_node){ node.first, node.count,
-                                            buffer_at(parallel, node.buffer) + r->first };
-        }
-        r->op.out = buffer_at(parallel, self->plan.nodes[0].buffer) + r->first;
+        r->op.node_count = count;
+        for (uint32_t i = 0; i < count; i++)
+            r->nodes[i] = (lk_tree_node){ nodes[i].first, nodes[i].count,
+                                          data_of(parallel, nodes[i].buffer) + r->first };
+        r->op.out = (self->sums != NULL ? self->sums : data_of(parallel, nodes[0].buffer)) +
+                    r->first;
     }
 }
 
@@ -154,6 +230,27 @@ static void plan_together(const lk_parallel *parallel, ddp *self)
     }
     plan->buffers = plan->count;
     memcpy(plan->nodes, self->counter.stack, plan->node_count * sizeof plan->nodes[0]);
+}
+
+/* With a ledger: the nodes before the last virtual worker is merged, if so many can travel. */
+static lk_status plan_whole(const lk_parallel *parallel, ddp *self)
+{
+    lki_virtual_plan *plan = &self->plan;
+    lki_merge_counter counter;
+    uint32_t         *list = NULL;
+
+    LK_TRY(LKI_NEW(&list, plan->count, "virtual workers"));
+    for (uint32_t i = 0; i < plan->count; i++)
+        list[i] = plan->first + i;
+    self->whole = parallel->ledger.kept &&
+                  lki_counter_walk(&counter, parallel->leaves, list, plan->count) &&
+                  counter.depth <= LK_TREE_NODES_MAX;
+    lki_free(list);
+    if (!self->whole)
+        return LK_OK;
+    plan->node_count = counter.depth;
+    memcpy(plan->nodes, counter.stack, sizeof counter.stack);
+    return LK_OK;
 }
 
 /* A reduction for each bucket, and one for running state. */
@@ -195,6 +292,7 @@ static lk_status ddp_attach(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
     lki_virtual_plan_make(&self->plan, parallel->leaves, parallel->ranks, parallel->rank);
+    LK_TRY(plan_whole(parallel, self));
     if (self->plan.node_count > LK_TREE_NODES_MAX)
         return lk_fail(LK_EINVAL,
                        "%u virtual workers on %u workers: rank %u would hold %u partial "
@@ -227,32 +325,48 @@ static void ddp_detach(lk_parallel *parallel)
 static void begin_step(lk_parallel *parallel, ddp *self)
 {
     lki_counter_begin(&self->counter, parallel->leaves);
+    self->lost    = (lk_error){ .status = LK_OK };
     self->started = self->completed = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = self->reductions[b].terms;
 }
 
-static lki_gradients gradients_in(const lk_parallel *parallel, uint32_t buffer)
+static lki_gradients gradients_at(const lk_parallel *parallel, float *whole)
 {
-    float *whole = buffer_at(parallel, buffer);
     return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
+}
+
+/* A tag says what a buffer holds as long as nobody changes it; without a ledger there are none. */
+static void change(const lk_parallel *parallel, const ddp *self, uint32_t buffer)
+{
+    if (self->whole || parallel->remains.there)
+        lki_tag_take_off(&self->tags[place_of(parallel, buffer)]);
+}
+
+static void changed(const lk_parallel *parallel, const ddp *self, lki_node node)
+{
+    if (self->whole || parallel->remains.there)
+        lki_tag_put_on(&self->tags[place_of(parallel, node.buffer)], parallel->step, node.first,
+                       node.count);
 }
 
 static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
 {
-    ddp *self = ddp_of(parallel);
-    if (leaf == self->plan.first)
+    ddp     *self  = ddp_of(parallel);
+    uint32_t index = parallel->leaf + parallel->chosen;
+    if (index == 0)
         begin_step(parallel, self);
-    *out = gradients_in(parallel, parallel->lock_step ? leaf - self->plan.first
-                                                      : lki_counter_push(&self->counter, leaf));
+    uint32_t buffer = parallel->lock_step ? index : lki_counter_push(&self->counter, leaf);
+    change(parallel, self, buffer);
+    *out = gradients_at(parallel, buffer_at(parallel, buffer));
     lki_clear(parallel, out->gradients, parallel->width);
     if (parallel->lock_step) {
         self->last_leaf = true;
         return LK_OK;
     }
-    self->last_leaf   = leaf + 1 == self->plan.first + self->plan.count;
+    self->last_leaf   = index + 1 == lki_turns(parallel);
     self->merge_count = 0;
-    if (self->last_leaf)
+    if (self->last_leaf && !self->whole && !parallel->remains.there)
         while (lki_counter_merge(&self->counter, &self->merges[self->merge_count].left,
                                  &self->merges[self->merge_count].right))
             self->merge_count++;
@@ -298,10 +412,19 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
     return LK_OK;
 }
 
+/* With a ledger the loss of a peer is told when this rank's virtual workers are all made. */
+static lk_status remember(lk_parallel *parallel, ddp *self, lk_status status)
+{
+    if (!parallel->ledger.kept || (status != LK_EPEER && status != LK_ETIMEOUT))
+        return status;
+    self->lost = *lk_error_last();
+    return LK_OK;
+}
+
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
     ddp *self = ddp_of(parallel);
-    if (!self->last_leaf)
+    if (!self->last_leaf || self->lost.status != LK_OK)
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
@@ -313,48 +436,80 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
     self->reduction_count = layout->bucket_count;
     lk_status status      = start_complete(parallel, self);
     self->reduction_count = count;
-    return status;
+    return remember(parallel, self, status);
 }
 
-/* Running state is not rounded. */
-static void merge_whole(const lk_parallel *parallel, uint32_t left, uint32_t right)
+static void merge_finished(lk_parallel *parallel, ddp *self)
 {
-    size_t gradients = parallel->layout->grad_elements;
-    lki_merge(parallel, parallel->rounded, buffer_at(parallel, left), buffer_at(parallel, right),
-              gradients);
-    if (parallel->width > gradients)
-        lki_merge(parallel, LK_F32, buffer_at(parallel, left) + gradients,
-                  buffer_at(parallel, right) + gradients, parallel->width - gradients);
+    uint32_t left, right;
+    changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    while (!self->last_leaf && lki_counter_merge(&self->counter, &left, &right)) {
+        change(parallel, self, left);
+        lki_merge_spaces(parallel, buffer_at(parallel, left), buffer_at(parallel, right));
+        changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    }
 }
 
 static lk_status ddp_end_leaf(lk_parallel *parallel)
 {
-    ddp     *self = ddp_of(parallel);
-    uint32_t left, right;
-    if (self->last_leaf)
-        return start_complete(parallel, self);
-    while (lki_counter_merge(&self->counter, &left, &right))
-        merge_whole(parallel, left, right);
-    return LK_OK;
+    ddp *self = ddp_of(parallel);
+    if (!parallel->lock_step)
+        merge_finished(parallel, self);
+    if (!self->last_leaf || self->lost.status != LK_OK)
+        return LK_OK;
+    return remember(parallel, self, start_complete(parallel, self));
 }
 
 static lk_status ddp_progress(lk_parallel *parallel)
 {
-    ddp *self = ddp_of(parallel);
-    bool done = true;
-    while (done && self->completed < self->started)
-        LK_TRY(complete_oldest(self, false, &done));
-    return LK_OK;
+    ddp      *self   = ddp_of(parallel);
+    lk_status status = LK_OK;
+    bool      done   = true;
+    while (done && status == LK_OK && self->lost.status == LK_OK &&
+           self->completed < self->started)
+        status = complete_oldest(self, false, &done);
+    return remember(parallel, self, status);
+}
+
+/* Nothing of the step was left to this rank but sums. */
+static lk_status start_without_leaves(lk_parallel *parallel, ddp *self)
+{
+    begin_step(parallel, self);
+    self->merge_count = 0;
+    for (uint32_t b = 0; b < self->reduction_count; b++)
+        self->reductions[b].pending = 0;
+    return start_complete(parallel, self);
 }
 
 static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
     ddp *self = ddp_of(parallel);
     bool done;
+    if (lki_turns(parallel) == 0)
+        LK_TRY(start_without_leaves(parallel, self));
+    if (self->lost.status != LK_OK)
+        return lki_fail_again(&self->lost);
     LK_ASSERT(self->started == self->reduction_count);
     while (self->completed < self->started)
         LK_TRY(complete_oldest(self, true, &done));
-    *sums = gradients_in(parallel, self->plan.nodes[0].buffer);
+    *sums = gradients_at(parallel, self->sums != NULL
+                                       ? self->sums
+                                       : buffer_at(parallel, self->plan.nodes[0].buffer));
+    if (!parallel->remains.there)
+        return LK_OK;
+    lki_remains_deinit(&parallel->remains);
+    aim(parallel, self);
+    return LK_OK;
+}
+
+/* ---- After a failure --------------------------------------------------------------------- */
+
+static lk_status ddp_salvage(lk_parallel *parallel, uint64_t complete)
+{
+    ddp     *self  = ddp_of(parallel);
+    uint32_t count = (uint32_t)all_buffers(parallel, parallel->world.host_of[parallel->rank]);
+    LK_TRY(lki_remains_take(parallel, self->buffers, self->tags, count, complete));
+    aim(parallel, self);
     return LK_OK;
 }
 
@@ -375,6 +530,7 @@ const lki_strategy_ops lki_strategy_ddp = {
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
     .relay      = ddp_relay,
+    .salvage    = ddp_salvage,
     .passes     = ddp_passes,
 };
 
@@ -393,5 +549,6 @@ const lki_strategy_ops lki_strategy_zero1 = {
     .progress   = ddp_progress,
     .reduce     = ddp_reduce,
     .relay      = ddp_relay,
+    .salvage    = ddp_salvage,
     .passes     = ddp_passes,
 };

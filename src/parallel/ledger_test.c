@@ -3,9 +3,9 @@
  * Goal:   a rank ends at any moment of a step, another one while the rest goes on; no slice of the
  *         parameters, of the optimizer's state or of running state is updated twice or never.
  * Method: ranks are threads.  The linker puts functions below before some of the library's
- *         (ledger_test.wrap): the start of a reduction, meetings, and the update of a slice, which
- *         is made in two halves.  A victim counts these moments and jumps out of the one at which
- *         it is to end; moments all through two steps have their turn.
+ *         (ledger_test.wrap): the start of a reduction, meetings, and the update of a slice and the
+ *         sum of two gradients, which are made in two halves.  A victim counts these moments and
+ *         jumps out of the one at which it is to end; moments all through two steps take turns.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@
 #include "parallel/ledger.h"
 #include "parallel/strategy.h"
 
-enum { LEAVES = 4, STEPS = 2, RANKS_MAX = 4, PARAMS = 3, NEVER = -1 };
+enum { LEAVES = 8, STEPS = 2, RANKS_MAX = 4, PARAMS = 3, NEVER = -1 };
 
 /* A victim that jumps out of lk_parallel_go_on() leaves what that had begun to make. */
 LK_API const char *__lsan_default_suppressions(void); /* visible to the sanitizer */
@@ -35,6 +35,7 @@ const char *__lsan_default_suppressions(void)
 static _Thread_local struct {
     long    left; /* moments until this rank ends; NEVER */
     long    seen;
+    bool    merging;
     jmp_buf out;
 } fate = { .left = NEVER };
 
@@ -65,6 +66,34 @@ void      __real_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
 void      __wrap_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
 void      __real_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
 void      __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
+
+void      __real_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
+                           const float *right, size_t count);
+void      __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
+                           const float *right, size_t count);
+void      __real_lki_clear(const lk_parallel *parallel, float *left, size_t count);
+void      __wrap_lki_clear(const lk_parallel *parallel, float *left, size_t count);
+
+void __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
+                      const float *right, size_t count)
+{
+    size_t half  = count / 2;
+    fate.merging = true;
+    moment();
+    __real_lki_merge(parallel, rounded, left, right, half);
+    moment();
+    __real_lki_merge(parallel, rounded, left + half, right + half, count - half);
+    moment();
+    fate.merging = false;
+}
+
+void __wrap_lki_clear(const lk_parallel *parallel, float *left, size_t count)
+{
+    moment();
+    __real_lki_clear(parallel, left, count / 2);
+    moment();
+    __real_lki_clear(parallel, left + count / 2, count - count / 2);
+}
 
 static void second_half(float *const *state, size_t half, float *out[LK_OPTIMIZER_STATES_MAX])
 {
@@ -139,6 +168,10 @@ typedef struct {
         long     at;   /* the moment at which it ends; of its own */
     } victims[2];
     _Atomic uint64_t hash;   /* of what is left in the end */
+    _Atomic uint32_t unfinished; /* virtual workers that the others had yet to run ... */
+    _Atomic uint32_t lost;       /* ... and those that the victim had, in its first step */
+    atomic_bool      torn;       /* in the middle of a sum */
+    _Atomic uint64_t complete;   /* steps, as the others found */
     _Atomic long     longest; /* moments of a rank */
 } plot;
 
@@ -247,6 +280,8 @@ static lk_status run(member *r)
     lk_status            status   = run_steps(r->parallel, 0);
     while (status != LK_OK && lk_comm_has_lost(r->comm)) {
         LK_TRY(find_group(r, &standing));
+        atomic_store(&r->p->unfinished, standing.unfinished);
+        atomic_store(&r->p->complete, standing.steps);
         status = run_steps(r->parallel, standing.steps);
     }
     return status;
@@ -280,6 +315,9 @@ static void *live(void *argument)
             print_message("%s\n", lk_error_last()->message);
         atomic_store(&p->hash, status == LK_OK ? hash_of(r->parallel) : 0);
         atomic_store(&p->longest, fate.seen);
+    } else if (r->parallel->step == 0) {
+        atomic_store(&p->lost, r->parallel->share.count - r->parallel->leaf);
+        atomic_store(&p->torn, fate.merging);
     }
     fate.left = NEVER;
     lk_parallel_free(r->parallel);
@@ -298,6 +336,7 @@ static uint64_t play(plot *p)
     pthread_t threads[RANKS_MAX];
 
     p->hash = 0;
+    p->lost = LEAVES;
     assert_int_equal(lk_comm_open_threads(comms, p->ranks, NULL), LK_OK);
     for (uint32_t i = 0; i < p->ranks; i++) {
         members[i] = (member){ .p = p, .given = comms[i], .comm = comms[i] };
@@ -323,6 +362,16 @@ static const lk_optimizer sgd   = { .kind = LK_SGD, .momentum = 0.9, .ema = 0.9 
                           lamb  = { .kind = LK_LAMB, .weight_decay = 0.01 },
                           lars  = { .kind = LK_LARS, .momentum = 0.9, .trust = 0.1 };
 
+static plot plot_of(lk_optimizer optimizer, const char *strategy, uint32_t ranks, double clip_value,
+                    uint32_t victim)
+{
+    return (plot){ .optimizer  = optimizer,
+                   .strategy   = strategy,
+                   .ranks      = ranks,
+                   .clip_value = clip_value,
+                   .victims    = { { victim, NEVER }, { 0, NEVER } } };
+}
+
 /* Each `every`-th moment of one rank's in its turn. */
 static void lose_all_through(plot p, long every)
 {
@@ -342,19 +391,19 @@ static void lose_all_through(plot p, long every)
 static void lost_all_through_a_step(void **state)
 {
     (void)state;
-    lose_all_through((plot){ adamw, "ddp", 3, 0, { { 0, NEVER } }, 0, 0 }, 2);
-    lose_all_through((plot){ adamw, "ddp", 3, 0, { { 2, NEVER } }, 0, 0 }, 9);
-    lose_all_through((plot){ sgd, "zero1", 2, 0.2, { { 1, NEVER } }, 0, 0 }, 9);
-    lose_all_through((plot){ adamw, "zero2", 3, 0, { { 1, NEVER } }, 0, 0 }, 5);
-    lose_all_through((plot){ lamb, "zero3", 2, 0, { { 0, NEVER } }, 0, 0 }, 11);
-    lose_all_through((plot){ lamb, "ddp", 4, 0, { { 2, NEVER } }, 0, 0 }, 7);
-    lose_all_through((plot){ lars, "ddp", 3, 0, { { 0, NEVER } }, 0, 0 }, 11);
+    lose_all_through(plot_of(adamw, "ddp", 3, 0, 0), 5);
+    lose_all_through(plot_of(adamw, "ddp", 3, 0, 2), 19);
+    lose_all_through(plot_of(sgd, "zero1", 2, 0.2, 1), 17);
+    lose_all_through(plot_of(adamw, "zero2", 3, 0, 1), 9);
+    lose_all_through(plot_of(lamb, "zero3", 2, 0, 0), 19);
+    lose_all_through(plot_of(lamb, "ddp", 4, 0, 2), 13);
+    lose_all_through(plot_of(lars, "ddp", 3, 0, 0), 19);
 }
 
 /* The second one may be on its way to the group without the first. */
 static void two_are_lost(void **state)
 {
-    plot     p    = { lamb, "ddp", 4, 0, { { 0, NEVER }, { 0, NEVER } }, 0, 0 };
+    plot     p    = plot_of(lamb, "ddp", 4, 0, 0);
     uint64_t want = undisturbed(&p), seed = 1;
     (void)state;
     for (int i = 0; i < 10; i++) {
@@ -369,11 +418,35 @@ static void two_are_lost(void **state)
     }
 }
 
+/* Nobody waits in the first step before its gradients are made: so those who are left have made
+ * theirs, whenever another is lost.  A virtual worker is finished before its turn is over. */
+static void only_the_unfinished_is_made_again(void **state)
+{
+    plot     p    = plot_of(adamw, "ddp", 2, 0, 1);
+    uint64_t want = undisturbed(&p);
+    uint32_t none = 0, some = 0;
+    (void)state;
+    for (long at = 1;; at++) {
+        p.victims[0].at = at;
+        assert_true(play(&p) == want);
+        uint32_t made = p.lost;
+        if (p.complete > 0)
+            break;
+        if (p.unfinished + 1 < made || p.unfinished > (p.torn ? LEAVES / 2 : made))
+            fail_msg("moment %ld: %u virtual workers were unfinished, and %u are to be made", at,
+                     made, p.unfinished);
+        none += p.unfinished == 0;
+        some += p.unfinished > 0;
+    }
+    assert_true(none > 0 && some > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_all_through_a_step),
         cmocka_unit_test(two_are_lost),
+        cmocka_unit_test(only_the_unfinished_is_made_again),
     };
     return cmocka_run_group_tests_name("parallel.ledger", tests, NULL, NULL);
 }

@@ -43,3 +43,12 @@ void lki_clear(const lk_parallel *parallel, float *left, size_t count)
 {
     merge(parallel, (stretch){ left, NULL, count, LK_F32 });
 }
+
+void lki_merge_spaces(const lk_parallel *parallel, float *left, const float *right)
+{
+    size_t gradients = parallel->layout->grad_elements;
+    lki_merge(parallel, parallel->rounded, left, right, gradients);
+    if (parallel->width > gradients)
+        lki_merge(parallel, LK_F32, left + gradients, right + gradients,
+                  parallel->width - gradients);
+}

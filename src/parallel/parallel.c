@@ -306,8 +306,14 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
     if (standing->steps == 0)
-        return lk_barrier(parallel->comm);
-    return lki_step_complete(parallel, standing->steps - 1, &tally);
+        LK_TRY(lk_barrier(parallel->comm));
+    else
+        LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
+    if (parallel->ops->salvage != NULL)
+        LK_TRY(parallel->ops->salvage(parallel, standing->steps));
+    standing->unfinished = parallel->remains.there ? parallel->remains.unfinished
+                                                   : parallel->leaves;
+    return LK_OK;
 }
 
 lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_comm *comm,
@@ -333,6 +339,7 @@ void lk_parallel_free(lk_parallel *parallel)
         return;
     if (parallel->ops != NULL && parallel->private != NULL)
         parallel->ops->detach(parallel);
+    lki_remains_deinit(&parallel->remains);
     lki_round_plan_deinit(&parallel->rounds);
     lki_units_close(parallel);
     lki_shelf_deinit(&parallel->shelf);
@@ -366,4 +373,17 @@ void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *c
     *first  = parallel->share.first;
     *count  = parallel->share.count;
     *stride = parallel->share.stride;
+}
+
+bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
+                           uint32_t *count)
+{
+    const lki_remains *remains = &parallel->remains;
+    *first = *last = 0;
+    *count         = remains->there ? remains->count : 0;
+    if (*count == 0)
+        return remains->there;
+    *first = remains->leaves[0];
+    *last  = remains->leaves[*count - 1];
+    return true;
 }

@@ -15,6 +15,7 @@
 #include "device/reduce.h"
 #include "parallel/layout.h"
 #include "parallel/ledger.h"
+#include "parallel/remains.h"
 #include "parallel/rounds.h"
 #include "parallel/shelf.h"
 #include "parallel/world.h"
@@ -70,6 +71,10 @@ typedef struct {
 
     /* (optional) Between two steps: takes up another layout of as many elements. */
     lk_status (*relay)(lk_parallel *parallel);
+
+    /* (optional) After a failure, when `steps` steps are complete: leaves in parallel->remains what
+     * there is of the next one.  Collective. */
+    lk_status (*salvage)(lk_parallel *parallel, uint64_t steps);
 
     /* What a host sends of every element.  Asks nothing but what bytes() does. */
     lki_passes (*passes)(const lk_parallel *parallel, uint32_t host);
@@ -155,6 +160,7 @@ struct lk_parallel {
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
     lki_ledger ledger;
+    lki_remains remains; /* of the step that was broken off, until it is reduced */
 
     /* Mine. */
     size_t   *mine; /* indices of the spans that I own */
@@ -200,6 +206,18 @@ static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *s
 static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_span *span)
 {
     return parallel->params + (parallel->gathers ? span->kept : span->at);
+}
+
+/* Virtual workers that this rank runs in the step under way, and which its n-th is. */
+static inline uint32_t lki_turns(const lk_parallel *parallel)
+{
+    return parallel->remains.there ? parallel->remains.count : parallel->share.count;
+}
+
+static inline uint32_t lki_leaf_of_turn(const lk_parallel *parallel, uint32_t n)
+{
+    return parallel->remains.there ? parallel->remains.leaves[n]
+                                   : parallel->share.first + n * parallel->share.stride;
 }
 
 /* What the sums of squares of a span are of: lars has the first two, lamb all three. */
@@ -309,9 +327,10 @@ LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki
 void                   lki_rows_close(lk_parallel *parallel);
 
 /* merge.c: left = left + right, nodes of a tree that are rounded to `rounded` or not (LK_F32), by
- * all threads; and left = 0. */
+ * all threads; for whole gradient spaces, of which running state is not rounded; and left = 0. */
 void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left, const float *right,
                size_t count);
+void lki_merge_spaces(const lk_parallel *parallel, float *left, const float *right);
 void lki_clear(const lk_parallel *parallel, float *left, size_t count);
 
 /* The largest subtrees of [first, first + count) of which a host runs all virtual workers. */

@@ -52,6 +52,9 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
                                   "direction, as programs linked with -ffast-math do: its bits "
                                   "would not be those of others; link without it");
     LK_TRY(check_micros(parallel, micro_count));
+    if (parallel->remains.there && parallel->remains.step != step)
+        return lk_fail(LK_EINVAL, "step %llu was broken off, and comes before step %llu",
+                       (unsigned long long)parallel->remains.step, (unsigned long long)step);
     parallel->under_way = true;
     parallel->micros    = micro_count;
     parallel->step      = step;
@@ -87,7 +90,7 @@ void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler
 
 uint32_t lki_leaf_now(const lk_parallel *parallel)
 {
-    return parallel->share.first + (parallel->leaf + parallel->chosen) * parallel->share.stride;
+    return lki_leaf_of_turn(parallel, parallel->leaf + parallel->chosen);
 }
 
 void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
@@ -106,7 +109,7 @@ static bool announce(lk_parallel *parallel, uint32_t term)
     *ready = 1;
     if (parallel->noise != NULL)
         lki_noise_term(parallel, term);
-    if (parallel->hooking != NULL && parallel->leaf < parallel->share.count)
+    if (parallel->hooking != NULL && parallel->leaf < lki_turns(parallel))
         keep(parallel, lki_hooks_term(parallel, term));
     if (++parallel->announced[term] == parallel->together && !failed(parallel))
         keep(parallel, parallel->ops->term_ready(parallel, term));
@@ -181,7 +184,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
     if (parallel->turning)
         end_turn(parallel);
-    if (failed(parallel) || !parallel->under_way || parallel->leaf == parallel->share.count)
+    if (failed(parallel) || !parallel->under_way || parallel->leaf == lki_turns(parallel))
         return false;
     if (parallel->micro == 0)
         begin_leaves(parallel);

@@ -102,12 +102,29 @@ bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *rig
         return false;
     lki_node *low = &counter->stack[counter->depth - 2], *high = low + 1;
     uint32_t  both = low->count + high->count;
+    if (low->first + low->count != high->first)
+        return false;
     if (!lki_tree_is_node(counter->leaves, low->first, both) || lki_tree_left(both) != low->count)
         return false;
     *left      = low->buffer;
     *right     = high->buffer;
     low->count = both;
     counter->depth--;
+    return true;
+}
+
+bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t *leaves,
+                      uint32_t count)
+{
+    uint32_t left, right;
+    lki_counter_begin(counter, tree);
+    for (uint32_t i = 0; i < count; i++) {
+        while (lki_counter_merge(counter, &left, &right))
+            continue;
+        if (counter->depth == LKI_NODES_MAX)
+            return false;
+        (void)lki_counter_push(counter, leaves[i]);
+    }
     return true;
 }
 

@@ -74,6 +74,11 @@ uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint3
 /* The same, in a buffer of the caller's choice. */
 void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t buffer);
 
+/* What is live when the last of these virtual workers, ascending, of `tree` in all is made, and not
+ * yet merged.  False: more sums than a counter has. */
+bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t *leaves,
+                      uint32_t count);
+
 /* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);
 

@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "data/stream.h"
+#include "parallel/virtual.h"
 #include "tensor/exec.h"
 #include "train/session.h"
 
@@ -23,22 +24,22 @@ struct lki_feed {
     uint64_t    step, samples;    /* of the step under way */
 };
 
-static lk_status open_loader(lki_session *s, uint64_t start)
+static lk_status open_loader(lki_session *s, lki_share share, uint64_t start, uint64_t end)
 {
     const lk_train_config *c       = s->config;
     lk_loader_options      options = { .seed            = c->seed,
                                        .global_batch    = c->global_batch,
                                        .micro_batch     = c->micro_batch,
                                        .virtual_workers = c->virtual_workers,
-                                       .first           = s->first,
-                                       .count           = s->count,
-                                       .stride          = s->stride,
+                                       .first           = share.first,
+                                       .count           = share.count,
+                                       .stride          = share.stride,
                                        .lock_step       = lk_model_lock_step(s->model),
                                        .drop_last       = c->drop_last,
                                        .order           = c->order,
                                        .threads         = c->loader_threads,
                                        .start_step      = start,
-                                       .end_step        = lki_max(start, s->end) };
+                                       .end_step        = lki_max(start, end) };
     lki_exec_pin_caller(s->exec, false); /* its threads run where there is room */
     lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
     lki_exec_pin_caller(s->exec, true);
@@ -74,7 +75,7 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
     const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
     uint64_t               batch = s->config->global_batch;
     if (!lki_dataset_is_stream(s->dataset))
-        return open_loader(s, start);
+        return open_loader(s, (lki_share){ s->first, s->count, s->stride }, start, s->end);
     lki_feed *feed = NULL;
     LK_TRY(LKI_NEW(&feed, 1, "a feed"));
     s->feed       = feed;
@@ -85,6 +86,11 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
     if (s->rank == 0 && start < s->end)
         LK_TRY(lki_stream_open(&feed->stream, s->dataset, start * batch, batch));
     return LK_OK;
+}
+
+lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
+{
+    return open_loader(s, (lki_share){ first, last + 1 - first, 1 }, step, step + 1);
 }
 
 void lki_feed_close(lki_session *s)
@@ -133,8 +139,12 @@ lk_status lki_feed_next(lki_session *s, uint64_t step, uint32_t v, uint32_t micr
 {
     const lki_feed *feed = s->feed;
     uint32_t        b    = s->config->micro_batch;
-    if (feed == NULL)
-        return lk_loader_next(s->loader, out);
+    if (feed == NULL) { /* where some are wanted only, those between them come, too */
+        do
+            LK_TRY(lk_loader_next(s->loader, out));
+        while (s->mends && out->virtual_worker != v);
+        return LK_OK;
+    }
     uint32_t first = (v * s->micro_count + micro) * b;
     *out = (lk_batch){ .step = step, .virtual_worker = v, .micro_index = micro,
                        .first_slot = first, .x = feed->x + first * feed->x_bytes,

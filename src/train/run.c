@@ -94,9 +94,14 @@ static lk_status open_parallel(lki_session *s)
 
 lk_status lki_session_deal(lki_session *s, uint64_t start)
 {
+    uint32_t first, last, count;
     lki_feed_close(s);
     lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
-    LK_TRY(lki_feed_open(s, start));
+    s->mends = lk_parallel_remainder(s->parallel, &first, &last, &count);
+    if (!s->mends)
+        LK_TRY(lki_feed_open(s, start));
+    else if (count > 0)
+        LK_TRY(lki_feed_open_some(s, start, first, last));
     lki_observe_loader(s);
     return LK_OK;
 }
@@ -400,7 +405,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     lki_session_record(s, &result, scale, record);
     lki_loss_chain_add(s->loss_chain, result.loss);
     s->chained = step + 1;
-    return LK_OK;
+    return s->mends ? lki_session_deal(s, step + 1) : LK_OK;
 }
 
 /* ---- The loop ---------------------------------------------------------------------------- */

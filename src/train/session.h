@@ -71,6 +71,7 @@ typedef struct {
     lk_checkpoint_times checkpoints;
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
     bool          patient;        /* rank 0 works, and the others wait */
+    bool          mends;          /* it makes what is missing of a step that was broken off */
     double        begun;          /* the step under way */
     uint64_t      chained;        /* steps whose loss is in loss_chain */
     uint64_t      judged;         /* the step of the last evaluation in `watch` ... */
@@ -145,6 +146,9 @@ void         lki_order_tell(const lki_session *session);
 LK_NODISCARD lk_status lki_feed_check(const lk_train_config *config, const lk_dataset *dataset);
 const char            *lki_feed_text(const lki_session *session, char text[40]);
 LK_NODISCARD lk_status lki_feed_open(lki_session *session, uint64_t start);
+/* Of step `step` alone, for some of the virtual workers from `first` to `last`. */
+LK_NODISCARD lk_status lki_feed_open_some(lki_session *session, uint64_t step, uint32_t first,
+                                          uint32_t last);
 void                   lki_feed_close(lki_session *session);
 LK_NODISCARD lk_status lki_feed_step(lki_session *session, uint64_t step);
 LK_NODISCARD lk_status lki_feed_next(lki_session *session, uint64_t step, uint32_t v,

@@ -255,14 +255,34 @@ static void list_add(list *l, uint32_t number)
     l->count++;
 }
 
-/* Who has taken what over, by the shares before, in rounds or in ranges, and now. */
-static void tell(const lki_session *s, const lk_comm *before, const lk_comm *now, bool rounds,
-                 const char *why, double seconds)
+/* Whether rank `r` of the group now has a virtual worker of somebody who is lost. */
+static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *then,
+                       const lk_comm *before, const lk_comm *now)
 {
-    uint32_t    leaves = s->config->virtual_workers, lost = 0;
-    lki_dealing then   = { leaves, lk_comm_size(before), rounds };
-    lki_dealing deal   = { leaves, lk_comm_size(now), rounds };
-    list        ranks  = { .count = 0 }, workers = { .count = 0 }, others = { .count = 0 };
+    lki_share share = lki_share_of(deal, r);
+    for (uint32_t i = 0; i < share.count; i++)
+        if (!is_left(before, lki_share_rank(then, share.first + i * share.stride), now))
+            return true;
+    return false;
+}
+
+/* A group that has come to be. */
+typedef struct {
+    const lk_comm *before, *now;
+    bool           rounds; /* virtual workers are dealt in */
+    const char    *why;
+    uint32_t       unfinished; /* virtual workers of the next step */
+    double         seconds;
+} succession;
+
+/* Who has taken what over, by the shares before and now. */
+static void tell(const lki_session *s, const succession *t)
+{
+    const lk_comm *before = t->before, *now = t->now;
+    uint32_t       leaves = s->config->virtual_workers, lost = 0;
+    lki_dealing    then   = { leaves, lk_comm_size(before), t->rounds };
+    lki_dealing    deal   = { leaves, lk_comm_size(now), t->rounds };
+    list           ranks  = { .count = 0 }, workers = { .count = 0 }, others = { .count = 0 };
 
     for (uint32_t r = 0; r < lk_comm_size(before); r++)
         if (!is_left(before, r, now)) {
@@ -270,17 +290,20 @@ static void tell(const lki_session *s, const lk_comm *before, const lk_comm *now
             list_add(&others, lk_comm_world_rank(before, r));
         }
     for (uint32_t v = 0; v < leaves; v++)
-        if (!is_left(before, lki_share_rank(&then, v), now)) {
+        if (!is_left(before, lki_share_rank(&then, v), now))
             list_add(&workers, v);
-            list_add(&ranks, lk_comm_world_rank(now, lki_share_rank(&deal, v)));
-        }
+    for (uint32_t r = 0; r < lk_comm_size(now); r++)
+        if (takes_over(&deal, r, &then, before, now))
+            list_add(&ranks, lk_comm_world_rank(now, r));
     list_end(&ranks);
     list_end(&workers);
     list_end(&others);
-    lki_journal_note(s->journal, "%s%s%s%s; rank%s %s took over virtual worker%s %s; %.1f ms", why,
-                     lost > 1 ? " (ranks " : "", lost > 1 ? others.text : "",
+    lki_journal_note(s->journal,
+                     "%s%s%s%s; rank%s %s took over virtual worker%s %s; %u of %u were unfinished; "
+                     "%.1f ms", t->why, lost > 1 ? " (ranks " : "", lost > 1 ? others.text : "",
                      lost > 1 ? " are lost)" : "", ranks.count > 1 ? "s" : "", ranks.text,
-                     workers.count > 1 ? "s" : "", workers.text, 1e3 * seconds);
+                     workers.count > 1 ? "s" : "", workers.text, t->unfinished, leaves,
+                     1e3 * t->seconds);
 }
 
 /* ---- Going on ---------------------------------------------------------------------------- */
@@ -312,21 +335,24 @@ static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_p
 }
 
 /* The session is the new group's from here on. */
-static lk_status move(lki_session *s, lk_comm *next, const lki_position *at, const char *why,
+static lk_status move(lki_session *s, succession *t, lk_comm *next, const lki_position *at,
                       double begun)
 {
     lki_survival *self   = s->survival;
     lk_comm      *before = s->comm;
-    bool          rounds = s->stride > 1; /* as they are among more than one */
 
+    t->before = before;
+    t->now    = next;
+    t->rounds = s->stride > 1; /* as they are among more than one */
     self->lost += s->ranks - lk_comm_size(next);
     take_group(s, next);
     lk_status status = take_files(s, at->done);
     if (status == LK_OK)
         status = lki_session_deal(s, at->done);
-    self->seconds += lki_seconds() - begun;
+    t->seconds = lki_seconds() - begun;
+    self->seconds += t->seconds;
     if (status == LK_OK)
-        tell(s, before, next, rounds, why, lki_seconds() - begun);
+        tell(s, t);
     if (before != s->given)
         lk_comm_free(before);
     return status;
@@ -344,7 +370,9 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     catch_up(s, &standing, at, result);
-    LK_TRY(move(s, next, at, why.message, begun));
+    succession t = { .why        = why.message,
+                     .unfinished = at->done < s->end ? standing.unfinished : 0 };
+    LK_TRY(move(s, &t, next, at, begun));
     result->speaks = s->rank == 0;
     return LK_OK;
 }
