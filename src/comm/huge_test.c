@@ -42,7 +42,9 @@ static double available(void)
 /* A third of what there is stays free for others. */
 static void needs(const char *name, double gib)
 {
-    if (LKI_SANITIZED)
+    if (getenv("LK_HUGE") == NULL)
+        print_message("skipped: %s: it takes a minute; ./dev check has it done, or LK_HUGE=1\n", name);
+    else if (LKI_SANITIZED)
         print_message("skipped: %s: sanitizers need several times the memory\n", name);
     else if (available() < 1.5 * gib)
         print_message("skipped: %s: it needs %.1f GiB of memory with room to spare, and %.1f are "
