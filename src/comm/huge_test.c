@@ -43,7 +43,7 @@ static double available(void)
 static void needs(const char *name, double gib)
 {
     if (getenv("LK_HUGE") == NULL)
-        print_message("skipped: %s: it takes a minute; ./dev check has it done, or LK_HUGE=1\n", name);
+        print_message("skipped: %s: it takes a minute; ./dev check does it, or LK_HUGE=1\n", name);
     else if (LKI_SANITIZED)
         print_message("skipped: %s: sanitizers need several times the memory\n", name);
     else if (available() < 1.5 * gib)
