@@ -53,6 +53,8 @@ typedef struct {
     double         seconds;                /* rank 0's clock, all steps */
     double         median, fastest, slowest; /* seconds of a step */
     double         parts[LK_STEP_PART_COUNT]; /* seconds a step, means over the ranks */
+    double         loading;   /* seconds a step of a rank's loader threads, all together, which
+                               * are beside the step; a mean over the ranks */
     uint32_t       type_count;
     lk_step_blocks types[LK_STEP_TYPES_MAX];
     double         flops;     /* a step needs them: products, without padding; see lk_block_flops */

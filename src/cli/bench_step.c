@@ -106,6 +106,8 @@ static void print_tables(const lk_step_report *r)
         if (r->parts[i] > 0)
             printf("%-24s %10.3f %6.1f%%\n", part_names[i], 1e3 * r->parts[i],
                    100 * r->parts[i] / step);
+    printf("%-24s %10.3f %6.1f%%  beside the steps\n", "loader's threads", 1e3 * r->loading,
+           100 * r->loading / step);
     printf("\n%-14s %6s %12s %12s %7s %9s\n", "blocks", "count", "forward ms", "backward ms",
            "share", "GFLOP/s");
     for (uint32_t t = 0; t < r->type_count; t++) {
@@ -127,13 +129,14 @@ static void print_json(const step_options *o)
            "\"threads\": %u, \"precision\": \"%s\", \"steps\": %llu, \"samples_per_s\": %.3f, "
            "\"tokens_per_s\": %.3f, \"step_ms\": %.6f, \"median_ms\": %.6f, \"fastest_ms\": %.6f, "
            "\"slowest_ms\": %.6f, \"flops\": %.0f, \"peak_flops_per_s\": %.0f, "
-           "\"utilisation\": %.4f, \"pss_bytes\": %llu, \"lost_spans\": %llu, \"parts_ms\": {",
+           "\"utilisation\": %.4f, \"pss_bytes\": %llu, \"lost_spans\": %llu, "
+           "\"loading_ms\": %.6f, \"parts_ms\": {",
            c->model, c->global_batch, c->virtual_workers, c->workers,
            c->threads > 0 ? c->threads : 1, lk_precision_name(c->precision),
            (unsigned long long)r->steps,
            rate_of(r, r->samples), rate_of(r, r->tokens), 1e3 * mean_of(r), 1e3 * r->median,
            1e3 * r->fastest, 1e3 * r->slowest, r->flops, r->peak, utilisation(r),
-           (unsigned long long)r->pss_bytes, (unsigned long long)r->lost);
+           (unsigned long long)r->pss_bytes, (unsigned long long)r->lost, 1e3 * r->loading);
     for (int i = 0; i < LK_STEP_PART_COUNT; i++)
         printf("%s\"%s\": %.6f", i > 0 ? ", " : "", part_names[i], 1e3 * r->parts[i]);
     if (o->predicted_ms > 0)

@@ -62,7 +62,9 @@ struct lk_loader {
     pthread_cond_t  more, room;
     uint64_t        claimed, freed, taken;
     bool            finished, stop;
-    lki_track      *track; /* of the first thread's work, or NULL */
+    uint32_t        begun; /* threads */
+    lki_trace      *trace; /* of their work, or NULL */
+    uint32_t        first_track;
 };
 
 /* ---- The threads --------------------------------------------------------------------------- */
@@ -162,18 +164,29 @@ static void hand_over(lk_loader *loader, place *p)
     pthread_mutex_unlock(&loader->lock);
 }
 
-static lki_track *track_of(lk_loader *loader)
+/* Of the loader's thread `number`. */
+static lki_track *track_of(lk_loader *loader, uint32_t number)
 {
     pthread_mutex_lock(&loader->lock);
-    lki_track *track = loader->track;
+    lki_track *track = lki_trace_track(loader->trace, loader->first_track + number);
     pthread_mutex_unlock(&loader->lock);
     return track;
 }
 
-static void work(lk_loader *loader, bool traced)
+static uint32_t number_of_thread(lk_loader *loader)
 {
+    pthread_mutex_lock(&loader->lock);
+    uint32_t number = loader->begun++;
+    pthread_mutex_unlock(&loader->lock);
+    return number;
+}
+
+static void *run(void *context)
+{
+    lk_loader *loader = context;
+    uint32_t   number = number_of_thread(loader);
     for (place *p = begin(loader); p != NULL; p = begin(loader)) {
-        lki_track *track = traced ? track_of(loader) : NULL;
+        lki_track *track = track_of(loader, number);
         uint64_t   begun = lki_trace_begin(track);
         p->error.status  = LK_OK;
         if (fill(loader, p) != LK_OK)
@@ -181,17 +194,6 @@ static void work(lk_loader *loader, bool traced)
         lki_trace_end(track, LKI_SPAN_LOAD, 0, begun);
         hand_over(loader, p);
     }
-}
-
-static void *run_first(void *context)
-{
-    work(context, true);
-    return NULL;
-}
-
-static void *run_other(void *context)
-{
-    work(context, false);
     return NULL;
 }
 
@@ -259,7 +261,7 @@ static lk_status start(lk_loader *loader)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     for (uint32_t i = 0; i < loader->options.threads && error == 0; i++) {
-        error = pthread_create(&loader->threads[i], NULL, i == 0 ? run_first : run_other, loader);
+        error = pthread_create(&loader->threads[i], NULL, run, loader);
         loader->running += error == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -325,10 +327,11 @@ void lk_loader_free(lk_loader *loader)
     lki_free(loader);
 }
 
-void lki_loader_trace(lk_loader *loader, lki_track *track)
+void lki_loader_trace(lk_loader *loader, lki_trace *trace, uint32_t first)
 {
     pthread_mutex_lock(&loader->lock);
-    loader->track = track;
+    loader->trace       = trace;
+    loader->first_track = first;
     pthread_mutex_unlock(&loader->lock);
 }
 

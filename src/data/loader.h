@@ -1,11 +1,12 @@
-/* data/loader.h -- what is written down of a loader's thread. */
+/* data/loader.h -- what is written down of a loader's threads. */
 #ifndef LKI_DATA_LOADER_H
 #define LKI_DATA_LOADER_H
 
 #include "base/trace.h"
 #include "lockstep/data.h"
 
-/* From here on every micro-batch that the thread prepares (LKI_SPAN_LOAD) is added to `track`. */
-void lki_loader_trace(lk_loader *loader, lki_track *track);
+/* From here on every micro-batch that a thread prepares (LKI_SPAN_LOAD) is added to its track, of
+ * which those of `trace` from `first` on are the threads'; NULL: to none. */
+void lki_loader_trace(lk_loader *loader, lki_trace *trace, uint32_t first);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include <time.h>
 
+#include "data/loader.h"
+
 enum { V = 4, M = 2, B = 3, G = V * M * B, T = 8 };
 
 static lk_dataset *open_tokens(void)
@@ -125,6 +127,40 @@ static void in_lock_step_all_stay(void **state)
             }
             lk_loader_free(loader);
         }
+    lk_dataset_free(set);
+}
+
+static void count_loads(void *context, uint32_t track, const lki_trace_span *spans, size_t count)
+{
+    uint64_t *loads = context;
+    assert_true(track >= 2 && track < 5);
+    for (size_t i = 0; i < count; i++)
+        *loads += spans[i].kind == LKI_SPAN_LOAD && spans[i].ended >= spans[i].begun;
+}
+
+/* But for those begun before it was asked for, every micro-batch is on the track of whoever filled
+ * it. */
+static void every_thread_is_traced(void **state)
+{
+    enum { THREADS = 3, STEPS = 50, BATCHES = STEPS * V * M, BEFORE = 4 * THREADS + 1 };
+    lk_loader_options options = options_for(0, V);
+    lk_dataset       *set     = open_tokens();
+    lk_loader        *loader  = NULL;
+    lki_trace        *trace   = NULL;
+    uint64_t          loads   = 0;
+    lk_batch          batch;
+    (void)state;
+    options.threads  = THREADS;
+    options.end_step = STEPS;
+    LKT_OK(lki_trace_open(&trace, 2 + THREADS, BATCHES));
+    LKT_OK(lk_loader_open(&loader, set, &options));
+    lki_loader_trace(loader, trace, 2);
+    for (uint32_t i = 0; i < BATCHES; i++)
+        LKT_OK(lk_loader_next(loader, &batch));
+    lk_loader_free(loader);
+    lki_trace_drain(trace, count_loads, &loads);
+    assert_in_range(loads, BATCHES - BEFORE, BATCHES);
+    lki_trace_free(trace);
     lk_dataset_free(set);
 }
 
@@ -269,6 +305,7 @@ int main(void)
         cmocka_unit_test(equals_direct_reads),
         cmocka_unit_test(any_share_delivers_its_part),
         cmocka_unit_test(in_lock_step_all_stay),
+        cmocka_unit_test(every_thread_is_traced),
         cmocka_unit_test(two_halves_are_the_whole),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(resumes_at_any_step),

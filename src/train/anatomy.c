@@ -31,6 +31,8 @@ struct lki_anatomy {
     uint8_t        *type_of;                  /* of each block */
     uint64_t        first, steps, measured;
     double         *seconds; /* of each measured step */
+    uint64_t        from;    /* when the last step that is not measured ended */
+    uint64_t        loading; /* nanoseconds of the loader's threads, since then */
     sums            step, all;
     uint32_t        open_count;
     lki_trace_span  open[OPEN_MAX];
@@ -79,6 +81,10 @@ void lki_anatomy_free(lki_anatomy *anatomy)
 
 static void end_step(lki_anatomy *anatomy, const lki_trace_span *span)
 {
+    if (span->detail <= anatomy->first) {
+        anatomy->from    = span->ended;
+        anatomy->loading = 0;
+    }
     if (span->detail > anatomy->first && anatomy->measured < anatomy->steps) {
         anatomy->seconds[anatomy->measured++] = 1e-9 * (double)(span->ended - span->begun);
         for (size_t k = 0; k < LKI_SPAN_KINDS; k++)
@@ -116,13 +122,20 @@ void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t c
         add_span(anatomy, &spans[i]);
 }
 
+void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].begun >= anatomy->from)
+            anatomy->loading += spans[i].ended - spans[i].begun;
+}
+
 /* ---- The report -------------------------------------------------------------------------- */
 
 /* What a rank tells the others. */
 typedef struct {
     double parts[LK_STEP_PART_COUNT];
     double forward[LK_STEP_TYPES_MAX], backward[LK_STEP_TYPES_MAX];
-    double peak, pss;
+    double loading, peak, pss;
 } account;
 
 static lk_step_part part_of(lki_span_kind kind)
@@ -175,6 +188,7 @@ static account account_of(const lki_anatomy *anatomy, lk_exec *exec, lk_dtype pr
         mine.forward[t]  = 1e-9 * (double)anatomy->all.forward[t] / steps;
         mine.backward[t] = 1e-9 * (double)anatomy->all.backward[t] / steps;
     }
+    mine.loading = 1e-9 * (double)anatomy->loading / steps;
     for (int i = 0; i < PEAK_TRIES; i++) {
         double peak = lki_exec_peak(exec, precision, PEAK_SECONDS);
         mine.peak   = peak > mine.peak ? peak : mine.peak;
@@ -240,6 +254,7 @@ lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
             report->types[t].forward += all[r].forward[t] / ranks;
             report->types[t].backward += all[r].backward[t] / ranks;
         }
+        report->loading += all[r].loading / ranks;
         report->peak += all[r].peak;
         report->pss_bytes += (uint64_t)all[r].pss;
     }

@@ -17,6 +17,7 @@ struct lki_observer {
     lki_trace      *trace;
     lki_trace_part *part;    /* NULL: no --trace */
     lki_anatomy    *anatomy; /* NULL: no report */
+    uint32_t        loaders; /* threads */
     uint64_t        samples, tokens;
 };
 
@@ -30,16 +31,16 @@ static size_t spans_of(const lki_session *s)
 
 static void attach(lki_session *s, lki_trace *trace)
 {
-    lki_exec_trace(s->exec, trace, LKI_TRACK_HELPERS);
+    lki_exec_trace(s->exec, trace, LKI_TRACK_LOADERS + s->observer->loaders);
     lki_comm_trace(s->comm, lki_trace_track(trace, LKI_TRACK_LOOP));
     if (trace != NULL && s->loader != NULL)
-        lki_loader_trace(s->loader, lki_trace_track(trace, LKI_TRACK_LOADER));
+        lki_loader_trace(s->loader, trace, LKI_TRACK_LOADERS);
 }
 
 void lki_observe_loader(const lki_session *s)
 {
     if (s->observer != NULL && s->loader != NULL)
-        lki_loader_trace(s->loader, lki_trace_track(s->observer->trace, LKI_TRACK_LOADER));
+        lki_loader_trace(s->loader, s->observer->trace, LKI_TRACK_LOADERS);
 }
 
 lk_status lki_observe_open(lki_session *s)
@@ -51,12 +52,14 @@ lk_status lki_observe_open(lki_session *s)
     if (c->trace == NULL && !report)
         return LK_OK;
     LK_TRY(LKI_NEW(&self, 1, "a trace"));
-    s->observer = self;
-    LK_TRY(lki_trace_open(&self->trace, LKI_TRACK_HELPERS + lk_exec_threads(s->exec) - 1,
+    s->observer   = self;
+    self->loaders = c->loader_threads > 0 ? c->loader_threads : 1;
+    LK_TRY(lki_trace_open(&self->trace,
+                          LKI_TRACK_LOADERS + self->loaders + lk_exec_threads(s->exec) - 1,
                           spans_of(s)));
     if (c->trace != NULL)
         LK_TRY(lki_trace_part_open(&self->part, c->trace, s->rank, lk_comm_host(s->comm, s->rank),
-                                   s->model));
+                                   self->loaders, s->model));
     if (report)
         LK_TRY(
             lki_anatomy_open(&self->anatomy, s->model, s->start + c->warm_up, c->steps - s->start));
@@ -71,6 +74,8 @@ static void sink(void *context, uint32_t track, const lki_trace_span *spans, siz
         lki_trace_part_add(self->part, track, spans, count);
     if (self->anatomy != NULL && track == LKI_TRACK_LOOP)
         lki_anatomy_add(self->anatomy, spans, count);
+    else if (self->anatomy != NULL && track < LKI_TRACK_LOADERS + self->loaders)
+        lki_anatomy_add_loads(self->anatomy, spans, count);
 }
 
 void lki_observe_turn(const lki_session *s)

@@ -1,9 +1,9 @@
 /* train/observe.h -- what a rank writes down of its steps, and makes of it.
  *
  * Where --trace or a report is asked for, a rank has a trace: a track for the thread of the loop,
- * one for the loader and one for each helper of the pool.  It is drained between steps, into the
- * rank's part of the trace (trace_part.c) and the sums of the report (anatomy.c).  Nothing of it
- * reaches a parameter.
+ * one for each of the loader's and one for each helper of the pool.  It is drained between steps,
+ * into the rank's part of the trace (trace_part.c) and the sums of the report (anatomy.c).  Nothing
+ * of it reaches a parameter.
  */
 #ifndef LKI_TRAIN_OBSERVE_H
 #define LKI_TRAIN_OBSERVE_H
@@ -12,7 +12,7 @@
 #include "lockstep/nn.h"
 #include "lockstep/train.h"
 
-enum { LKI_TRACK_LOOP, LKI_TRACK_LOADER, LKI_TRACK_HELPERS };
+enum { LKI_TRACK_LOOP, LKI_TRACK_LOADERS }; /* the helpers' are behind the loader's */
 
 /* ---- A rank's part of a trace (trace_part.c) --------------------------------------------- */
 
@@ -20,7 +20,8 @@ typedef struct lki_trace_part lki_trace_part;
 
 /* Creates the file in which rank `rank` leaves its spans for lk_trace_merge(). */
 LK_NODISCARD lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank,
-                                           uint32_t host, const lk_model *model);
+                                           uint32_t host, uint32_t loaders,
+                                           const lk_model *model);
 void lki_trace_part_add(lki_trace_part *part, uint32_t track, const lki_trace_span *spans,
                         size_t count);
 /* Everything is with the system, or why it is not.  NULL is allowed; frees it in any case. */
@@ -31,7 +32,7 @@ LK_NODISCARD lk_status lki_trace_part_close(lki_trace_part *part, uint64_t lost)
 typedef struct {
     char     magic[8];
     uint32_t rank, host, pid, parent, blocks;
-    uint32_t unused;
+    uint32_t loaders; /* threads of the loader */
     int64_t  epoch_ns; /* what to add to the monotonic clock for the time of day */
 } lki_trace_head; /* then `blocks` names of LKI_TRACE_NAME bytes */
 
@@ -56,6 +57,9 @@ LK_NODISCARD lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model
 void lki_anatomy_free(lki_anatomy *anatomy);
 /* Spans of the loop's track. */
 void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
+
+/* Those of a track of the loader's. */
+void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
 
 /* Collective: rank 0's report. `samples` and `tokens`: of all measured steps. */
 LK_NODISCARD lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,

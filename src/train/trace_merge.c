@@ -111,18 +111,19 @@ static void write_name(FILE *out, const char *name, size_t bytes)
               out);
 }
 
-static void write_track_name(FILE *out, uint32_t rank, uint32_t track)
+static void write_track_name(FILE *out, const lki_trace_head *head, uint32_t track)
 {
+    uint32_t helpers = LKI_TRACK_LOADERS + head->loaders;
     fprintf(out,
             ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %u, "
             "\"args\": {\"name\": \"",
-            rank, track);
+            head->rank, track);
     if (track == LKI_TRACK_LOOP)
         fprintf(out, "steps\"}}");
-    else if (track == LKI_TRACK_LOADER)
-        fprintf(out, "loader\"}}");
+    else if (track < helpers)
+        fprintf(out, "loader %u\"}}", track - LKI_TRACK_LOADERS + 1);
     else
-        fprintf(out, "thread %u\"}}", track - LKI_TRACK_HELPERS + 1);
+        fprintf(out, "thread %u\"}}", track - helpers + 1);
 }
 
 static void write_process(FILE *out, const part *p, bool first)
@@ -173,7 +174,7 @@ static void write_part(FILE *out, const part *p, int64_t zero, uint64_t *lost)
             continue;
         }
         if (batch.track < NAMED_MAX && !named[batch.track])
-            write_track_name(out, p->head.rank, batch.track);
+            write_track_name(out, &p->head, batch.track);
         if (batch.track < NAMED_MAX)
             named[batch.track] = true;
         for (size_t i = 0; i < batch.count; i++)

@@ -45,14 +45,16 @@ static void put(lki_trace_part *part, const void *head, size_t head_bytes, const
         part->error = wrote < 0 ? errno : ENOSPC;
 }
 
-static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, const lk_model *model)
+static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, uint32_t loaders,
+                          const lk_model *model)
 {
     struct timespec now;
-    lki_trace_head  head  = { .rank   = rank,
-                              .host   = host,
-                              .pid    = (uint32_t)getpid(),
-                              .parent = (uint32_t)getppid(),
-                              .blocks = (uint32_t)model->block_count };
+    lki_trace_head  head  = { .rank    = rank,
+                              .host    = host,
+                              .pid     = (uint32_t)getpid(),
+                              .parent  = (uint32_t)getppid(),
+                              .blocks  = (uint32_t)model->block_count,
+                              .loaders = loaders };
     char           *names = NULL;
     memcpy(head.magic, LKI_TRACE_MAGIC, sizeof head.magic);
     (void)clock_gettime(CLOCK_REALTIME, &now);
@@ -68,7 +70,7 @@ static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, co
 }
 
 lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank, uint32_t host,
-                              const lk_model *model)
+                              uint32_t loaders, const lk_model *model)
 {
     lki_trace_part *part = NULL;
     *out                 = NULL;
@@ -78,7 +80,7 @@ lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t r
     if (status == LK_OK) {
         part->fd = open(part->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
         status   = part->fd >= 0
-                       ? put_head(part, rank, host, model)
+                       ? put_head(part, rank, host, loaders, model)
                        : lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(errno));
     }
     if (status != LK_OK) {

@@ -47,6 +47,7 @@ static void a_step_is_accounted_for(void **state)
         assert_true(number(parts, "optimizer") > 0);
         assert_true(number(root, "samples_per_s") > 0 && number(root, "pss_bytes") > 0);
         assert_true(number(root, "utilisation") > 0 && number(root, "lost_spans") == 0);
+        assert_true(number(root, "loading_ms") >= 0); /* what came ahead is not in it */
         json_decref(root);
     }
 }

@@ -155,7 +155,7 @@ static void assert_whole(const char *folder, const char *name, long ranks, size_
 static void a_trace_accounts_for_every_step(void **state)
 {
     static const char *const ways[] = { "--workers 1 --threads 2", "--workers 2",
-                                        "--workers 2 --worker-mode threads",
+                                        "--workers 2 --worker-mode threads --loader-threads 3",
                                         "--workers 2 --hosts 2" };
     static command_result    r;
     char                     without[65], with[65], line[512];
