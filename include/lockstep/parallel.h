@@ -110,8 +110,9 @@ typedef struct {
      * terms: all once, forward, then as it comes.  NULL = all forward, then all backward. */
     const uint32_t *reads;
     uint32_t        read_count;
-    uint32_t        unit_buffers; /* units (buckets) of parameters that a host has room for; 0: as
-                                   * many as a block reads at a time, and one that comes meanwhile */
+    uint32_t        unit_buffers; /* units (buckets) of parameters that a host has room for; 0: one
+                                   * more than a block reads at a time */
+    uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that share a model; 0: 1 */
     bool survives; /* the others can go on where one dies: lk_parallel_go_on() */
     /* What gradients travel as between hosts: LK_F32 (or 0), or LK_BF16 or LK_F16, which takes half
      * the bytes.  Then each virtual worker's gradient, and each sum of the canonical tree, is

@@ -11,7 +11,8 @@
 #include "cli/commands.h"
 #include "cli/plan.h"
 
-static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
+                                         "hybrid" };
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
 _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row for each");
 
@@ -98,6 +99,8 @@ static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan
     for (size_t i = 0; status == LK_OK && i < STRATEGIES; i++) {
         plan_row *row = &plan->rows[plan->row_count];
         if (asked != NULL && strcmp(asked, "single") != 0 && strcmp(asked, strategies[i]) != 0)
+            continue;
+        if (asked == NULL && c->shard_hosts == 0 && strcmp(strategies[i], "hybrid") == 0)
             continue;
         c->strategy = row->strategy =
             asked != NULL && strcmp(asked, "single") == 0 ? asked : strategies[i];

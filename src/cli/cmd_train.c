@@ -73,11 +73,12 @@ static const lki_choice strategies[] = {
     { "zero1", 0, NULL },
     { "zero2", 0, NULL },
     { "zero3", 0, NULL },
+    { "hybrid", 0, NULL },
     { "single", 0, NULL },
-    { "NO_SHARD", 0, NULL }, /* FSDP's names of ddp, zero2 and zero3 */
+    { "NO_SHARD", 0, NULL }, /* FSDP's names of ddp, zero2, zero3 and hybrid */
     { "SHARD_GRAD_OP", 0, NULL },
     { "FULL_SHARD", 0, NULL },
-    { "hybrid", 0, HERE_LATER "; use zero3, which shards over all hosts" },
+    { "HYBRID_SHARD", 0, NULL },
     { NULL, 0, NULL },
 };
 static const lki_choice optimizers[] = {
@@ -266,6 +267,8 @@ const lki_option lki_train_table[] = {
       .help = "the first bucket, which can start early" },
     LKI_U32("unit-buffers", "N", AT(config.unit_buffers), 1, 1000000, "2 or 3",
             "zero3: units of parameters (buckets) that a host has room for"),
+    LKI_U32("shard-hosts", "K", AT(config.shard_hosts), 1, 1000000, "1",
+            "hybrid: each K neighbouring hosts share a model, and others have one of their own"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
       .offset = AT(config.timeout_ms), .range = &lki_range_positive, .preset = "30",
       .help = "how long workers wait for each other before they name who is missing" },

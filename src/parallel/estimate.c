@@ -22,34 +22,36 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
            lki_count_branches(parallel, first + left, count - left, host);
 }
 
-/* Of sums that every host wants a host makes its share, and sends that to all others; of sums that
- * one host wants, the others send it what they have.  What a host has of a bucket's parameters it
- * sends to all others times[bucket] times. */
+/* Of sums that several hosts want each of these makes a part, and sends that to the others; what
+ * they are made of comes from all.  What a host has of a bucket's parameters it sends to all others
+ * of its group times[bucket] times. */
 static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_t *times,
                        lk_parallel_cost *cost)
 {
-    const lki_layout *layout   = parallel->layout;
-    lki_passes        passes   = parallel->ops->passes(parallel, host);
-    uint64_t          others   = parallel->world.hosts - 1;
-    size_t            width    = lki_rounds(parallel->rounded) ? sizeof(uint16_t) : sizeof(float);
-    uint64_t          whole    = parallel->micro_count * parallel->state_width * sizeof(float);
-    uint64_t          kept     = 0;
+    const lki_layout *layout = parallel->layout;
+    lki_passes        passes = parallel->ops->passes(parallel, host);
+    uint64_t          hosts = parallel->world.hosts, groups = hosts / layout->shards;
+    size_t            width = lki_rounds(parallel->rounded) ? sizeof(uint16_t) : sizeof(float);
+    uint64_t          states = parallel->micro_count * parallel->state_width * sizeof(float);
+    uint64_t          mine = 0, kept = 0, passed = passes.branches + passes.sums;
+    uint32_t          shard = lki_shard_of(parallel, host);
 
     for (uint32_t b = 0; b < layout->bucket_count; b++)
         for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
             const lk_slice *slice = &layout->buckets[b].slices[i];
-            if (layout->shards == 1)
-                whole += slice->count * width;
-            else if (slice->shard != host)
+            if (slice->shard == shard)
+                mine += slice->count * width;
+            else
                 cost->sent_gradients += passes.branches * slice->count * width;
         }
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
-        if (layout->owners[span->owner].shard == host)
+        if (layout->owners[span->owner].shard == shard)
             kept += times[lki_unit_of(layout, span->param)] * lki_layout_width(layout, span);
     }
-    cost->sent_gradients += (passes.branches + passes.sums) * others * whole / (others + 1);
-    cost->sent_params += others * kept * sizeof(float);
+    cost->sent_gradients += passed * (groups - 1) * mine / groups;
+    cost->sent_gradients += passed * (hosts - 1) * states / hosts;
+    cost->sent_params += (layout->shards - 1) * kept * sizeof(float);
 }
 
 /* ---- What is kept ------------------------------------------------------------------------ */

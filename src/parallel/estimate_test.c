@@ -56,15 +56,15 @@ static uint64_t count_reductions(const lk_parallel *p)
 static uint64_t bytes_to_agree(const lk_parallel *p)
 {
     uint64_t reductions = (p->layout->bucket_count + (p->state_width > 0)) * count_reductions(p);
-    uint64_t sums       = p->shards > 1 ? p->mine_count * sizeof(double) : 0;
-    return (p->ranks - 1) * (reductions * sizeof(uint64_t) + p->reported[p->rank] + sums);
+    return (p->ranks - 1) * (reductions * sizeof(uint64_t) + p->reported[p->rank]) +
+           (p->shards - 1) * p->mine_count * sizeof(double);
 }
 
 /* Elements that parts have more than others, in every piece that is cut. */
 static uint64_t left_over(const lk_parallel *p)
 {
     uint64_t cuts = p->micro_count;
-    for (uint32_t b = 0; p->shards == 1 && b < p->layout->bucket_count; b++)
+    for (uint32_t b = 0; p->shards < p->ranks && b < p->layout->bucket_count; b++)
         cuts += p->layout->buckets[b].slice_count;
     lki_virtual_plan ranges;
     lki_virtual_plan_make(&ranges, p->leaves, p->ranks, p->rank);
@@ -111,17 +111,19 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
 
 static void steps_take_what_was_told(void **state)
 {
-    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
+                                              "hybrid" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
     static const lk_dtype    types[]      = { LK_F32, LK_BF16, LK_F16 };
     (void)state;
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
-        for (size_t s = 0; s < 4; s++)
+        for (size_t s = 0; s < 5; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
                 job j = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
+                                       .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + leaves / 4) % 3],
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },
@@ -267,6 +269,35 @@ static void agrees_with_the_paper(void **state)
     assert_int_equal(cells, 54);
 }
 
+/* Of 4 hosts in groups of 2 each sends half of the gradients to its neighbour, and twice the half
+ * of its shard's to the other group. */
+static void groups_send_what_is_theirs(void **state)
+{
+    static const uint32_t sizes[4] = { 1, 1, 1, 1 };
+    const size_t          elements = 1 << 20, bytes = elements * sizeof(float);
+    const lk_param        one      = { .name = "w", .shape = { 1, { elements } } };
+    lk_parallel_options   options  = { .strategy = "HYBRID_SHARD", .virtual_workers = 4 };
+    lk_parallel_cost      cost;
+    (void)state;
+    assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, sizes, 4), LK_OK);
+    assert_int_equal(cost.params, bytes);
+    assert_int_equal(cost.sent_gradients, 2 * bytes / 4 * 3); /* as ddp does */
+    assert_int_equal(cost.sent_params, 0);
+    options.shard_hosts = 2;
+    assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, sizes, 4), LK_OK);
+    assert_int_equal(cost.params, bytes / 2 + bytes);
+    assert_int_equal(cost.sent_gradients, bytes / 2 + 2 * (bytes / 2 / 2));
+    assert_int_equal(cost.sent_params, bytes / 2); /* a unit in its buffer stays for backward */
+    options.shard_hosts = 3;
+    assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, sizes, 4), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "4 hosts cannot be cut into groups of 3"));
+    static const uint32_t uneven[4] = { 1, 2, 2, 1 };
+    options.shard_hosts     = 2;
+    options.virtual_workers = 6;
+    assert_int_equal(lk_parallel_estimate(&cost, &one, 1, &options, uneven, 4), LK_EUNSUPPORTED);
+    assert_non_null(strstr(lk_error_last()->message, "as many workers on hosts 0 and 2"));
+}
+
 static void fails_as_opening_would(void **state)
 {
     static const uint32_t sizes[] = { 3, 3 };
@@ -286,6 +317,7 @@ int main(void)
         cmocka_unit_test(rounded_gradients_are_half),
         cmocka_unit_test(parameters_are_shared_out),
         cmocka_unit_test(agrees_with_the_paper),
+        cmocka_unit_test(groups_send_what_is_theirs),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -213,6 +213,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
+    LK_TRY(lki_shards_count(parallel, options->shard_hosts));
     LK_TRY(open_layout(parallel, params, param_count, options));
     parallel->gathers = parallel->ops->gathers && parallel->shards > 1;
     if (parallel->gathers)

@@ -1,10 +1,8 @@
 /* parallel_test.c -- the promise, on made-up gradients: any N, anywhere, has the bits of `single`.
- *
  * Method: gradients are pure functions of (step, virtual worker, micro-batch, element, value of
  * the parameter), with a wide spread of exponents so that order shows.  Ranks are threads, on one
- * host, or on several whose messages travel over a simulated transport.
- * Negative controls: other trees, swapped leaves and other folds must give another hash.
- */
+ * host, or on several over a simulated transport.  Negative controls: other trees, swapped leaves
+ * and other folds must give another hash. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -281,7 +279,7 @@ static void hash_of(const crew *w, char hash[65])
 {
     static rank_run runs[RANKS_MAX];
     lki_dealing     dealing = { w->options.virtual_workers, w->ranks,
-                                strcmp(w->options.strategy, "zero2") >= 0 }; /* and zero3 */
+                                strstr("zero2 zero3 hybrid", w->options.strategy) != NULL };
     run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)
@@ -322,7 +320,7 @@ static const hosted shapes[] = {
     { .hosts = 2, .each = 1, .seed = 1 },
     { .hosts = 2, .each = 2, .seed = 2 },
     { .hosts = 2, .each = 3, .seed = 3 },
-    { .hosts = 3, .each = 1, .seed = 4 },
+    { .hosts = 4, .each = 1, .seed = 4 },
     { .hosts = 2, .each = 2, .fewer_first = 1, .seed = 5 },
     { .hosts = 3, .each = 3, .fewer = 2, .seed = 6 },
 };
@@ -340,8 +338,10 @@ static void several_hosts_give_the_bits_of_single(void **state)
             w.announce                   = i % 2 == 0;
             w.options.bucket_bytes       = i % 3 == 0 ? 0 : i % 3 == 1 ? 17000 : 1;
             w.options.first_bucket_bytes = w.options.bucket_bytes / 2;
-            for (size_t k = 0; k < 4; k++) {
-                w.options.strategy = (const char *[]){ "ddp", "zero1", "zero2", "zero3" }[k];
+            w.options.shard_hosts        = shapes[i].hosts / 2;
+            for (size_t k = 0; k < 5; k++) {
+                w.options.strategy = (const char *[]){ "ddp", "zero1", "zero2", "zero3",
+                                                       "hybrid" }[k];
                 hash_of(&w, got);
                 assert_string_equal(got, want);
             }

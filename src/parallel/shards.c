@@ -4,8 +4,14 @@
  * One that shards has a shard on each host, and every rank of the job owns spans of its own.  Then
  * sums of squares, new parameters, and what somebody asks for travel from owners to all hosts.
  *
- * Cost: of n bytes that are gathered each host sends its part to all others: (H-1)/H n over all of
- *       its ranks if parts are equal.
+ * Between the two, neighbouring hosts are a group that has all shards, and every group has owners
+ * of its own for everything; that travels inside of groups only:
+ *
+ *      hosts       0   1  |  2   3  |  4   5         2 shards, 3 groups
+ *      shards      0   1  |  0   1  |  0   1
+ *
+ * Cost: of n bytes that are gathered each host sends its part to all others of its group:
+ *       (S-1)/S n for S shards over all of its ranks if parts are equal.
  */
 #include "parallel/shards.h"
 
@@ -13,28 +19,67 @@
 
 #include "base/memory.h"
 
-/* A part of the model's arena in which every rank's piece lies behind that of the rank before. */
+/* A part of the model's arena in which every owner's piece lies behind that of the one before. */
 struct lki_piece_list {
     size_t  offset;
-    size_t *bytes; /* [ranks] */
+    size_t *bytes; /* [owner_count] */
 };
 
 /* ---- Owners ------------------------------------------------------------------------------ */
 
-lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
+lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts)
+{
+    const uint32_t hosts = parallel->world.hosts, each = shard_hosts > 0 ? shard_hosts : 1;
+
+    parallel->shards = !parallel->ops->sharded ? 1 : parallel->ops->replicates ? each : hosts;
+    if (parallel->shards > hosts || hosts % parallel->shards != 0)
+        return lk_fail(LK_EINVAL, "%u hosts cannot be cut into groups of %u that share a model: "
+                       "give a --shard-hosts that divides them", hosts, parallel->shards);
+    parallel->shard = lki_shard_of(parallel, parallel->world.host_of[parallel->rank]);
+    return LK_OK;
+}
+
+static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
+{
+    return parallel->world.host_of[rank] / parallel->shards;
+}
+
+/* The ranks of the first group, in order.  Every other group has as many, in the same places. */
+static lk_status deal_to_groups(lk_parallel *parallel, lki_deal *deal)
 {
     const lki_world *world = &parallel->world;
 
-    parallel->shards = parallel->ops->sharded ? world->hosts : 1;
-    parallel->shard  = parallel->ops->sharded ? world->host_of[parallel->rank] : 0;
-    bool whole       = parallel->shards == 1;
-    *deal            = (lki_deal){ .count  = whole ? parallel->world.widest : parallel->ranks,
-                                   .shards = parallel->shards,
-                                   .whole_blocks = parallel->ops->whole_blocks };
-    LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
-    for (uint32_t o = 0; o < deal->count; o++)
-        deal->owners[o] = whole ? (lki_owner){ 0, o }
-                                : (lki_owner){ world->host_of[o], world->local_of[o] };
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        lki_owner owner = { lki_shard_of(parallel, world->host_of[r]), world->local_of[r] };
+        uint32_t  at    = 0;
+        for (uint32_t other = 0; other < r; other++)
+            at += group_of(parallel, other) == group_of(parallel, r);
+        if (group_of(parallel, r) == 0)
+            deal->owners[deal->count++] = owner;
+        else if (at >= deal->count || deal->owners[at].shard != owner.shard ||
+                 deal->owners[at].local != owner.local)
+            return lk_fail(LK_EUNSUPPORTED, "strategy %s over groups of %u hosts needs as many "
+                           "workers on hosts %u and %u", parallel->ops->name, parallel->shards,
+                           owner.shard, world->host_of[r]);
+        if (r == parallel->rank)
+            parallel->owner = at;
+    }
+    if (deal->count * (world->hosts / parallel->shards) != parallel->ranks)
+        return lk_fail(LK_EUNSUPPORTED, "strategy %s over groups of %u hosts needs as many workers "
+                       "on each of them", parallel->ops->name, parallel->shards);
+    return LK_OK;
+}
+
+lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
+{
+    *deal = (lki_deal){ .shards       = parallel->shards,
+                        .whole_blocks = parallel->ops->whole_blocks };
+    LK_TRY(LKI_NEW(&deal->owners, parallel->ranks, "owners"));
+    if (parallel->shards > 1)
+        return deal_to_groups(parallel, deal);
+    parallel->owner = parallel->local;
+    for (; deal->count < parallel->world.widest; deal->count++)
+        deal->owners[deal->count] = (lki_owner){ 0, deal->count };
     return LK_OK;
 }
 
@@ -67,7 +112,7 @@ static size_t offset_of(const lk_parallel *parallel, const void *at)
 
 static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
 {
-    LK_TRY(LKI_NEW(&list->bytes, parallel->ranks, "pieces of sums"));
+    LK_TRY(LKI_NEW(&list->bytes, parallel->layout->owner_count, "pieces of sums"));
     list->offset = offset_of(parallel, parallel->block_sums);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
         list->bytes[parallel->layout->spans[i].owner] +=
@@ -81,7 +126,7 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
     const lki_layout *layout = parallel->layout;
     size_t            first  = SIZE_MAX;
 
-    LK_TRY(LKI_NEW(&list->bytes, parallel->ranks, "pieces of parameters"));
+    LK_TRY(LKI_NEW(&list->bytes, layout->owner_count, "pieces of parameters"));
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
         size_t                at   = lki_layout_grad_at(layout, span, 0);
@@ -101,6 +146,10 @@ lk_status lki_shards_open(lk_parallel *parallel)
 
     if (parallel->shards == 1)
         return LK_OK;
+    parallel->group = parallel->comm;
+    if (parallel->shards < parallel->world.hosts)
+        LK_TRY(lk_comm_split(&parallel->group, parallel->comm, group_of(parallel, parallel->rank),
+                             parallel->rank));
     LK_TRY(LKI_NEW(&parallel->pieces, layout->bucket_count + 1, "pieces of a model"));
     LK_TRY(list_sums(parallel, &parallel->pieces[0]));
     for (uint32_t b = 0; b < layout->bucket_count; b++)
@@ -113,11 +162,13 @@ void lki_shards_close(lk_parallel *parallel)
     for (uint32_t b = 0; parallel->pieces != NULL && b <= parallel->layout->bucket_count; b++)
         lki_free(parallel->pieces[b].bytes);
     lki_free(parallel->pieces);
+    if (parallel->group != parallel->comm)
+        lk_comm_free(parallel->group);
 }
 
 static lk_status gather(lk_parallel *parallel, const lki_piece_list *list)
 {
-    return lk_arena_mirror(parallel->comm, parallel->arena, list->offset, list->bytes);
+    return lk_arena_mirror(parallel->group, parallel->arena, list->offset, list->bytes);
 }
 
 lk_status lki_shards_gather_sums(lk_parallel *parallel)
@@ -158,7 +209,7 @@ static void pack(const lk_parallel *parallel, uint32_t param, const float *kept,
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
         size_t                from, n = overlap(span, first, count, &from);
-        if (span->owner != parallel->rank || n == 0)
+        if (span->owner != parallel->owner || n == 0)
             continue;
         memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
         packed += n;
@@ -183,18 +234,18 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, const floa
                                size_t first, size_t count, float *out, float *packed, size_t *bytes)
 {
     const lki_layout *layout = parallel->layout;
-    size_t           *at     = bytes + parallel->ranks, before = 0, from;
+    size_t           *at     = bytes + layout->owner_count, before = 0, from;
 
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
         bytes[layout->spans[i].owner] +=
             overlap(&layout->spans[i], first, count, &from) * sizeof *out;
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
-        at[r] = before;
-        before += bytes[r];
+    for (uint32_t o = 0; o < layout->owner_count; o++) {
+        at[o] = before;
+        before += bytes[o];
     }
-    float *mine = packed + at[parallel->rank] / sizeof *packed;
+    float *mine = packed + at[parallel->owner] / sizeof *packed;
     pack(parallel, param, kept, first, count, mine);
-    LK_TRY(lk_all_gather_v(parallel->comm, mine, packed, bytes));
+    LK_TRY(lk_all_gather_v(parallel->group, mine, packed, bytes));
     unpack(parallel, param, packed, at, first, count, out);
     return LK_OK;
 }
@@ -216,7 +267,7 @@ lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t whic
         memcpy(out, values + first, count * sizeof *out);
         return LK_OK;
     }
-    LK_TRY(LKI_NEW(&bytes, 2 * (size_t)parallel->ranks, "sizes of pieces"));
+    LK_TRY(LKI_NEW(&bytes, 2 * (size_t)layout->owner_count, "sizes of pieces"));
     lk_status status = LKI_NEW(&packed, count, "pieces of values");
     if (status == LK_OK)
         status = gather_values(parallel, param,

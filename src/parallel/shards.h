@@ -6,20 +6,25 @@
 #include "comm/fill.h"
 #include "parallel/strategy.h"
 
-/* Who owns: every host has all, or a shard of its own.  The caller frees deal->owners. */
+/* Into how many parts the model is cut: one, as many as there are hosts, or `shard_hosts` (0: 1),
+ * as many as a group has. */
+LK_NODISCARD lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts);
+
+/* Who owns: every host has all, or a shard.  The caller frees deal->owners. */
 LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal);
 
 /* Once layout and arena are there; lki_shards_close() accepts a half-made one. */
 LK_NODISCARD lk_status lki_shards_open(lk_parallel *parallel);
 void                   lki_shards_close(lk_parallel *parallel);
 
-/* Collective where there are several shards: every host gets what the others' owners have written
+/* Collective where there are several shards: every host gets what the other
+ * owners of its group have written
  * of block_sums, or of the parameters.  On return all ranks of this host may read it. */
 LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_params(lk_parallel *parallel);
 
-/* The same over `comm`, which has the ranks of the job, for a unit of parameters: laid out like the
- * parameter space, in `slot`, which is at the same place of every host's arena; what this rank
+/* The same over `comm`, which has the ranks of the group, for a unit of parameters: laid out like
+ * the parameter space, in `slot`, which is at the same place of every host's arena; what this rank
  * keeps of it lies in `mine`.  It comes while the request is open: comm/fill.h. */
 LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
                                               const float *slot, const lki_piece *mine,

@@ -392,26 +392,28 @@ static uint64_t hash_of_written(const lk_parallel *parallel)
     return hash;
 }
 
+static uint64_t written_by(const lk_parallel *parallel, uint32_t host)
+{
+    uint64_t whole = 0;
+    for (uint32_t r = 0; r < parallel->ranks; r++) {
+        lki_share share = lki_share_of(&parallel->dealing, r);
+        if (parallel->world.host_of[r] == host)
+            whole ^= lki_report_of(parallel, share.first)->written;
+    }
+    return whole;
+}
+
+/* Those that keep the same part have computed the same. */
 static lk_status compare_hosts(const lk_parallel *parallel)
 {
-    uint64_t first_host = 0;
-    if (parallel->shards > 1) /* no two have computed the same */
-        return LK_OK;
-    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
-        uint64_t whole = 0;
-        for (uint32_t r = 0; r < parallel->ranks; r++) {
-            lki_share share = lki_share_of(&parallel->dealing, r);
-            if (parallel->world.host_of[r] == host)
-                whole ^= lki_report_of(parallel, share.first)->written;
-        }
-        if (host == 0)
-            first_host = whole;
-        else if (whole != first_host)
+    for (uint32_t host = parallel->shards; host < parallel->world.hosts; host++) {
+        uint32_t first = lki_shard_of(parallel, host);
+        if (written_by(parallel, host) != written_by(parallel, first))
             return lk_fail(LK_ECORRUPT,
-                           "step %llu: hosts 0 and %u have computed different parameters from the "
+                           "step %llu: hosts %u and %u have computed different parameters from the "
                            "same sums; a processor of one of them is faulty, or they run different "
                            "programs",
-                           (unsigned long long)parallel->step, host);
+                           (unsigned long long)parallel->step, first, host);
     }
     return LK_OK;
 }

@@ -36,6 +36,7 @@ typedef struct {
 typedef struct {
     const char *name;
     bool        sharded;      /* each host keeps the optimizer's state of its own part */
+    bool        replicates;   /* hosts that share a model are a group, of which there are several */
     bool        rounds;       /* virtual workers are dealt in rounds, not in ranges */
     bool        whole_blocks; /* buckets are */
     bool        gathers;      /* each host keeps the parameters of its own part only, too */
@@ -81,7 +82,7 @@ typedef struct {
 } lki_strategy_ops;
 
 extern const lki_strategy_ops lki_strategy_ddp, lki_strategy_zero1, lki_strategy_zero2,
-    lki_strategy_zero3, lki_strategy_single;
+    lki_strategy_zero3, lki_strategy_hybrid, lki_strategy_single;
 
 /* names.c: NULL is the default. */
 LK_NODISCARD lk_status lki_strategy_find(const lki_strategy_ops **out, const char *name);
@@ -112,6 +113,8 @@ struct lk_parallel {
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */
     uint32_t         shards, shard; /* parts of the model that hosts keep, and which is mine */
+    uint32_t         owner;         /* my number among the owners of all shards */
+    lk_comm         *group;         /* of these: the ranks of `shards` neighbouring hosts */
     bool             gathers;       /* the parameters of a shard are on its host alone */
     lki_shelf         shelf;          /* if so */
     lki_units       *units;
@@ -187,6 +190,12 @@ struct lk_parallel {
     lki_gradients *current; /* [together] */
     lk_error      failure; /* kept until lk_parallel_finish() */
 };
+
+/* Which part of the model a host keeps.  Hosts with all parts are neighbours. */
+static inline uint32_t lki_shard_of(const lk_parallel *parallel, uint32_t host)
+{
+    return host % parallel->shards;
+}
 
 /* Whether this rank is the one of its host that does the work on a span where its owner's number
  * is this: on every host there is one. */

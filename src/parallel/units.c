@@ -28,7 +28,7 @@
 #include "parallel/shards.h"
 
 struct lki_units {
-    lk_comm     *comm;        /* that of the job once more: gathering has an order of its own */
+    lk_comm     *comm;        /* the group once more: gathering has an order of its own */
     size_t      *first;       /* of each unit: where it begins in the parameter space */
     lki_piece   *mine;        /* what I keep of all units, in the order of that space */
     size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
@@ -147,7 +147,7 @@ lk_status lki_units_open(lk_parallel *parallel)
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
                                                     : last_read(&parallel->shelf, t);
-    return lk_comm_split(&self->comm, parallel->comm, 0, parallel->rank);
+    return lk_comm_split(&self->comm, parallel->group, 0, parallel->owner);
 }
 
 void lki_units_close(lk_parallel *parallel)

@@ -217,6 +217,42 @@ static void names_a_block_that_is_read_out_of_order(void **state)
     assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, reads_out_of_order, NULL));
 }
 
+/* Hosts 1 and 3 keep the same part, and one of them changes it and stands by that. */
+static bool drifts_apart(lk_comm *comm, void *context)
+{
+    lk_parallel_options options = options_of(0);
+    lk_parallel        *p;
+    lk_parallel_turn    turn;
+    lk_step_result      result;
+    lk_status           status = LK_OK;
+    (void)context;
+    options.strategy        = "hybrid";
+    options.shard_hosts     = 2;
+    options.virtual_workers = 4;
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_OK);
+    for (uint64_t step = 0; step < 2 && status == LK_OK; step++) {
+        CHECK(lk_parallel_begin(p, step) == LK_OK);
+        while (lk_parallel_next(p, &turn))
+            lk_parallel_report(p, 1, 1, 1, 0);
+        status = lk_parallel_finish(p, 0.1, &result);
+        if (step == 0 && lk_comm_rank(comm) == 3) {
+            const lki_param_span *span = &p->layout->spans[p->mine[0]];
+            lki_values_of(p, span)[0] += 1;
+            lki_attest_written(p, span->param);
+        }
+    }
+    CHECK(status == LK_ECORRUPT);
+    CHECK(strstr(lk_error_last()->message, "step 1: hosts 1 and 3 have computed") != NULL);
+    lk_parallel_free(p);
+    return true;
+}
+
+static void names_hosts_of_two_groups_that_drift_apart(void **state)
+{
+    (void)state;
+    assert_true(hosted_all((hosted){ .hosts = 4, .each = 1 }, drifts_apart, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +261,7 @@ int main(void)
         cmocka_unit_test(what_comes_ahead_would_come_anyway),
         cmocka_unit_test(refuses_reads_that_leave_blocks_out),
         cmocka_unit_test(names_a_block_that_is_read_out_of_order),
+        cmocka_unit_test(names_hosts_of_two_groups_that_drift_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span  = &layout->spans[i];
         lki_owner             owner = layout->owners[span->owner];
-        if ((layout->shards == 1 || owner.shard == host) &&
+        if (owner.shard == lki_shard_of(parallel, host) &&
             owner.local % parallel->world.sizes[host] < locals)
             total += lki_layout_width(layout, span) * lki_layout_uses(layout, span->param);
     }
@@ -535,41 +535,22 @@ static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
     return LK_OK;
 }
 
-const lki_strategy_ops lki_strategy_zero2 = {
-    .name         = "zero2",
-    .sharded      = true,
-    .rounds       = true,
-    .whole_blocks = true,
-    .survives     = true,
-    .bytes        = zero2_bytes,
-    .passes       = zero2_passes,
-    .attach       = zero2_attach,
-    .detach       = zero2_detach,
-    .begin_leaf   = zero2_begin_leaf,
-    .find_term    = zero2_find_term,
-    .term_ready   = zero2_term_ready,
-    .end_leaf     = zero2_end_leaf,
-    .progress     = zero2_progress,
-    .reduce       = zero2_reduce,
-};
+/* What all three have in common. */
+#define ZERO2                                                                                      \
+    .sharded = true, .rounds = true, .whole_blocks = true, .bytes = zero2_bytes,                   \
+    .passes = zero2_passes, .attach = zero2_attach, .detach = zero2_detach,                        \
+    .begin_leaf = zero2_begin_leaf, .find_term = zero2_find_term, .term_ready = zero2_term_ready,  \
+    .end_leaf = zero2_end_leaf, .progress = zero2_progress, .settle = zero2_settle,                \
+    .reduce = zero2_reduce
+
+const lki_strategy_ops lki_strategy_zero2 = { .name = "zero2", .survives = true, ZERO2 };
 
 /* Parameters in parts, too: units.c. */
 const lki_strategy_ops lki_strategy_zero3 = {
-    .name         = "zero3",
-    .sharded      = true,
-    .rounds       = true,
-    .whole_blocks = true,
-    .survives     = true,
-    .gathers      = true,
-    .bytes        = zero2_bytes,
-    .passes       = zero2_passes,
-    .attach       = zero2_attach,
-    .detach       = zero2_detach,
-    .begin_leaf   = zero2_begin_leaf,
-    .find_term    = zero2_find_term,
-    .term_ready   = zero2_term_ready,
-    .end_leaf     = zero2_end_leaf,
-    .progress     = zero2_progress,
-    .settle       = zero2_settle,
-    .reduce       = zero2_reduce,
+    .name = "zero3", .survives = true, .gathers = true, ZERO2
+};
+
+/* The same in every group of hosts: shards.c. */
+const lki_strategy_ops lki_strategy_hybrid = {
+    .name = "hybrid", .replicates = true, .gathers = true, ZERO2
 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "train/predict.h"
 #include "train/session.h"
 
 enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };
@@ -51,6 +52,16 @@ static lk_status check_batch(lk_train_config *c)
     return LK_OK;
 }
 
+static lk_status check_strategy(const char *strategy)
+{
+    static const char *const known[] = { "ddp", "zero1", "zero2", "zero3", "hybrid", "single" };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strategy == NULL || strcmp(strategy, known[i]) == 0)
+            return LK_OK;
+    return lk_fail(LK_EUNSUPPORTED, "--strategy %s: this version has ddp, zero1, zero2, zero3, "
+                   "hybrid and single", strategy);
+}
+
 static lk_status check_workers(lk_train_config *c)
 {
     cpu_set_t cpus;
@@ -69,12 +80,7 @@ static lk_status check_workers(lk_train_config *c)
                        "--virtual-workers (or --global-batch), or lower --workers",
                        c->workers, c->virtual_workers);
     c->strategy = lk_strategy_name(c->strategy);
-    if (c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
-        strcmp(c->strategy, "zero1") != 0 && strcmp(c->strategy, "zero2") != 0 &&
-        strcmp(c->strategy, "zero3") != 0 && strcmp(c->strategy, "single") != 0)
-        return lk_fail(LK_EUNSUPPORTED,
-                       "--strategy %s: this version has ddp, zero1, zero2, zero3 and single",
-                       c->strategy);
+    LK_TRY(check_strategy(c->strategy));
     if (c->strategy != NULL && strcmp(c->strategy, "single") == 0 && c->workers != 1)
         return lk_fail(LK_EINVAL, "--strategy single is the one-worker reference; use --workers 1");
     return LK_OK;
@@ -169,8 +175,8 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
 
 static lk_status check_lock_step(const lk_train_config *c, const lk_model *model)
 {
-    if (!lk_model_lock_step(model) || c->strategy == NULL || strncmp(c->strategy, "zero", 4) != 0 ||
-        strcmp(c->strategy, "zero1") == 0 || c->virtual_workers == c->workers)
+    if (!lk_model_lock_step(model) || lki_stage_of(c->strategy) < 2 ||
+        c->virtual_workers == c->workers)
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "--batchnorm sync computes all %u virtual workers at a time, but --strategy "
@@ -179,20 +185,18 @@ static lk_status check_lock_step(const lk_train_config *c, const lk_model *model
                    c->virtual_workers, c->strategy, c->workers, c->virtual_workers);
 }
 
-static bool is_stage(const lk_train_config *c, char least)
-{
-    return c->strategy != NULL && strncmp(c->strategy, "zero", 4) == 0 && c->strategy[4] >= least;
-}
-
 /* Parameters, the optimizer's state and one gradient for each worker of this host, or its share of
  * them, before anything is laid out: a mistyped width should not eat the machine first. */
 static lk_status check_memory(const lk_train_config *c, const lk_model *model)
 {
     uint32_t here    = c->workers_here ? c->workers_here : c->workers;
-    double   values  = (double)lk_model_param_elements(model), share = (double)here / c->workers;
-    double   copies  = is_stage(c, '3') ? share : 1;
-    copies += lk_optimizer_state_count(&c->optimizer) * (is_stage(c, '1') ? share : 1);
-    copies += is_stage(c, '2') ? share : here;
+    uint32_t stage   = lki_stage_of(c->strategy);
+    bool     hybrid  = stage > 0 && strcmp(c->strategy, "hybrid") == 0;
+    double   values  = (double)lk_model_param_elements(model);
+    double   share   = hybrid ? 1 / fmax(1, c->shard_hosts) : (double)here / c->workers;
+    double   copies  = stage >= 3 ? share : 1;
+    copies += lk_optimizer_state_count(&c->optimizer) * (stage >= 1 ? share : 1);
+    copies += stage >= 2 ? share : here;
     double   needed  = values * copies * (double)sizeof(float);
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (needed <= machine)

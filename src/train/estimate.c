@@ -43,6 +43,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .seed               = c->seed,
                                   .exec               = exec,
                                   .unit_buffers       = c->unit_buffers,
+                                  .shard_hosts        = c->shard_hosts,
                                   .term_count         = term_count,
                                   .state_count        = state_count,
                                   .survives           = c->survives && c->workers > 1 };

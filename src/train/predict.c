@@ -57,12 +57,17 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, h = m->hosts;
     double   part = (h - 1) / h, g = part * m->gradient_bytes;
     double   p = m->parameter_bytes > 0 ? part * m->parameter_bytes : g, rounds = out->rounds;
+    double   k = m->shard_hosts > 0 ? m->shard_hosts : h; /* of h / k groups */
     link_use use      = { fmax(1, ceil(m->gradient_bytes / bucket)), ceil(log2(h)) };
     double   window   = m->backward / (m->micro_count > 0 ? m->micro_count : 1);
     double   backward = m->stage < 2 ? most_branches(m) : rounds; /* how often gradients travel */
 
     if (m->stage >= 2)
         window = rounds * m->backward;
+    if (m->stage == 3) { /* of what a host keeps it makes a part, and gives that to its likes */
+        g *= ((k - 1) / k + 2 * (h / k - 1) / h) / part;
+        p *= (k - 1) / k / part;
+    }
     double in_backward = seconds_of(m, &use, backward, backward * g), behind = 0;
     out->sent = backward * g;
     if (m->stage == 0) {
@@ -228,10 +233,20 @@ static double update_by_rate(const step_source *from, double elements, uint32_t 
     return sizeof(float) * elements * (own + shared) / from->rates->memory_bandwidth;
 }
 
-static uint32_t stage_of(const char *strategy)
+uint32_t lki_stage_of(const char *strategy)
 {
+    if (strategy != NULL && strcmp(strategy, "hybrid") == 0)
+        return 3;
     return strategy != NULL && strncmp(strategy, "zero", 4) == 0 ? (uint32_t)(strategy[4] - '0')
                                                                  : 0;
+}
+
+/* How many hosts have a model between them. */
+static uint32_t sharing_hosts(const lk_train_config *c, uint32_t hosts)
+{
+    if (c->strategy == NULL || strcmp(c->strategy, "hybrid") != 0)
+        return hosts;
+    return c->shard_hosts > 0 ? c->shard_hosts : 1;
 }
 
 static double gradient_elements(const lk_model *model)
@@ -254,7 +269,8 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .hosts           = hosts,
                             .virtual_workers = c->virtual_workers,
                             .micro_count    = c->global_batch / c->virtual_workers / c->micro_batch,
-                            .stage          = stage_of(c->strategy),
+                            .stage          = lki_stage_of(c->strategy),
+                            .shard_hosts    = sharing_hosts(c, hosts),
                             .gradient_bytes  = width * gradient_elements(from->model),
                             .parameter_bytes = sizeof(float) * elements,
                             .bucket_bytes    = width / sizeof(float) * bucket,

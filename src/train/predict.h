@@ -46,4 +46,7 @@ struct lk_calibration {
 /* Seconds of an update; straight lines between what was measured. */
 double lki_update_seconds(const lk_calibration *calibration, double elements, double gradients);
 
+/* ZeRO's stage, 0 for ddp; hybrid is stage 3 of the hosts that share a model. */
+uint32_t lki_stage_of(const char *strategy);
+
 #endif

@@ -105,6 +105,8 @@ static void stages_send_what_they_should(void **state)
                             .gradient_bytes  = 8e6,
                             .bandwidth       = 1e6 };
         NEAR(predict(m).sent, parts[stage] * 7e6, 1e-12);
+        m.shard_hosts = 2; /* 4 groups: half of all gradients, 3/4 of a half twice; parameters */
+        NEAR(predict(m).sent, stage < 3 ? 14e6 : 8e6 * (0.5 + 2 * 0.75 / 2 + 2 * 0.5), 1e-12);
     }
 }
 

@@ -62,6 +62,7 @@ static const way ways[] = {
     { 12, 4, 4, "--workers 4 --hosts 4 --strategy FULL_SHARD --bucket-mb 0.1 --unit-buffers 3" },
     { 12, 5, 1, "--workers 5 --worker-mode threads --strategy zero2 --isa portable" },
     { 8, 6, 3, "--workers 6 --hosts 3 --strategy zero3 --bucket-mb 0.02 --threads 2" },
+    { 8, 4, 4, "--workers 4 --hosts 4 --strategy hybrid --shard-hosts 2 --bucket-mb 0.02" },
 };
 
 typedef struct {
@@ -94,8 +95,11 @@ static void read_line(outcome *out, const char *line)
 /* Whether virtual workers are dealt so. */
 static bool in_rounds(const char *options)
 {
-    return strstr(options, "zero2") != NULL || strstr(options, "zero3") != NULL ||
-           strstr(options, "FULL_SHARD") != NULL;
+    static const char *const names[] = { "zero2", "zero3", "FULL_SHARD", "hybrid" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strstr(options, names[i]) != NULL)
+            return true;
+    return false;
 }
 
 static outcome run(const run_model *model, uint32_t leaves, const char *options)
