@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -187,11 +188,25 @@ void lki_stream_close(lki_stream *stream)
     lki_free(stream);
 }
 
+/* Waits until there is something to be read; a file always has. */
+static lk_status wait_for_bytes(const lki_stream *stream, int wake)
+{
+    struct pollfd any[2] = { { .fd = stream->fd, .events = POLLIN },
+                             { .fd = wake, .events = POLLIN } };
+    while (poll(any, 2, -1) < 0)
+        if (errno != EINTR)
+            return lk_fail(LK_EIO, "cannot wait for a stream: %s", strerror(errno));
+    if (any[1].revents != 0)
+        return lk_fail(LK_ESTOPPED, "reading a stream is stopped");
+    return LK_OK;
+}
+
 /* Reads until `wanted` bytes are held or there are no more. */
-static lk_status hold(lki_stream *stream, size_t wanted)
+static lk_status hold(lki_stream *stream, int wake, size_t wanted)
 {
     const source *self = stream->dataset->state;
     while (stream->held < wanted && !stream->ended) {
+        LK_TRY(wait_for_bytes(stream, wake));
         ssize_t got = read(stream->fd, stream->bytes + stream->held, wanted - stream->held);
         if (got < 0 && errno == EINTR)
             continue;
@@ -240,15 +255,15 @@ static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint6
     return lki_augment_apply(stream->dataset, &(lki_draw){ 0, number }, false, x);
 }
 
-lk_status lki_stream_take(lki_stream *stream, uint64_t count, void *x, int32_t *y, uint64_t *got,
-                          bool *last)
+lk_status lki_stream_take(lki_stream *stream, int wake, uint64_t count, void *x, int32_t *y,
+                          uint64_t *got, bool *last)
 {
     const lk_dataset *dataset = stream->dataset;
     const source     *self    = dataset->state;
     bool              tokens  = dataset->info.tokens;
     size_t            values  = dataset->elements;
     LK_ASSERT((count + 1) * self->record + self->beyond <= stream->room);
-    LK_TRY(hold(stream, (count + 1) * self->record + self->beyond));
+    LK_TRY(hold(stream, wake, (count + 1) * self->record + self->beyond));
     uint64_t whole = stream->held < self->beyond ? 0
                                                  : (stream->held - self->beyond) / self->record;
     *got  = lki_min(count, whole);

@@ -5,7 +5,8 @@
  * short batch is, and the run ends after the step behind which there is nothing.  So whoever runs
  * which virtual workers, and on which host, a position of the stream is the same sample, and a last
  * batch that does not reach the later workers finds them with nothing to add and nothing to wait
- * for.  What this costs is a broadcast of the batch a step.
+ * for.  A thread of rank 0 reads one batch ahead.  What this costs is a broadcast of the batch a
+ * step.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +18,11 @@
 #include "train/session.h"
 
 struct lki_feed {
-    lki_stream *stream; /* rank 0's */
-    uint8_t    *x;      /* of the global batch */
-    int32_t    *y;
-    size_t      x_bytes, y_count; /* of one sample */
-    uint64_t    step, samples;    /* of the step under way */
+    lki_ahead *stream; /* rank 0's */
+    uint8_t   *x;      /* of the global batch */
+    int32_t   *y;
+    size_t     x_bytes, y_count; /* of one sample */
+    uint64_t   step, samples;    /* of the step under way */
 };
 
 static lk_status open_loader(lki_session *s, lki_share share, uint64_t start, uint64_t end)
@@ -83,9 +84,12 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
     feed->y_count = data->tokens ? lk_shape_count(data->x) : 1;
     LK_TRY(lki_alloc_array((void **)&feed->x, batch, feed->x_bytes, "a batch of a stream"));
     LK_TRY(LKI_NEW(&feed->y, batch * feed->y_count, "a batch of a stream"));
-    if (s->rank == 0 && start < s->end)
-        LK_TRY(lki_stream_open(&feed->stream, s->dataset, start * batch, batch));
-    return LK_OK;
+    if (s->rank != 0 || start >= s->end)
+        return LK_OK;
+    lki_exec_pin_caller(s->exec, false); /* its thread runs where there is room */
+    lk_status status = lki_ahead_open(&feed->stream, s->dataset, start * batch, batch);
+    lki_exec_pin_caller(s->exec, true);
+    return status;
 }
 
 lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
@@ -99,7 +103,7 @@ void lki_feed_close(lki_session *s)
     s->loader = NULL;
     if (s->feed == NULL)
         return;
-    lki_stream_close(s->feed->stream);
+    lki_ahead_close(s->feed->stream);
     lki_free(s->feed->x);
     lki_free(s->feed->y);
     lki_free(s->feed);
@@ -116,7 +120,7 @@ lk_status lki_feed_step(lki_session *s, uint64_t step)
         return LK_OK;
     lk_comm_note(s->comm, step + 1, "waiting for the stream");
     if (s->rank == 0) {
-        LK_TRY(lki_stream_take(feed->stream, batch, feed->x, feed->y, &head[0], &last));
+        LK_TRY(lki_ahead_take(feed->stream, feed->x, feed->y, &head[0], &last));
         head[1] = last;
     }
     LK_TRY(lk_broadcast(s->comm, head, sizeof head, 0));

@@ -1,0 +1,157 @@
+/* ahead.c -- a thread that takes the next batch from a stream while the last one is used.
+ *
+ * One batch is ready or being taken at any time.  The thread fills it, and waits until it is handed
+ * over; whoever wants it waits until it is full.  What is in which batch the stream says, so the
+ * thread decides when it is there and nothing else.  After the last batch, or a failure, which is
+ * handed over like one, the thread ends.  It may wait for a pipe for ever: an eventfd wakes it.
+ * Signals are blocked in it: they belong to the program's own threads.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "data/source.h"
+#include "data/stream.h"
+
+struct lki_ahead {
+    lki_stream *stream;
+    uint64_t    most;
+    size_t      x_bytes, y_bytes; /* of a sample */
+    void       *x;
+    int32_t    *y;
+    int         wake;
+    pthread_t   thread;
+    bool        running; /* the thread, and with it the lock and the signal */
+
+    pthread_mutex_t lock; /* guards what follows; the batch is the thread's until it is full */
+    pthread_cond_t  changed;
+    bool            full, stop, last;
+    uint64_t        got;
+    lk_error        error; /* .status is LK_OK where there is none */
+};
+
+/* True: the batch at hand is to be filled. */
+static bool wait_for_room(lki_ahead *ahead)
+{
+    pthread_mutex_lock(&ahead->lock);
+    while (ahead->full && !ahead->stop)
+        pthread_cond_wait(&ahead->changed, &ahead->lock);
+    bool more = !ahead->stop;
+    pthread_mutex_unlock(&ahead->lock);
+    return more;
+}
+
+static void *run(void *context)
+{
+    lki_ahead *ahead = context;
+    bool       last  = false;
+    while (!last && wait_for_room(ahead)) {
+        uint64_t  got   = 0;
+        lk_error  error = { .status = LK_OK };
+        lk_status status = lki_stream_take(ahead->stream, ahead->wake, ahead->most, ahead->x,
+                                           ahead->y, &got, &last);
+        if (status != LK_OK)
+            error = *lk_error_last();
+        last = last || status != LK_OK;
+        pthread_mutex_lock(&ahead->lock);
+        ahead->full  = true;
+        ahead->last  = last;
+        ahead->got   = got;
+        ahead->error = error;
+        pthread_cond_broadcast(&ahead->changed);
+        pthread_mutex_unlock(&ahead->lock);
+    }
+    return NULL;
+}
+
+static lk_status start(lki_ahead *ahead)
+{
+    sigset_t all, before;
+    ahead->wake = eventfd(0, EFD_CLOEXEC);
+    if (ahead->wake < 0)
+        return lk_fail(LK_ENOMEM, "cannot make an eventfd for a stream's thread");
+    pthread_mutex_init(&ahead->lock, NULL); /* with NULL attributes these cannot fail on Linux */
+    pthread_cond_init(&ahead->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(&ahead->thread, NULL, run, ahead);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    ahead->running = error == 0;
+    if (error == 0)
+        return LK_OK;
+    pthread_cond_destroy(&ahead->changed);
+    pthread_mutex_destroy(&ahead->lock);
+    return lk_fail(LK_ENOMEM, "cannot start a stream's thread: %s", strerror(error));
+}
+
+lk_status lki_ahead_open(lki_ahead **out, const lk_dataset *dataset, uint64_t skip, uint64_t most)
+{
+    bool       tokens = dataset->info.tokens;
+    lki_ahead *ahead  = NULL;
+    *out = NULL;
+    LK_TRY(LKI_NEW(&ahead, 1, "a stream's thread"));
+    ahead->most      = most;
+    ahead->wake      = -1;
+    ahead->x_bytes   = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
+    ahead->y_bytes   = (tokens ? dataset->elements : 1) * sizeof(int32_t);
+    lk_status status = lki_stream_open(&ahead->stream, dataset, skip, most);
+    if (status == LK_OK)
+        status = lki_alloc_array(&ahead->x, most, ahead->x_bytes, "a batch of a stream");
+    if (status == LK_OK)
+        status = lki_alloc_array((void **)&ahead->y, most, ahead->y_bytes, "a batch of a stream");
+    if (status == LK_OK)
+        status = start(ahead);
+    if (status != LK_OK) {
+        lki_ahead_close(ahead);
+        return status;
+    }
+    *out = ahead;
+    return LK_OK;
+}
+
+static void stop(lki_ahead *ahead)
+{
+    const uint64_t one = 1;
+    pthread_mutex_lock(&ahead->lock);
+    ahead->stop = true;
+    pthread_cond_broadcast(&ahead->changed);
+    pthread_mutex_unlock(&ahead->lock);
+    ssize_t wrote = write(ahead->wake, &one, sizeof one);
+    LK_ASSERT(wrote == (ssize_t)sizeof one);
+    pthread_join(ahead->thread, NULL);
+    pthread_cond_destroy(&ahead->changed);
+    pthread_mutex_destroy(&ahead->lock);
+}
+
+void lki_ahead_close(lki_ahead *ahead)
+{
+    if (ahead == NULL)
+        return;
+    if (ahead->running)
+        stop(ahead);
+    if (ahead->wake >= 0)
+        (void)close(ahead->wake);
+    lki_stream_close(ahead->stream);
+    lki_free(ahead->x);
+    lki_free(ahead->y);
+    lki_free(ahead);
+}
+
+lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got, bool *last)
+{
+    pthread_mutex_lock(&ahead->lock);
+    while (!ahead->full)
+        pthread_cond_wait(&ahead->changed, &ahead->lock);
+    lk_error error = ahead->error;
+    *got           = ahead->got;
+    *last          = ahead->last;
+    memcpy(x, ahead->x, ahead->got * ahead->x_bytes);
+    memcpy(y, ahead->y, ahead->got * ahead->y_bytes);
+    ahead->full = ahead->last; /* which stays */
+    pthread_cond_broadcast(&ahead->changed);
+    pthread_mutex_unlock(&ahead->lock);
+    return error.status == LK_OK ? LK_OK : lki_fail_again(&error);
+}
