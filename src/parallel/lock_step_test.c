@@ -4,18 +4,14 @@
  *         leave what `single` leaves turn by turn.  Rows are merged by an operation for which the
  *         order and the tree show.
  */
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/memory.h"
 #include "base/rng.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
+#include "parallel/testing.h"
 
 enum { RANKS_MAX = 12, LEAVES_MAX = 12, STEPS = 2, MICRO = 2, WIDTH = 3 };
 
@@ -169,15 +165,11 @@ static void *run_rank(void *argument)
 
 static void run_crew(const crew *w, member *members)
 {
-    lk_comm  *comms[RANKS_MAX];
-    pthread_t threads[RANKS_MAX];
+    lk_comm *comms[RANKS_MAX];
     assert_int_equal(lk_comm_open_threads(comms, w->ranks, NULL), LK_OK);
-    for (uint32_t r = 0; r < w->ranks; r++) {
-        members[r] = (member){ .crew = w, .comm = comms[r] };
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &members[r]), 0);
-    }
     for (uint32_t r = 0; r < w->ranks; r++)
-        (void)pthread_join(threads[r], NULL);
+        members[r] = (member){ .crew = w, .comm = comms[r] };
+    lkt_run_ranks(run_rank, members, sizeof *members, w->ranks);
     for (uint32_t r = 0; r < w->ranks; r++)
         lk_comm_free(comms[r]);
 }

@@ -308,33 +308,52 @@ static void sums_doubles_by_the_tree(void **state)
     assert_true(lki_tree_sum_f64(d, 0) == 0.0 && lki_tree_sum_f64(d, 1) == 1e16);
 }
 
+/* Parameters and the state of an optimizer with moments: of the reference, and of the kernel. */
+typedef struct {
+    float p[2][1000], m[2][1000], v[2][1000];
+} moments;
+
+static void moments_start(moments *a)
+{
+    memset(a, 0, sizeof *a);
+    for (int i = 0; i < 2; i++)
+        memcpy(a->p[i], start, sizeof a->p[i]);
+}
+
+static void assert_same_moments(const moments *a)
+{
+    assert_memory_equal(a->p[1], a->p[0], sizeof a->p[0]);
+    assert_memory_equal(a->m[1], a->m[0], sizeof a->m[0]);
+    assert_memory_equal(a->v[1], a->v[0], sizeof a->v[0]);
+}
+
+static lki_adamw_step step_with_moments(uint64_t t, double eps)
+{
+    return (lki_adamw_step){ 1e-2,
+                             0.9,
+                             0.999,
+                             eps,
+                             0.1,
+                             1.0 - lki_powi(0.9, t),
+                             sqrt(1.0 - lki_powi(0.999, t)),
+                             0.125f,
+                             0.7f };
+}
+
 static void updates_by_adamw(void **state)
 {
     (void)state;
-    static float p[2][1000], m[2][1000], v[2][1000];
+    static moments a;
     for (size_t e = 0; e < exec_count; e++) {
-        for (int i = 0; i < 2; i++) {
-            memcpy(p[i], start, sizeof p[i]);
-            memset(m[i], 0, sizeof m[i]);
-            memset(v[i], 0, sizeof v[i]);
-        }
+        moments_start(&a);
         for (uint64_t t = 1; t <= 3; t++) {
-            lki_adamw_step step = { 1e-2,
-                                    0.9,
-                                    0.999,
-                                    1e-8,
-                                    0.1,
-                                    1.0 - lki_powi(0.9, t),
-                                    sqrt(1.0 - lki_powi(0.999, t)),
-                                    0.125f,
-                                    0.7f };
-            lki_reference_adamw(&step, 1000, dy + t, p[0], m[0], v[0]);
-            lki_adamw(execs[e], &step, 333, dy + t, p[1], m[1], v[1]); /* in two shards */
-            lki_adamw(execs[e], &step, 667, dy + t + 333, p[1] + 333, m[1] + 333, v[1] + 333);
+            lki_adamw_step step = step_with_moments(t, 1e-8);
+            lki_reference_adamw(&step, 1000, dy + t, a.p[0], a.m[0], a.v[0]);
+            lki_adamw(execs[e], &step, 333, dy + t, a.p[1], a.m[1], a.v[1]); /* in two shards */
+            lki_adamw(execs[e], &step, 667, dy + t + 333, a.p[1] + 333, a.m[1] + 333,
+                      a.v[1] + 333);
         }
-        assert_memory_equal(p[1], p[0], sizeof p[0]);
-        assert_memory_equal(m[1], m[0], sizeof m[0]);
-        assert_memory_equal(v[1], v[0], sizeof v[0]);
+        assert_same_moments(&a);
     }
 }
 
@@ -365,36 +384,23 @@ static void updates_by_sgd(void **state)
 static void updates_by_lamb(void **state)
 {
     (void)state;
-    static float p[2][1000], g[2][1000], m[2][1000], v[2][1000];
+    static moments a;
+    static float   g[2][1000];
     for (size_t e = 0; e < exec_count; e++) {
-        for (int i = 0; i < 2; i++) {
-            memcpy(p[i], start, sizeof p[i]);
-            memset(m[i], 0, sizeof m[i]);
-            memset(v[i], 0, sizeof v[i]);
-        }
+        moments_start(&a);
         for (uint64_t t = 1; t <= 3; t++) {
-            lki_adamw_step step = { 1e-2,
-                                    0.9,
-                                    0.999,
-                                    1e-6,
-                                    0.1,
-                                    1.0 - lki_powi(0.9, t),
-                                    sqrt(1.0 - lki_powi(0.999, t)),
-                                    0.125f,
-                                    0.7f };
+            lki_adamw_step step = step_with_moments(t, 1e-6);
             for (int i = 0; i < 2; i++)
                 memcpy(g[i], dy + t, sizeof g[i]);
-            lki_reference_lamb_direction(&step, 1000, g[0], p[0], m[0], v[0]);
-            lki_lamb_direction(execs[e], &step, 333, g[1], p[1], m[1], v[1]);
-            lki_lamb_direction(execs[e], &step, 667, g[1] + 333, p[1] + 333, m[1] + 333,
-                               v[1] + 333);
+            lki_reference_lamb_direction(&step, 1000, g[0], a.p[0], a.m[0], a.v[0]);
+            lki_lamb_direction(execs[e], &step, 333, g[1], a.p[1], a.m[1], a.v[1]);
+            lki_lamb_direction(execs[e], &step, 667, g[1] + 333, a.p[1] + 333, a.m[1] + 333,
+                               a.v[1] + 333);
             for (int i = 0; i < 1000; i++)
-                p[0][i] = fmaf(-0.03f, g[0][i], p[0][i]);
-            lki_descend(execs[e], 0.03f, 1000, g[1], p[1]);
+                a.p[0][i] = fmaf(-0.03f, g[0][i], a.p[0][i]);
+            lki_descend(execs[e], 0.03f, 1000, g[1], a.p[1]);
         }
-        assert_memory_equal(p[1], p[0], sizeof p[0]);
-        assert_memory_equal(m[1], m[0], sizeof m[0]);
-        assert_memory_equal(v[1], v[0], sizeof v[0]);
+        assert_same_moments(&a);
     }
 }
 
