@@ -39,14 +39,16 @@ typedef struct {
 /* c (m, n) += a (m, k) b (k, n), or = when `from_zero`.  Word (i, p) of a is at
  * a[i * row_stride + p * k_stride] when `packed` is false; else a is as pack_a() left it.  b is
  * n / columns panels, each k rows of `columns` words, `b_row` words apart; from panel to panel
- * there are `b_panel` words.  When its chains are complete, `bias` (n) and then `residual` (m, n;
- * rows ldc apart) are added to a micro-tile in registers.  With `finish` it is finished next,
- * while it is in the first-level cache.  All three may be NULL. */
+ * there are `b_panel` words.  Micro-tiles follow each other along rows of c, or, `by_columns`,
+ * down its columns: then a panel of b is fetched while the one before it is at work.  When its
+ * chains are complete, `bias` (n) and then `residual` (m, n; rows ldc apart) are added to a
+ * micro-tile in registers.  With `finish` it is finished next, while it is in the first-level
+ * cache.  All three may be NULL. */
 typedef struct {
     size_t                 m, n, k;
     const float           *a;
     size_t                 row_stride, k_stride;
-    bool                   packed;
+    bool                   packed, by_columns;
     const float           *b;
     size_t                 b_panel, b_row;
     float                 *c;

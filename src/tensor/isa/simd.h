@@ -64,6 +64,17 @@ LKI_SIMD v16 v16_exp2_int(v16i n)
     return v16_from_bits(v16i_shl(v16i_add(n, v16i_set1(127)), 23));
 }
 
+#if !defined(LKI_SIMD_SCALES)
+/* x 2^n for an integral n in -150 .. 128 and an x around 1, rounded once: the first of two factors
+ * rounds nothing. */
+LKI_SIMD v16 v16_scale(v16 x, v16 n)
+{
+    v16 half = v16_round(v16_mul(n, v16_set1(0.5f)));
+    x        = v16_mul(x, v16_exp2_int(v16_to_int(half)));
+    return v16_mul(x, v16_exp2_int(v16_to_int(v16_sub(n, half))));
+}
+#endif
+
 /* c - a * b, rounded once. */
 LKI_SIMD v16 v16_fnma(v16 a, v16 b, v16 c)
 {

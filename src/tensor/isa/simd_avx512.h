@@ -125,6 +125,11 @@ LKI_SIMD v16i v16_to_int(v16 x)
 {
     return _mm512_cvttps_epi32(x);
 }
+#define LKI_SIMD_SCALES /* has v16_scale() of its own */
+LKI_SIMD v16 v16_scale(v16 x, v16 n)
+{
+    return _mm512_scalef_ps(x, n);
+}
 LKI_SIMD v16 v16_from_int(v16i x)
 {
     return _mm512_cvtepi32_ps(x);

@@ -7,7 +7,8 @@
  *         block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
  *         nothing is shared, nobody waits.  By slabs: all threads pack a slab of b first, and then
  *         take tiles of c; where a must be packed (it is transposed, or its rows would evict each
- *         other), it is for each tile.  A b that is not wide is read where it stands instead.
+ *         other), it is for each tile.  A b that is not wide is read where it stands instead, and
+ *         beside a packed a panel after panel, each fetched while the one before it is at work.
  *         Slabs are for a that must be packed, for b in place, and for more rows than columns,
  *         where groups would be narrow and fetch a too often.
  *         bf16 values go in pairs, as words: see isa/gemm.h; all sizes here are in words.
@@ -27,9 +28,8 @@ enum {
     SLAB_COLUMNS  = 1280, /* 384 x 1280 words of b: 1.9 MiB; narrower ones pack a more often */
     TALL_ROWS     = 224,  /* of a tile whose a is not packed, beside ... */
     TALL_COLUMNS  = 256,  /* ... so many columns: all three stay in a second-level cache */
-    STRIP_COLUMNS = 384,  /* of a tile that packs a and reads b in place */
+    PACKED_ROWS   = 256,  /* of a tile that packs a and reads b in place, panel after panel */
     WIDE          = 2304, /* columns of b that are packed rather than read in place */
-    MANY_ROWS     = 1024, /* the same, where a must be packed */
     SUM_COLUMNS   = 640,  /* of a tile whose result is bf16: its sums fit the buffer */
     FEW_ROWS      = 48,   /* up to here b is packed panel by panel, or read where it stands */
     SOME_ROWS     = 384,  /* up to here all rows of a stay in a second-level cache */
@@ -49,6 +49,7 @@ _Static_assert((TILE_ROWS + LKI_GEMM_ROWS_MAX) * SUM_COLUMNS <= SUMS_ROOM &&
                    (TALL_ROWS + LKI_GEMM_ROWS_MAX) * TALL_COLUMNS <= SUMS_ROOM &&
                    (SOME_ROWS + LKI_GEMM_ROWS_MAX) * GROUP_FEWER <= SUMS_ROOM,
                "a thread's buffer is too small");
+_Static_assert((PACKED_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K <= LKI_EXEC_PRIVATE, "the same");
 
 typedef struct {
     const lki_gemm_args    *args;
@@ -181,6 +182,12 @@ static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *
     block->finish = end;
 }
 
+/* Where a is packed and b stands in place, each panel of b is read once for many rows of a. */
+static bool by_columns(const product *p)
+{
+    return p->pack_a && p->b_in_place && p->result == LK_F32;
+}
+
 /* Where part `index` of `count` starts, when whole units share out `total` evenly. */
 static size_t share(size_t total, size_t unit, size_t count, size_t index)
 {
@@ -201,6 +208,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         .row_stride = p->lda / p->pair,
         .k_stride   = 1,
         .packed     = p->pack_a,
+        .by_columns = by_columns(p),
         .b_row      = width,
     };
     place_sums(p, &block, row, p->col + j, thread);
@@ -295,9 +303,9 @@ static void choose_tiles(product *p)
     bool   tall    = !p->pack_a && p->pair == 1;
     size_t threads = lk_exec_threads(p->exec), m = p->args->m;
     size_t panels  = divide_up(p->columns, p->kernels->columns);
-    size_t wanted  = threads == 1 ? 1 : 4 * threads;
-    size_t widest  = tall ? TALL_COLUMNS : p->b_in_place ? STRIP_COLUMNS : SLAB_COLUMNS;
-    size_t down    = divide_up(m, tall ? TALL_ROWS : TILE_ROWS);
+    size_t wanted  = threads == 1 ? 1 : (by_columns(p) ? 2 : 4) * threads;
+    size_t widest  = tall ? TALL_COLUMNS : by_columns(p) ? p->columns : SLAB_COLUMNS;
+    size_t down    = divide_up(m, tall ? TALL_ROWS : by_columns(p) ? PACKED_ROWS : TILE_ROWS);
     size_t across  = divide_up(p->columns, widest);
 
     while (down * across < wanted || down * across % threads != 0)
@@ -362,7 +370,7 @@ static bool may_use_b_in_place(const product *p)
 {
     const lki_gemm_args *g = p->args;
     return !g->transpose_b && p->pair == 1 && g->n % p->kernels->columns == 0 && g->n <= WIDE &&
-           p->ldb % ALIASED != 0 && !(p->pack_a && g->m > MANY_ROWS);
+           p->ldb % ALIASED != 0;
 }
 
 /* The columns of a slab: a result in bf16 needs all of k at once, as its sums have no place. */
