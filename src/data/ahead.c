@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -73,8 +74,12 @@ static lk_status start(lki_ahead *ahead)
     ahead->wake = eventfd(0, EFD_CLOEXEC);
     if (ahead->wake < 0)
         return lk_fail(LK_ENOMEM, "cannot make an eventfd for a stream's thread");
-    pthread_mutex_init(&ahead->lock, NULL); /* with NULL attributes these cannot fail on Linux */
-    pthread_cond_init(&ahead->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&ahead->lock, NULL); /* none of these can fail on Linux */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&ahead->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int error = pthread_create(&ahead->thread, NULL, run, ahead);
@@ -138,6 +143,20 @@ void lki_ahead_close(lki_ahead *ahead)
     lki_free(ahead->x);
     lki_free(ahead->y);
     lki_free(ahead);
+}
+
+bool lki_ahead_ready(lki_ahead *ahead, uint32_t most_ms)
+{
+    struct timespec end;
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_nsec += (long)(most_ms % 1000) * 1000000;
+    end.tv_sec += most_ms / 1000 + end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&ahead->lock);
+    while (!ahead->full && pthread_cond_timedwait(&ahead->changed, &ahead->lock, &end) == 0) {}
+    bool ready = ahead->full;
+    pthread_mutex_unlock(&ahead->lock);
+    return ready;
 }
 
 lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got, bool *last)

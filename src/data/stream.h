@@ -34,6 +34,9 @@ LK_NODISCARD lk_status lki_ahead_open(lki_ahead **out, const lk_dataset *dataset
 /* Whatever the thread waits for. */
 void lki_ahead_close(lki_ahead *ahead);
 
+/* Waits up to `most_ms` for the next batch: whether lki_ahead_take() has it at once. */
+bool lki_ahead_ready(lki_ahead *ahead, uint32_t most_ms);
+
 /* The next batch, as lki_stream_take() of `most` samples gives it.  Nothing follows the last, nor a
  * failure. */
 LK_NODISCARD lk_status lki_ahead_take(lki_ahead *ahead, void *x, int32_t *y, uint64_t *got,

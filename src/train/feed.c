@@ -11,11 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "data/stream.h"
 #include "parallel/virtual.h"
 #include "tensor/exec.h"
 #include "train/session.h"
+
+enum { SLICE_MS = 50, WAIT_MS = 30000 }; /* the second: of every wait, where nothing is said */
 
 struct lki_feed {
     lki_ahead *stream; /* rank 0's */
@@ -110,33 +113,60 @@ void lki_feed_close(lki_session *s)
     s->feed = NULL;
 }
 
-lk_status lki_feed_step(lki_session *s, uint64_t step)
+/* What rank 0 tells the others. */
+typedef struct {
+    uint64_t samples;
+    bool     last, stopped; /* stopped: no batch was waited for any longer */
+} batch_head;
+
+/* Rank 0's.  A pipe may pause for longer than anybody who asks the run to stop would wait. */
+static lk_status take_batch(const lki_session *s, batch_head *head)
 {
-    lki_feed *feed    = s->feed;
-    uint64_t  head[2] = { 0, 0 }; /* samples; whether they are the last */
-    size_t    batch   = s->config->global_batch;
-    bool      last    = false;
-    if (feed == NULL)
+    const lk_train_config *c    = s->config;
+    uint32_t               most = c->timeout_ms > 0 ? c->timeout_ms : WAIT_MS;
+    double                 end  = lki_seconds() + most / 1e3;
+    while (!lki_ahead_ready(s->feed->stream, SLICE_MS)) {
+        head->stopped = c->stop != NULL && c->stop(c->stop_context);
+        if (head->stopped)
+            return LK_OK;
+        if (lki_seconds() > end)
+            return lk_fail(LK_ETIMEOUT, "'%s' has not given a batch of %u samples in %u ms "
+                                        "(--timeout)", c->data, c->global_batch, most);
+    }
+    return lki_ahead_take(s->feed->stream, s->feed->x, s->feed->y, &head->samples, &head->last);
+}
+
+static lk_status share_batch(lki_session *s, uint64_t step, uint64_t samples)
+{
+    lki_feed *feed  = s->feed;
+    size_t    batch = s->config->global_batch;
+    LK_TRY(lk_broadcast(s->comm, feed->x, samples * feed->x_bytes, 0));
+    LK_TRY(lk_broadcast(s->comm, feed->y, samples * feed->y_count * sizeof *feed->y, 0));
+    memset(feed->x + samples * feed->x_bytes, 0, (batch - samples) * feed->x_bytes);
+    memset(feed->y + samples * feed->y_count, 0,
+           (batch - samples) * feed->y_count * sizeof *feed->y);
+    feed->step    = step;
+    feed->samples = samples;
+    return LK_OK;
+}
+
+lk_status lki_feed_step(lki_session *s, uint64_t step, bool *there)
+{
+    batch_head head = { .samples = 0 };
+    *there          = true;
+    if (s->feed == NULL)
         return LK_OK;
     lk_comm_note(s->comm, step + 1, "waiting for the stream");
-    if (s->rank == 0) {
-        LK_TRY(lki_ahead_take(feed->stream, feed->x, feed->y, &head[0], &last));
-        head[1] = last;
-    }
-    LK_TRY(lk_broadcast(s->comm, head, sizeof head, 0));
-    if (head[0] == 0)
-        return lk_fail(LK_EFORMAT, "'%s' has nothing after sample %llu to train on",
-                       s->config->data, (unsigned long long)(step * batch));
-    LK_TRY(lk_broadcast(s->comm, feed->x, head[0] * feed->x_bytes, 0));
-    LK_TRY(lk_broadcast(s->comm, feed->y, head[0] * feed->y_count * sizeof *feed->y, 0));
-    memset(feed->x + head[0] * feed->x_bytes, 0, (batch - head[0]) * feed->x_bytes);
-    memset(feed->y + head[0] * feed->y_count, 0,
-           (batch - head[0]) * feed->y_count * sizeof *feed->y);
-    feed->step    = step;
-    feed->samples = head[0];
-    if (head[1] != 0)
+    if (s->rank == 0)
+        LK_TRY(take_batch(s, &head));
+    LK_TRY(lk_broadcast(s->comm, &head, sizeof head, 0));
+    s->stopped = head.stopped;
+    *there     = head.samples > 0;
+    if (!*there && !head.stopped && step == 0)
+        return lk_fail(LK_EFORMAT, "'%s' has no sample to train on", s->config->data);
+    if (!head.stopped && head.last)
         s->ended = "data";
-    return LK_OK;
+    return *there ? share_batch(s, step, head.samples) : LK_OK;
 }
 
 lk_status lki_feed_next(lki_session *s, uint64_t step, uint32_t v, uint32_t micro, lk_batch *out)

@@ -391,10 +391,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     lk_step_result result;
     double         scale = lk_parallel_scaler(s->parallel).scale;
 
-    s->begun   = lki_seconds();
-    *record    = (lki_step_record){ .step = step + 1 };
     record->lr = lk_schedule_at(&s->config->schedule, step);
-    LK_TRY(lki_feed_step(s, step));
     LK_TRY(begin_step(s, step));
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
@@ -421,19 +418,39 @@ static lk_status leave_step(lki_session *s, const lki_step_record *record, lk_tr
     return lki_after_step(s, record->step, result);
 }
 
-/* A step and all that follows it before the next: what a trace calls a step. */
-static lk_status whole_step(lki_session *s, uint64_t step, lk_train_result *result)
+/* Begins a step with what a stream has for it, if data are one. */
+static lk_status feed_step(lki_session *s, uint64_t step, lki_step_record *record, bool *there)
+{
+    lki_track *track  = lki_exec_track(s->exec);
+    uint64_t   begun  = lki_trace_begin(track);
+    s->begun          = lki_seconds();
+    *record           = (lki_step_record){ .step = step + 1 };
+    lk_status  status = lki_feed_step(s, step, there);
+    if (s->feed == NULL)
+        return status;
+    record->data_seconds = lki_seconds() - s->begun;
+    lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
+    return status;
+}
+
+/* A step and all that follows it before the next: what a trace calls a step.  Where there is none,
+ * *done stays, and a request to stop saves what the step before has left. */
+static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *result)
 {
     lki_track      *track = lki_exec_track(s->exec);
     uint64_t        begun = lki_trace_begin(track);
     lki_step_record record;
+    bool            there;
 
     lki_observe_drain(s); /* what the step before has left */
-    LK_TRY(run_step(s, step, &record));
+    LK_TRY(feed_step(s, *done, &record, &there));
+    if (!there)
+        return s->stopped ? lki_after_step(s, *done, result) : LK_OK;
+    LK_TRY(run_step(s, *done, &record));
     result->loss = record.loss;
     lki_observe_step(s, &record);
     LK_TRY(leave_step(s, &record, result));
-    lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)(step + 1), begun);
+    lki_trace_end(track, LKI_SPAN_STEP, (uint32_t)++*done, begun);
     return LK_OK;
 }
 
@@ -444,10 +461,8 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
 
     if (at->behind)
         LK_TRY(leave_step(s, &at->record, result));
-    while (done < s->end && s->ended == NULL && !s->stopped) {
-        LK_TRY(whole_step(s, done, result));
-        done++;
-    }
+    while (done < s->end && s->ended == NULL && !s->stopped)
+        LK_TRY(whole_step(s, &done, result));
     bool complete = done >= s->end || s->ended != NULL;
     LK_TRY(lki_observe_report(s));
     if (complete)

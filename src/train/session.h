@@ -150,7 +150,9 @@ LK_NODISCARD lk_status lki_feed_open(lki_session *session, uint64_t start);
 LK_NODISCARD lk_status lki_feed_open_some(lki_session *session, uint64_t step, uint32_t first,
                                           uint32_t last);
 void                   lki_feed_close(lki_session *session);
-LK_NODISCARD lk_status lki_feed_step(lki_session *session, uint64_t step);
+/* The step's part of a stream.  Not *there: there is no such step, because the stream is over, as a
+ * resumed run finds out here (session->ended), or a request to stop came first (->stopped). */
+LK_NODISCARD lk_status lki_feed_step(lki_session *session, uint64_t step, bool *there);
 LK_NODISCARD lk_status lki_feed_next(lki_session *session, uint64_t step, uint32_t v,
                                      uint32_t micro, lk_batch *out);
 

@@ -206,6 +206,28 @@ static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
     run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 3 --checkpoint c --resume", 0,
              got, "--data ended the run after step 4 of 9");
     assert_string_equal(got, want);
+    run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 2 --checkpoint c --resume", 0,
+             got, "--data ended the run after step 4 of 9"); /* there is nothing left of it */
+    assert_string_equal(got, want);
+}
+
+/* A pipe with 13 records that nobody ever closes. */
+#define PAUSED "rm -f p; mkfifo p && exec 3<>p && head -c 133 records >&3; "
+
+static void a_stream_that_pauses_can_be_left(void **state)
+{
+    char want[65], got[65];
+    make_images(*state);
+    run_line(*state, PAUSED TRAIN STREAM("p") "--steps 9 --workers 1 --worker-mode threads "
+             "--timeout 0.3", 1, NULL, "has not given a batch of 12 samples in 300 ms");
+    run_line(*state, PAUSED TRAIN STREAM("p") "--steps 9 --workers 2 --checkpoint w --log wlog & "
+             "until grep -qs '\"step\": 1,' wlog; do sleep 0.05; done; kill -TERM $!; wait $!",
+             75, NULL, "stopped on request after step 1; the state is saved");
+    run_line(*state, "rm p; cp records p; " TRAIN STREAM("p") "--steps 9 --workers 1", 0, want,
+             NULL);
+    run_line(*state, TRAIN STREAM("p") "--steps 9 --workers 2 --checkpoint w --resume", 0, got,
+             NULL);
+    assert_string_equal(got, want);
 }
 
 static void bad_streams_are_refused(void **state)
@@ -216,7 +238,7 @@ static void bad_streams_are_refused(void **state)
     } bad[] = {
         { "head -c 365 records | " TRAIN STREAM("-") "--steps 9 --workers 2",
           "'stream:-' ends inside record 36: it has 5 of 10 bytes", 1 },
-        { "true | " TRAIN STREAM("-") "--steps 9 --workers 2", "nothing after sample 0", 1 },
+        { "true | " TRAIN STREAM("-") "--steps 9 --workers 2", "has no sample to train on", 1 },
         { TRAIN "--data 'stream:records?h=3&w=3&classes=3' --steps 9 --workers 1",
           "record 3 at byte 30 has class 3, expected 0 to 2", 1 },
         { TRAIN STREAM("nowhere") "--steps 9", "nowhere", 1 },
@@ -256,6 +278,7 @@ int main(void)
         cmocka_unit_test(documents_weigh_what_they_have),
         cmocka_unit_test(a_stream_is_its_samples_in_order),
         cmocka_unit_test(a_run_goes_on_with_a_file_and_not_with_a_pipe),
+        cmocka_unit_test(a_stream_that_pauses_can_be_left),
         cmocka_unit_test(bad_streams_are_refused),
         cmocka_unit_test(tokens_of_a_stream),
     };
