@@ -40,6 +40,8 @@ typedef enum {
 
 #define LK_STEP_TYPES_MAX 16
 
+typedef struct lk_train_result lk_train_result;
+
 /* Blocks of one type.  Seconds a step, means over the ranks; operations a step of all ranks. */
 typedef struct {
     char     name[32];
@@ -158,9 +160,12 @@ typedef struct {
     bool     quiet; /* no progress on stderr */
 
     /* When a rank is lost, the others make the step that it was in, and go on without it: on one
-     * host, with ddp or zero1, where lk_comm_rebuild() can.  Requests to stop are then the
-     * launcher's alone. */
+     * host, where lk_comm_rebuild() can.  Requests to stop are then the launcher's alone.  `done`
+     * (optional) is told the result of a run that has come to its end by one rank, before any of
+     * them may leave: if that one is lost, by another, possibly once more. */
     bool survives;
+    void (*done)(void *context, const lk_train_result *result);
+    void *done_context;
 
     /* (optional) Every rank asks once a step: true on any = save and leave (LK_ESTOPPED). */
     bool (*stop)(void *context);
@@ -264,7 +269,7 @@ typedef struct {
 } lk_checkpoint_times;
 
 /* What a run leaves. */
-typedef struct {
+struct lk_train_result {
     char     weights[65]; /* the weights hash */
     char     run[65];     /* hash of a run: weights, state, optimizer state, loss_bits */
     uint64_t steps;
@@ -272,7 +277,7 @@ typedef struct {
     const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
     lk_checkpoint_times checkpoints; /* rank 0's alone */
     bool        speaks; /* this rank has the log and the checkpoints: rank 0 of those left */
-} lk_train_result;
+};
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,

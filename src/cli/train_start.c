@@ -102,10 +102,19 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
+/* The same before it is over, where rank 0 may be lost. */
+static void print_done(void *context, const lk_train_result *result)
+{
+    train_options *options = context;
+    options->result        = *result;
+    options->print(options);
+    (void)fflush(stdout);
+}
+
 /* What rank 0 says when it is over: what was asked for, or where an interrupted run stands. */
 static void print_end(const train_options *options, lk_status status)
 {
-    if (status == LK_OK)
+    if (status == LK_OK && !options->config.survives)
         options->print(options);
     else if (status == LK_ESTOPPED)
         fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
@@ -165,6 +174,8 @@ static int run_worker(train_options *options)
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     options->config.survives        = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    options->config.done            = print_done;
+    options->config.done_context    = options;
     status                          = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
@@ -277,14 +288,15 @@ static int start(train_options *options, char **argv)
         return refuse(options, "--restart needs --worker-mode processes");
     if (options->config.host_memory > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--host-memory needs --worker-mode processes");
-    status = lk_train_fits(&options->config, how.nodes > 1 ? how.nodes
-                                             : how.hosts > 1 ? how.hosts : 1);
-    if (status != LK_OK)
-        return report(status);
     const char *why = cannot_go_on(options, &how);
     why             = why != NULL ? why : no_chaos(options);
     if (why != NULL)
         return refuse(options, why);
+    options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    status = lk_train_fits(&options->config, how.nodes > 1 ? how.nodes
+                                             : how.hosts > 1 ? how.hosts : 1);
+    if (status != LK_OK)
+        return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;

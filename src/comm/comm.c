@@ -188,14 +188,20 @@ static void announce(lk_comm *comm)
     lki_ring(comm);
 }
 
+/* A rank that gave up stays on record as such. */
+void lki_comm_leave(lk_comm *first)
+{
+    uint32_t running = LKI_RANK_RUNNING;
+    (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
+    lki_wake_all(first->board);
+}
+
 /* The last communicator of a rank has been freed. */
 static void leave(lk_comm *first)
 {
-    lki_self *self    = first->self;
-    uint32_t  running = LKI_RANK_RUNNING; /* a rank that gave up stays on record as such */
+    lki_self *self = first->self;
 
-    (void)atomic_compare_exchange_strong(&first->me->state, &running, LKI_RANK_LEFT);
-    lki_wake_all(first->board);
+    lki_comm_leave(first);
     lki_wire_close(self->wire, self->told);
     lki_rooms_free(self->rooms);
     lki_engine_leave(self->engine, first);

@@ -198,6 +198,9 @@ LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t
 
 bool lki_comm_stop_requested(const lk_comm *comm);
 
+/* This rank has done its part, and only frees what it has: no more operations. */
+void lki_comm_leave(lk_comm *first);
+
 /* ---- For the worker of a job on several hosts (span/introduce.c) --------------------------- */
 
 /* How many ranks the job has, on all hosts. */

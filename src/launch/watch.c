@@ -27,6 +27,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
@@ -244,6 +245,18 @@ static void note_loss(const lki_job *job, uint32_t i)
     lki_job_note(job, "%s", line);
 }
 
+/* Where losses are borne, one that is killed when it has left its group is none. */
+static void forgive(const lki_job *job, uint32_t i)
+{
+    lki_worker   *worker = &job->workers[i];
+    lki_rank_view view;
+
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+    if (job->options->on_failure == LK_ON_FAILURE_CONTINUE && worker->signal == SIGKILL &&
+        view.state == LKI_RANK_LEFT)
+        worker->signal = 0;
+}
+
 static lk_status worker_ended(lki_job *job, uint32_t i)
 {
     lki_worker   *worker = &job->workers[i];
@@ -251,6 +264,7 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
 
     if (!look_how_it_ended(job, worker))
         return LK_OK;
+    forgive(job, i);
     LK_TRY(hear_last_words(job, i));
     bool failed = tell_the_others(job, i);
     (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);

@@ -114,5 +114,5 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     LK_TRY(lki_say_end(s, result));
     lki_journal_say(s->journal, "run %s", result->run);
     tell_end(s, done);
-    return lk_barrier(s->comm); /* nobody leaves while others still read the model */
+    return lki_say_done(s, done >= s->end || s->ended != NULL ? result : NULL);
 }

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "comm/control.h"
 #include "parallel/virtual.h"
 #include "train/save.h"
 
@@ -24,7 +25,7 @@ enum { PATIENCE_MS = 3600 * 1000, LIST_BYTES = 160 };
 /* How far the log is. */
 typedef struct {
     uint64_t bytes, step, evaluation;
-    bool     ended;
+    bool     ended, done;
     double   loss, accuracy; /* of the evaluation */
 } said;
 
@@ -131,6 +132,21 @@ lk_status lki_say_end(lki_session *s, const lk_train_result *result)
     LK_TRY(lki_journal_end(s->journal, result));
     now.ended = true;
     note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_done(lki_session *s, const lk_train_result *result)
+{
+    if (s->survival == NULL)
+        return lk_barrier(s->comm);
+    said now = *said_now(s->survival->minutes);
+    if (s->rank == 0 && result != NULL && s->config->done != NULL && !now.done) {
+        s->config->done(s->config->done_context, result);
+        now.done = true;
+        note_said(s, &now);
+    }
+    LK_TRY(lk_barrier(s->comm));
+    lki_comm_leave(s->comm);
     return LK_OK;
 }
 
@@ -270,6 +286,7 @@ static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *t
 typedef struct {
     const lk_comm *before, *now;
     bool           rounds; /* virtual workers are dealt in */
+    bool           late;   /* somebody was waited for in vain */
     const char    *why;
     uint32_t       unfinished; /* virtual workers of the next step */
     double         seconds;
@@ -298,10 +315,13 @@ static void tell(const lki_session *s, const succession *t)
     list_end(&ranks);
     list_end(&workers);
     list_end(&others);
+    char fate[LIST_BYTES + 32] = "";
+    if (lost > 1 || t->late)
+        (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", lost > 1 ? "s" : "", others.text,
+                       !t->late ? "are lost" : lost > 1 ? "were killed" : "was killed");
     lki_journal_note(s->journal,
-                     "%s%s%s%s; rank%s %s took over virtual worker%s %s; %u of %u were unfinished; "
-                     "%.1f ms", t->why, lost > 1 ? " (ranks " : "", lost > 1 ? others.text : "",
-                     lost > 1 ? " are lost)" : "", ranks.count > 1 ? "s" : "", ranks.text,
+                     "%s%s; rank%s %s took over virtual worker%s %s; %u of %u were unfinished; "
+                     "%.1f ms", t->why, fate, ranks.count > 1 ? "s" : "", ranks.text,
                      workers.count > 1 ? "s" : "", workers.text, t->unfinished, leaves,
                      1e3 * t->seconds);
 }
@@ -371,6 +391,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     s->parallel = parallel;
     catch_up(s, &standing, at, result);
     succession t = { .why        = why.message,
+                     .late       = why.status == LK_ETIMEOUT,
                      .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));
     result->speaks = s->rank == 0;

@@ -35,6 +35,10 @@ LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step, double 
                                           double accuracy);
 LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result);
 
+/* Rank 0 tells the caller, who was not told yet, unless there is no result.  Collective: then
+ * nobody reads the model any more, and what becomes of a rank does not matter. */
+LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
+
 /* All that follows a step has been done, and the run goes on: else it is done again by those who
  * are left, as not everybody may know why it ends. */
 void lki_settle(lki_session *s, uint64_t done);

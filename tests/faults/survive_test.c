@@ -196,6 +196,63 @@ static void blows_change_nothing(void **state)
     assert_says(j.result.err, "lockstep train: note: chaos: seed 3: ");
 }
 
+/* ---- The end -------------------------------------------------------------------------------- */
+
+/* Standard output is a pipe that is full, so rank 0 cannot say what the weights are; it is killed
+ * before there is room.  What the pipe holds then, but for what filled it, comes into `said`. */
+static void kill_who_speaks(job *j, const char *folder, char said[4096])
+{
+    char         path[64];
+    static char  filling[65536];
+    struct pollfd ready = { .events = POLLIN };
+    ssize_t       got;
+    (void)snprintf(path, sizeof path, "%s/out", folder);
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    ready.fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    assert_true(ready.fd >= 0);
+    while (write(ready.fd, filling, sizeof filling) > 0 || write(ready.fd, filling, 1) > 0)
+        continue;
+    job_start(j, folder, 3, MLP GOES_ON "--steps 60");
+    job_await_word(j, "\nrun ");
+    job_hit(j, j->worker[0], SIGKILL);
+    await_or_end(j, "took over");
+    size_t used = 0;
+    while (strchr(said, '\n') == NULL && poll(&ready, 1, LIMIT_SECONDS * 1000) == 1)
+        while ((got = read(ready.fd, filling, sizeof filling)) > 0)
+            for (ssize_t i = 0; i < got && used < 4095; i++)
+                if (filling[i] != '\0')
+                    said[used++] = filling[i];
+    (void)unlink(path);
+    (void)close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    (void)job_wait(j);
+    (void)close(ready.fd);
+}
+
+static void the_weights_are_said_without_rank_0(void **state)
+{
+    static job j;
+    char       wanted[65], line[80], said[4096] = "";
+    undisturbed(*state, MLP, STEPS, wanted);
+    kill_who_speaks(&j, *state, said);
+    assert_int_equal(j.result.status, 0);
+    (void)snprintf(line, sizeof line, "weights %s\n", wanted);
+    assert_string_equal(said, line);
+}
+
+static void who_is_stopped_is_killed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --timeout 1");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[1], SIGSTOP);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, " killed); rank");
+}
+
 /* ---- What does not go on ------------------------------------------------------------------ */
 
 static void what_cannot_go_on_is_refused(void **state)
@@ -266,6 +323,8 @@ int main(void)
         cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
         cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
         cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
+        cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
+        cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
         cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
         cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
         cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),
