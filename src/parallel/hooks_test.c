@@ -159,7 +159,9 @@ static bool run_rank(lk_comm *comm, void *context)
         status = keep_values(o, p, rank);
     o->errors[rank]   = *lk_error_last();
     o->statuses[rank] = status;
-    if (status != LK_OK && status != LK_ENONFINITE) /* that all come to know at the same place */
+    if (status == LK_ENONFINITE) /* all know, and nobody leaves before the others have heard */
+        CHECK(lk_barrier(comm) == LK_OK);
+    else if (status != LK_OK)
         lk_comm_abort(comm);
     lk_parallel_free(p);
     return true;
