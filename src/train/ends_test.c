@@ -329,6 +329,14 @@ static run best_run(const char *dir, uint64_t steps)
 }
 
 /* Losses of every step, from runs of that many. */
+static double loss_after(uint64_t steps)
+{
+    run r              = best_run(NULL, steps);
+    r.config.keep_best = 0;
+    r.config.resume = r.config.checkpoint_async = false;
+    return run_on(alone, &r).validation_loss;
+}
+
 static void the_best_stay(void **state)
 {
     enum { STEPS = 12 };
@@ -336,11 +344,8 @@ static void the_best_stay(void **state)
     bool   falls = true;
     (void)state;
     for (uint64_t steps = 1; steps <= STEPS; steps++) {
-        run r               = best_run(NULL, steps);
-        r.config.keep_best  = 0;
-        r.config.resume = r.config.checkpoint_async = false;
-        losses[steps]       = run_on(alone, &r).validation_loss;
-        falls               = falls && (steps == 1 || losses[steps] < losses[steps - 1]);
+        losses[steps] = loss_after(steps);
+        falls         = falls && (steps == 1 || losses[steps] < losses[steps - 1]);
     }
     assert_false(falls); /* else the newest were the best anyway */
     for (uint64_t stop = 1; stop < STEPS; stop += 3) {
