@@ -340,8 +340,9 @@ static double loss_after(uint64_t steps)
 static void the_best_stay(void **state)
 {
     enum { STEPS = 12 };
-    double losses[STEPS + 1];
-    bool   falls = true;
+    static run first, then;
+    double     losses[STEPS + 1];
+    bool       falls = true;
     (void)state;
     for (uint64_t steps = 1; steps <= STEPS; steps++) {
         losses[steps] = loss_after(steps);
@@ -351,7 +352,8 @@ static void the_best_stay(void **state)
     for (uint64_t stop = 1; stop < STEPS; stop += 3) {
         char dir[] = "/tmp/lockstep-ends-XXXXXX", got[512], want[512];
         assert_non_null(mkdtemp(dir));
-        run first = best_run(dir, stop), then = best_run(dir, STEPS);
+        first = best_run(dir, stop);
+        then  = best_run(dir, STEPS);
         (void)run_on(pair, &first);
         expect(losses, stop, want);
         list(dir, got);
