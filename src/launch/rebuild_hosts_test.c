@@ -83,7 +83,8 @@ static void who_has_left_is_not_waited_for(void **state)
 {
     (void)state;
     assert_good(launch(over(3, 3), "leave", "", 0), "leave", "", 0);
-    assert_string_equal(notes, "the group goes on with 2 of 3 ranks\n");
+    assert_noted("the group goes on with 2 of 3 ranks\n"); /* again, if hosts took long to meet */
+    assert_null(strstr(notes, "has not come"));
 }
 
 static void a_host_is_lost(void **state)

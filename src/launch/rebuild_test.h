@@ -366,11 +366,11 @@ static int work_leave(void)
     meet(comm);
     if (lk_comm_rank(comm) == 2) {
         lk_comm_free(comm);
-        sleep_us(1500000);
+        sleep_us(4000000);
         return 0;
     }
     MUST(lk_barrier(comm) == LK_EPEER);
-    comm = go_on(comm, 1000);
+    comm = go_on(comm, 3000);
     check_group(comm, 3);
     lk_comm_free(comm);
     return 0;
