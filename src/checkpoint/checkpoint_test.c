@@ -15,29 +15,6 @@
 
 #include <cmocka.h>
 
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/lockstep-checkpoint-XXXXXX");
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    remove_all(folder);
-    return 0;
-}
-
-static const char *path_of(const char *name)
-{
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
 static uint8_t *load(const char *path, size_t *size)
 {
     FILE *file = fopen(path, "rb");

@@ -85,4 +85,29 @@ static inline size_t entries(const char *path, const char *prefix)
     return count;
 }
 
+/* ---- A fresh folder for each case ---------------------------------------------------------- */
+
+static char folder[64];
+
+static inline int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/lockstep-checkpoint-XXXXXX");
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static inline int remove_folder(void **state)
+{
+    (void)state;
+    remove_all(folder);
+    return 0;
+}
+
+static inline const char *path_of(const char *name)
+{
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
 #endif

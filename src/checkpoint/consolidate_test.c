@@ -12,29 +12,6 @@
 
 #include <cmocka.h>
 
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/lockstep-consolidate-XXXXXX");
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    remove_all(folder);
-    return 0;
-}
-
-static const char *path_of(const char *name)
-{
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
 /* A model of several blocks, none of whose tensors ends where a block does, and a state. */
 enum { FIRST = 300001, SECOND = 5, THIRD = 700003 };
 

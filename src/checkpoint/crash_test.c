@@ -180,22 +180,6 @@ int __wrap_rmdir(const char *path)
 
 /* ---- One write with one fault -------------------------------------------------------------- */
 
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/lockstep-crash-XXXXXX");
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    remove_all(folder);
-    return 0;
-}
-
 static _Noreturn void child(fault kind, long at, int error, bool with_old)
 {
     if (with_old && small_write(folder, 1, 0) != LK_OK)
