@@ -229,6 +229,22 @@ static int keep_workers(const train_options *options, char **argv, lk_launch_opt
     return lki_keep_workers(argv, how, here, options->restart);
 }
 
+static bool is_hybrid(const train_options *options)
+{
+    const char *strategy = options->config.strategy;
+    return strategy != NULL && strcmp(strategy, "hybrid") == 0;
+}
+
+/* Why --shard-hosts cannot be; NULL: it can, or was not asked for. */
+static const char *cannot_group(const train_options *options, uint32_t hosts)
+{
+    uint32_t group = options->config.shard_hosts;
+    return is_hybrid(options) && group > 1 && hosts % group != 0
+               ? "--shard-hosts must divide the number of hosts (--hosts, --nnodes): every group "
+                 "has a model of its own"
+               : NULL;
+}
+
 /* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
 {
@@ -244,6 +260,9 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
     if (how->nodes > 1 || how->hosts > 1)
         return "--on-failure continue is for workers of one host; with --restart, and on each of "
                "them, several hosts start again from the newest checkpoint";
+    if (options->config.workers > 1 && is_hybrid(options))
+        return "--on-failure continue needs --strategy ddp or zero1 to zero3: on one host hybrid "
+               "has nothing that these have not";
     if (options->config.workers > 1 &&
         options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
         return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
@@ -288,13 +307,14 @@ static int start(train_options *options, char **argv)
         return refuse(options, "--restart needs --worker-mode processes");
     if (options->config.host_memory > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--host-memory needs --worker-mode processes");
-    const char *why = cannot_go_on(options, &how);
-    why             = why != NULL ? why : no_chaos(options);
+    uint32_t    hosts = how.nodes > 1 ? how.nodes : how.hosts > 1 ? how.hosts : 1;
+    const char *why   = cannot_go_on(options, &how);
+    why               = why != NULL ? why : no_chaos(options);
+    why               = why != NULL ? why : cannot_group(options, hosts);
     if (why != NULL)
         return refuse(options, why);
     options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    status = lk_train_fits(&options->config, how.nodes > 1 ? how.nodes
-                                             : how.hosts > 1 ? how.hosts : 1);
+    status                   = lk_train_fits(&options->config, hosts);
     if (status != LK_OK)
         return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;

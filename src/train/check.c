@@ -243,6 +243,14 @@ static lk_status check_clipping(const lk_train_config *c)
     return LK_OK;
 }
 
+static lk_status check_noise(const lk_train_config *c)
+{
+    if (c->noise_decay > 0 && c->virtual_workers < 2)
+        return lk_fail(LK_EINVAL, "--noise-scale compares virtual workers with each other: it "
+                                  "needs --virtual-workers 2 or more");
+    return LK_OK;
+}
+
 /* `runs`: on this machine, with these files. */
 static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool runs)
 {
@@ -346,6 +354,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_precision(c));
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
+    LK_TRY(check_noise(c));
     LK_TRY(lki_order_check(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */
