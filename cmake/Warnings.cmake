@@ -24,4 +24,6 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 # LK_ASSERT stays on in every build, so NDEBUG is never defined.
 set(CMAKE_C_FLAGS_RELEASE "-O3")
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+# -g1: lines and functions for the sanitizers' reports; to follow variables through the kernels
+# takes the compiler as long as the kernels themselves.
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1")
