@@ -1,7 +1,8 @@
 /* sampler_test.c -- the orders of an epoch: PyTorch's, drawn by weights, as the files have them.
  *
  * Goal:   what stands in each slot of each step is what PyTorch's DistributedSampler and DataLoader
- *         give to its ranks; weights are met; any loader, from any step on, has the same.
+ *         give to its ranks; weights are met; any loader, from any step on, has the same.  Remark 4
+ *         of Goyal et al. (2017): an epoch has one order, which is divided amongst all workers.
  * Method: samples that are their own number; lists that PyTorch 2.15 printed; counting.
  */
 #include "data/testing.h"
@@ -204,6 +205,102 @@ static void sequential_is_as_the_files_have_them(void **state)
     lk_dataset_free(set);
 }
 
+/* ---- Goyal et al. (2017), remark 4 --------------------------------------------------------- */
+
+enum { REMARK_N = 64, REMARK_V = 4, REMARK_B = 2, REMARK_STEPS = REMARK_N / (REMARK_V * REMARK_B) };
+
+/* Of two epochs, which sample each slot of each step has. */
+typedef struct {
+    uint64_t of[2][REMARK_N]; /* [epoch][position] */
+} division;
+
+static uint32_t worker_of(uint32_t position)
+{
+    return position % (REMARK_V * REMARK_B) / REMARK_B;
+}
+
+/* As `workers` of them get it, each with a loader of its own. */
+static void divide(division *out, const lk_dataset *set, uint32_t workers)
+{
+    lk_loader_options o = { .seed = 5, .global_batch = REMARK_V * REMARK_B,
+                            .micro_batch = REMARK_B, .virtual_workers = REMARK_V,
+                            .count = REMARK_V / workers, .end_step = 2 * REMARK_STEPS };
+    for (; o.first < REMARK_V; o.first += o.count) {
+        lk_loader *loader = NULL;
+        LKT_OK(lk_loader_open(&loader, set, &o));
+        for (uint32_t k = 0; k < o.count * 2 * REMARK_STEPS; k++) {
+            lk_batch batch;
+            LKT_OK(lk_loader_next(loader, &batch));
+            uint64_t step = batch.step % REMARK_STEPS;
+            for (uint32_t i = 0; i < batch.samples; i++)
+                out->of[batch.epoch][step * o.global_batch + batch.first_slot + i] =
+                    (uint64_t)((const float *)batch.x)[i];
+        }
+        lk_loader_free(loader);
+    }
+}
+
+/* Together the workers see each sample once an epoch. */
+static bool has_each_once(const division *d)
+{
+    for (int epoch = 0; epoch < 2; epoch++) {
+        uint64_t seen = 0;
+        for (uint32_t p = 0; p < REMARK_N; p++)
+            seen |= (uint64_t)1 << d->of[epoch][p];
+        if (seen != UINT64_MAX)
+            return false;
+    }
+    return true;
+}
+
+/* No worker keeps its samples from one epoch to the next. */
+static bool is_shuffled_as_a_whole(const division *d)
+{
+    uint64_t had[2][REMARK_V] = { { 0 } };
+    for (int epoch = 0; epoch < 2; epoch++)
+        for (uint32_t p = 0; p < REMARK_N; p++)
+            had[epoch][worker_of(p)] |= (uint64_t)1 << d->of[epoch][p];
+    for (uint32_t v = 0; v < REMARK_V; v++)
+        if (had[0][v] == had[1][v])
+            return false;
+    return true;
+}
+
+static void remark_4_one_order_of_an_epoch_is_divided_amongst_all(void **state)
+{
+    (void)state;
+    lk_dataset *set = open_numbers(REMARK_N, NULL);
+    division    one, some;
+    divide(&one, set, 1);
+    for (int epoch = 0; epoch < 2; epoch++)
+        for (uint32_t p = 0; p < REMARK_N; p++)
+            assert_int_equal(one.of[epoch][p], lk_sample_at(5, (uint64_t)epoch, REMARK_N, p));
+    assert_true(has_each_once(&one) && is_shuffled_as_a_whole(&one));
+    for (uint32_t workers = 2; workers <= REMARK_V; workers *= 2) {
+        divide(&some, set, workers);
+        assert_memory_equal(&some, &one, sizeof one);
+    }
+    lk_dataset_free(set);
+}
+
+/* Workers that shuffle all data for themselves, and ones that shuffle a part of their own. */
+static void remark_4_orders_of_each_worker_differ(void **state)
+{
+    enum { EACH = REMARK_N / REMARK_V };
+    division own, parts;
+    (void)state;
+    for (uint32_t epoch = 0; epoch < 2; epoch++)
+        for (uint32_t p = 0; p < REMARK_N; p++) {
+            uint32_t v     = worker_of(p);
+            uint32_t place = p / (REMARK_V * REMARK_B) * REMARK_B + p % REMARK_B;
+            own.of[epoch][p]   = lk_sample_at(5 + v, epoch, REMARK_N, place);
+            parts.of[epoch][p] = v * EACH + lk_sample_at(5 + v, epoch, EACH, place);
+        }
+    assert_false(has_each_once(&own));
+    assert_true(has_each_once(&parts));
+    assert_false(is_shuffled_as_a_whole(&parts));
+}
+
 /* ---- Weights ------------------------------------------------------------------------------- */
 
 /* Draws and shares agree: chi-squared of 7 classes is above 32 by chance once in 40,000. */
@@ -332,6 +429,8 @@ int main(void)
         cmocka_unit_test(randperm_is_that_of_pytorch),
         cmocka_unit_test(positions_are_a_multiple_for_pytorch_alone),
         cmocka_unit_test(sequential_is_as_the_files_have_them),
+        cmocka_unit_test(remark_4_one_order_of_an_epoch_is_divided_amongst_all),
+        cmocka_unit_test(remark_4_orders_of_each_worker_differ),
         cmocka_unit_test(samples_come_as_often_as_they_weigh),
         cmocka_unit_test(draws_are_frozen_and_keyed),
         cmocka_unit_test(weights_follow_the_split),

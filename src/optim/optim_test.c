@@ -117,7 +117,7 @@ static void follows_lion(void **state)
 
 /* Goyal et al. (2017), remark 2: a momentum of steps, times the ratio of the rates whenever they
  * change, is a momentum of gradients; without that factor it is another method. */
-static void a_momentum_of_gradients_needs_no_correction(void **state)
+static void remark_2_a_momentum_of_gradients_needs_no_correction(void **state)
 {
     static const double rates[] = { 0.1, 0.1, 0.5, 1.0, 1.0, 0.1, 0.01, 0.01 };
     enum { T = sizeof rates / sizeof rates[0] };
@@ -373,7 +373,7 @@ int main(void)
         cmocka_unit_test(follows_adamw),
         cmocka_unit_test(follows_sgd),
         cmocka_unit_test(follows_lion),
-        cmocka_unit_test(a_momentum_of_gradients_needs_no_correction),
+        cmocka_unit_test(remark_2_a_momentum_of_gradients_needs_no_correction),
         cmocka_unit_test(trusts_as_published),
         cmocka_unit_test(has_the_same_bits_in_shards_and_on_any_isa),
         cmocka_unit_test(passes_by_what_must_not_decay),

@@ -4,8 +4,8 @@
  *         where there is weight decay (remark 1), and a loss is normalised by the samples of all
  *         workers, not by each worker's (remark 3).  And its linear rule: k steps of n samples are
  *         one of kn at k times the rate where gradients do not change in between.
- * Remark 2, momentum correction, and the warmup are in optim_test.c; remark 4, one order an epoch
- * for all workers, in the tests of data.
+ * Each has its number in its name: remark 2, momentum correction, is in optim_test.c, as is the
+ * warmup; remark 4, one order an epoch for all workers, in sampler_test.c.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -61,7 +61,7 @@ static bool near_(double a, double b)
     return fabs(a - b) < 1e-6;
 }
 
-static void a_scaled_loss_is_no_scaled_rate(void **state)
+static void remark_1_a_scaled_loss_is_no_scaled_rate(void **state)
 {
     recipe loss = { 8, 0.01, 0, 3, { 2, 2, 2, 2 }, { 0.5, -1, 2, 0.25 } }, rate = loss;
     (void)state;
@@ -72,7 +72,7 @@ static void a_scaled_loss_is_no_scaled_rate(void **state)
     assert_false(near_(train(&loss), train(&rate)));
 }
 
-static void a_loss_is_normalised_by_all_samples(void **state)
+static void remark_3_a_loss_is_normalised_by_all_samples(void **state)
 {
     recipe uneven = { 1, 0.1, 0, 1, { 5, 1, 2, 0 }, { 0.5, -1, 2, 77 } };
     double mean   = (5 * 0.5 - 1 * 1 + 2 * 2) / 8, mean_of_means = (0.5 - 1 + 2) / 3;
@@ -93,8 +93,8 @@ static void a_large_step_is_as_many_small_ones(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_scaled_loss_is_no_scaled_rate),
-        cmocka_unit_test(a_loss_is_normalised_by_all_samples),
+        cmocka_unit_test(remark_1_a_scaled_loss_is_no_scaled_rate),
+        cmocka_unit_test(remark_3_a_loss_is_normalised_by_all_samples),
         cmocka_unit_test(a_large_step_is_as_many_small_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
