@@ -8,7 +8,7 @@
 static void find_again(const uint8_t *data, size_t bytes, const lki_tar_member *member)
 {
     static lki_tar tar;
-    lki_tar_member again = { NULL, 0, 0, 0 };
+    lki_tar_member again = { NULL, 0, 0, NULL, 0 };
     bool           more  = false;
     lki_tar_begin(&tar, data, bytes, "input");
     tar.at = member->start;
@@ -28,9 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     while (lki_tar_next(&tar, &member, &more) == LK_OK && more) {
         LK_ASSERT(strlen(member.name) <= LKI_TAR_NAME_MAX && member.start >= end);
         LK_ASSERT(member.offset >= member.start + 512 && member.offset <= bytes);
-        LK_ASSERT(member.bytes <= bytes - member.offset);
+        LK_ASSERT(member.bytes <= bytes - member.offset && member.content == data + member.offset);
         for (size_t i = 0; i < member.bytes; i++)
-            sum += data[member.offset + i];
+            sum += member.content[i];
         find_again(data, bytes, &member);
         end = member.offset + member.bytes;
     }

@@ -67,7 +67,8 @@ typedef struct {
  *                        test_batch.bin is the validation part
  *   tar:FILE|DIR|RANGE   images (JPEG, PNG) and classes in tar archives, as WebDataset packs them;
  *                        ?h=, w= (32) and c= (3) say what they are made to fit, ?classes=
- *   stream:FILE|-        bytes, tokens or images of a pipe, read once; only lk_train_run() does it
+ *   stream:FILE|-        bytes, tokens, images or tar archives of a pipe, read once, which only
+ *                        lk_train_run() does
  *   npy:X,Y              NumPy arrays of samples and of integer labels
  *   docs:FILE|DIR|RANGE  documents, each a sample of its own length: lines of a text, "text" of
  *                        JSON lines, .txt and .json in tar archives, token ids between ?end=

@@ -139,7 +139,7 @@ static lk_status see_member(void *context, const lki_tar *tar, const lki_tar_mem
         return LK_OK;
     if (to->bytes > 0)
         return damaged(&at, "is the second of its sample");
-    LK_TRY(check_text(tar->data + member->offset, member->bytes, &at));
+    LK_TRY(check_text(member->content, member->bytes, &at));
     *to = (document){ .offset = member->offset, .bytes = (uint32_t)member->bytes,
                       .tokens = (uint32_t)member->bytes, .shard = self->shard, .json = json };
     return LK_OK;

@@ -64,22 +64,28 @@ void lki_tokens_copy(const lki_tokens *tokens, uint64_t first, size_t count, int
 
 enum { LKI_TAR_NAME_MAX = 1023 };
 
-typedef struct {
-    const uint8_t *data;
-    size_t         bytes;
+typedef struct lki_tar {
+    const uint8_t *data; /* what is in memory: `bytes` of the archive, from `from` on */
+    size_t         from, bytes;
     const char    *path;
     size_t         at, start;          /* the next header; the first header of the member at hand */
     bool           has_name, has_size; /* an extended header has said them */
     uint64_t       size;
     char           name[LKI_TAR_NAME_MAX + 1];
+
+    /* NULL, or where memory does not hold all: makes it hold what there is up to `end`.  What lies
+     * before `at` may go. */
+    lk_status (*hold)(struct lki_tar *tar, size_t end);
+    void *context; /* hold()'s */
 } lki_tar;
 
 /* A regular file. */
 typedef struct {
-    const char *name;   /* until the next call */
-    size_t      start;  /* of its headers: where a walk can begin */
-    size_t      offset; /* of its content */
-    size_t      bytes;
+    const char    *name;    /* this and content: until the next call */
+    size_t         start;   /* of its headers: where a walk can begin */
+    size_t         offset;  /* of its content */
+    const uint8_t *content; /* `bytes` of it */
+    size_t         bytes;
 } lki_tar_member;
 
 void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *path);
@@ -87,6 +93,10 @@ void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *
 /* The next regular file; *more is false where the archive ends.  LK_EFORMAT says at which byte it
  * is truncated or damaged. */
 LK_NODISCARD lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more);
+
+/* Where an archive has ended: whether another one follows, as where several were written into one
+ * pipe, behind any number of blocks of zeros. */
+LK_NODISCARD lk_status lki_tar_follows(lki_tar *tar, bool *more);
 
 /* ---- gzip ----------------------------------------------------------------------------------- */
 

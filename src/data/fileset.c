@@ -129,26 +129,46 @@ static size_t key_length(const char *name)
     return (size_t)(base - name) + strcspn(base, ".");
 }
 
+/* The member at hand begins a sample of its own, if there is one. */
+static void begin_sample(lki_tar_walk *walk, size_t length)
+{
+    walk->begun = walk->member.start;
+    memcpy(walk->key, walk->member.name, length);
+    walk->key[length] = '\0';
+}
+
+lk_status lki_tar_walk_next(lki_tar_walk *walk, lki_tar_event *event)
+{
+    if (!walk->held)
+        LK_TRY(lki_tar_next(&walk->tar, &walk->member, &walk->more));
+    const char *name   = walk->more ? walk->member.name : "";
+    size_t      length = key_length(name);
+    bool        same   = walk->more && strlen(walk->key) == length &&
+                memcmp(walk->key, name, length) == 0;
+    if (!same && !walk->held) {
+        walk->held = true;
+        *event     = LKI_TAR_SAMPLE;
+        return LK_OK;
+    }
+    if (!same)
+        begin_sample(walk, length);
+    walk->held      = false;
+    walk->extension = name + length + (name[length] == '.');
+    *event          = walk->more ? LKI_TAR_MEMBER : LKI_TAR_END;
+    return LK_OK;
+}
+
 lk_status lki_tar_visit(const lki_mapped *shard, const lki_tar_visitor *visitor)
 {
-    char           key[LKI_TAR_NAME_MAX + 1] = "";
-    size_t         begun = 0;
-    bool           more  = true;
-    lki_tar_member member;
-    lki_tar        tar;
-    lki_tar_begin(&tar, shard->map.data, shard->map.bytes, shard->path);
-    for (;;) {
-        LK_TRY(lki_tar_next(&tar, &member, &more));
-        size_t length = more ? key_length(member.name) : 0;
-        if (!more || strlen(key) != length || memcmp(key, member.name, length) != 0) {
-            LK_TRY(visitor->end(visitor->context, &tar, key, begun));
-            if (!more)
-                return LK_OK;
-            (void)snprintf(key, sizeof key, "%.*s", (int)length, member.name);
-            begun = member.start;
-        }
-        const char *extension = member.name + length;
-        LK_TRY(visitor->member(visitor->context, &tar, &member,
-                               *extension == '.' ? extension + 1 : extension));
-    }
+    lki_tar_walk  walk = { .key = "" };
+    lki_tar_event event;
+    lki_tar_begin(&walk.tar, shard->map.data, shard->map.bytes, shard->path);
+    do {
+        LK_TRY(lki_tar_walk_next(&walk, &event));
+        if (event == LKI_TAR_MEMBER)
+            LK_TRY(visitor->member(visitor->context, &walk.tar, &walk.member, walk.extension));
+        else if (event == LKI_TAR_SAMPLE)
+            LK_TRY(visitor->end(visitor->context, &walk.tar, walk.key, walk.begun));
+    } while (event != LKI_TAR_END);
+    return LK_OK;
 }

@@ -33,15 +33,29 @@ bool lki_ends_with(const char *path, const char *end);
 /* ---- Samples as WebDataset packs them ------------------------------------------------------- */
 
 /* Members that follow each other and have the same key are one sample: the key is the name up to
- * the first dot after the last slash. */
+ * the first dot after the last slash.  A walk begins with lki_tar_begin() of its `tar`. */
+typedef struct {
+    lki_tar        tar;
+    lki_tar_member member;
+    const char    *extension; /* of it: what stands behind that dot */
+    char           key[LKI_TAR_NAME_MAX + 1]; /* of the sample at hand; "": none so far */
+    size_t         begun;                     /* the byte where it did */
+    bool           more, held;                /* the member at hand is still to be told */
+} lki_tar_walk;
+
+typedef enum {
+    LKI_TAR_MEMBER, /* `member` belongs to the sample at hand */
+    LKI_TAR_SAMPLE, /* that one is complete, or there was none */
+    LKI_TAR_END,    /* so is the archive */
+} lki_tar_event;
+
+LK_NODISCARD lk_status lki_tar_walk_next(lki_tar_walk *walk, lki_tar_event *event);
+
+/* All of an archive. */
 typedef struct {
     void *context;
-
-    /* A member of the sample at hand; its extension is what stands behind that dot. */
     lk_status (*member)(void *context, const lki_tar *tar, const lki_tar_member *member,
                         const char *extension);
-
-    /* A sample is complete, `key` its name and `start` the byte at which it began. */
     lk_status (*end)(void *context, const lki_tar *tar, const char *key, size_t start);
 } lki_tar_visitor;
 

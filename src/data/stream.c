@@ -5,11 +5,12 @@
  *          end is no sample.
  * Images:  with ?h=, w=, c= and classes=, records as CIFAR-10's binary version has them: a byte for
  *          the class, then the channels one after the other, row by row.
+ * Archives: with ?tar=1 and classes=, pictures as tar: has them: stream_tar.c.
  *
  * One reader takes what a step needs and one sample more, so that it knows which step is the last.
  * The position is a number of samples, and so of bytes: a file is entered anywhere, a pipe is not.
  */
-#include "data/stream.h"
+#include "data/stream_source.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,49 +26,44 @@
 /* Nobody counts so far, and sums with it do not overflow. */
 #define UNKNOWN ((uint64_t)1 << 60)
 
-typedef struct {
-    char    *path;
-    uint64_t width, vocabulary; /* of tokens; width in bits in the spec, in bytes here */
-    uint64_t height, columns, channels, classes;
-    size_t   record; /* bytes from one sample to the next */
-    size_t   beyond; /* bytes of the next that a sample needs, too */
-    float    pixel[256];
-} source;
-
-struct lki_stream {
-    const lk_dataset *dataset;
-    int               fd;
-    uint8_t          *bytes; /* read and not yet taken */
-    size_t            held, room;
-    uint64_t          position; /* of the next sample */
-    bool              ended;    /* there are no more bytes */
-};
+typedef lki_stream_source source;
 
 /* ---- The data set --------------------------------------------------------------------------- */
 
-static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
+static lk_status describe_images(lk_dataset *dataset, source *self, const char *rest)
 {
-    lk_dataset_info *info   = &dataset->info;
-    bool             images = self->height > 0 || self->columns > 0 || self->channels > 0 ||
-                  self->classes > 0;
-    bool tokens = self->width > 0 || self->vocabulary > 0;
-    if (dataset->options.validation > 0)
-        return lk_fail(LK_EINVAL, "'stream:%s' has no part to keep for validation: nobody knows "
-                                  "where it ends; leave out --validation", rest);
-    if (dataset->options.weights != NULL)
-        return lk_fail(LK_EINVAL, "'stream:%s' cannot be drawn from; leave out --weights", rest);
-    if (images && (tokens || self->height == 0 || self->columns == 0 || self->classes == 0))
-        return lk_fail(LK_EINVAL, "'stream:%s' must have h=, w= and classes= (and c=) for images, "
-                                  "width= and vocab= for tokens, or none of them for bytes", rest);
-    if (images) {
-        self->channels = self->channels > 0 ? self->channels : 1;
-        self->record   = 1 + self->height * self->columns * self->channels;
-        info->x        = (lk_shape){ .rank = 3,
-                                     .dims = { self->height, self->columns, self->channels } };
-        info->classes  = (uint32_t)self->classes;
-        dataset->total = UNKNOWN;
-        return LK_OK;
-    }
+    lk_dataset_info *info = &dataset->info;
+    if (self->classes > 256)
+        return lk_fail(LK_EINVAL, "'stream:%s': a record's class is a byte; there are at most 256",
+                       rest);
+    self->channels = self->channels > 0 ? self->channels : 1;
+    self->record   = 1 + self->height * self->columns * self->channels;
+    info->x        = (lk_shape){ .rank = 3, .dims = { self->height, self->columns,
+                                                      self->channels } };
+    info->classes  = (uint32_t)self->classes;
+    return LK_OK;
+}
+
+static lk_status describe_archive(lk_dataset *dataset, source *self, const char *rest)
+{
+    lk_dataset_info *info = &dataset->info;
+    self->height   = self->height > 0 ? self->height : LKI_PICTURE_SIDE;
+    self->columns  = self->columns > 0 ? self->columns : LKI_PICTURE_SIDE;
+    self->channels = self->channels > 0 ? self->channels : LKI_PICTURE_CHANNELS;
+    if (self->classes == 0)
+        return lk_fail(LK_EINVAL, "'stream:%s' must have classes=: nobody knows the largest of an "
+                                  "archive that is read once", rest);
+    if (self->channels != 1 && self->channels != 3)
+        return lk_fail(LK_EINVAL, "'stream:%s': c is 1 (grey) or 3 (colours)", rest);
+    info->x       = (lk_shape){ .rank = 3, .dims = { self->height, self->columns,
+                                                     self->channels } };
+    info->classes = (uint32_t)self->classes;
+    return LK_OK;
+}
+
+static lk_status describe_tokens(lk_dataset *dataset, source *self, const char *rest)
+{
+    lk_dataset_info *info = &dataset->info;
     if (self->width != 0 && self->width != 16 && self->width != 32)
         return lk_fail(LK_EINVAL, "'stream:%s': width is 16 or 32", rest);
     if ((self->width == 0) != (self->vocabulary == 0))
@@ -75,13 +71,32 @@ static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
     if (dataset->options.context == 0)
         return lk_fail(LK_EINVAL, "'stream:%s' is a stream of tokens: give the length of a sample, "
                                   "--context", rest);
-    self->width    = self->width > 0 ? self->width / 8 : 1;
-    info->classes  = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
-    info->tokens   = true;
-    self->record   = dataset->options.context * self->width;
-    self->beyond   = self->width;
-    dataset->total = UNKNOWN;
+    self->width   = self->width > 0 ? self->width / 8 : 1;
+    info->classes = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
+    info->tokens  = true;
+    self->record  = dataset->options.context * self->width;
+    self->beyond  = self->width;
     return LK_OK;
+}
+
+static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
+{
+    bool images = self->height > 0 || self->columns > 0 || self->channels > 0 || self->classes > 0;
+    bool tokens = self->width > 0 || self->vocabulary > 0, archive = self->archive > 0;
+    if (dataset->options.validation > 0)
+        return lk_fail(LK_EINVAL, "'stream:%s' has no part to keep for validation: nobody knows "
+                                  "where it ends; leave out --validation", rest);
+    if (dataset->options.weights != NULL)
+        return lk_fail(LK_EINVAL, "'stream:%s' cannot be drawn from; leave out --weights", rest);
+    if (((images || archive) && tokens) ||
+        (images && !archive && (self->height == 0 || self->columns == 0 || self->classes == 0)))
+        return lk_fail(LK_EINVAL, "'stream:%s' must have h=, w= and classes= (and c=) for images, "
+                                  "tar=1 and classes= for pictures in an archive, width= and "
+                                  "vocab= for tokens, or none of them for bytes", rest);
+    dataset->total = UNKNOWN;
+    if (archive)
+        return describe_archive(dataset, self, rest);
+    return images ? describe_images(dataset, self, rest) : describe_tokens(dataset, self, rest);
 }
 
 static lk_status stream_open(lk_dataset *dataset, const char *rest)
@@ -95,7 +110,8 @@ static lk_status stream_open(lk_dataset *dataset, const char *rest)
         { "h", &self->height, 1, 4096 },
         { "w", &self->columns, 1, 4096 },
         { "c", &self->channels, 1, 64 },
-        { "classes", &self->classes, 1, 256 },
+        { "classes", &self->classes, 1, LKI_CLASSES_MAX },
+        { "tar", &self->archive, 1, 1 },
         { NULL, NULL, 0, 0 },
     };
     const char *settings = strchr(rest, '?');
@@ -139,6 +155,7 @@ bool lki_dataset_is_stream(const lk_dataset *dataset)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
+/* The samples of an archive are found by walking through it. */
 static lk_status skip_samples(lki_stream *stream, uint64_t skip)
 {
     const source *self = stream->dataset->state;
@@ -146,30 +163,34 @@ static lk_status skip_samples(lki_stream *stream, uint64_t skip)
     stream->position   = skip;
     if (lseek(stream->fd, at, SEEK_SET) == at || skip == 0)
         return LK_OK;
-    return lk_fail(LK_EINVAL, "'stream:%s' cannot be entered at sample %llu (byte %llu): %s; a run "
-                              "goes on with a stream only where that is a file",
-                   self->path, (unsigned long long)skip, (unsigned long long)at, strerror(errno));
+    return lk_fail(LK_EINVAL, "'stream:%s' cannot go to byte %llu, for sample %llu: %s; a run goes "
+                              "on with a stream only where that is a file",
+                   self->path, (unsigned long long)at, (unsigned long long)skip, strerror(errno));
+}
+
+static lk_status open_bytes(lki_stream *stream, uint64_t skip, uint64_t most)
+{
+    const source *self = stream->dataset->state;
+    bool          in   = strcmp(self->path, "-") == 0;
+    stream->fd = in ? STDIN_FILENO : open(self->path, O_RDONLY | O_CLOEXEC);
+    if (stream->fd < 0)
+        return lk_fail(LK_EIO, "cannot open '%s': %s", self->path, strerror(errno));
+    LK_TRY(skip_samples(stream, skip));
+    if (self->archive > 0)
+        return lki_stream_tar_open(&stream->tar, stream, skip);
+    stream->room = (most + 1) * self->record + self->beyond;
+    return lki_alloc((void **)&stream->bytes, stream->room, "what a stream holds");
 }
 
 lk_status lki_stream_open(lki_stream **out, const lk_dataset *dataset, uint64_t skip,
                           uint64_t most)
 {
-    const source *self   = dataset->state;
-    lki_stream   *stream = NULL;
+    lki_stream *stream = NULL;
     LK_ASSERT(lki_dataset_is_stream(dataset));
     *out = NULL;
     LK_TRY(LKI_NEW(&stream, 1, "a stream"));
     stream->dataset  = dataset;
-    stream->room     = (most + 1) * self->record + self->beyond;
-    stream->fd       = strcmp(self->path, "-") == 0 ? STDIN_FILENO
-                                                    : open(self->path, O_RDONLY | O_CLOEXEC);
-    lk_status status = LK_OK;
-    if (stream->fd < 0)
-        status = lk_fail(LK_EIO, "cannot open '%s': %s", self->path, strerror(errno));
-    if (status == LK_OK)
-        status = lki_alloc((void **)&stream->bytes, stream->room, "what a stream holds");
-    if (status == LK_OK)
-        status = skip_samples(stream, skip);
+    lk_status status = open_bytes(stream, skip, most);
     if (status != LK_OK) {
         lki_stream_close(stream);
         return status;
@@ -184,15 +205,16 @@ void lki_stream_close(lki_stream *stream)
         return;
     if (stream->fd > STDIN_FILENO)
         (void)close(stream->fd);
+    lki_stream_tar_close(stream->tar);
     lki_free(stream->bytes);
     lki_free(stream);
 }
 
 /* Waits until there is something to be read; a file always has. */
-static lk_status wait_for_bytes(const lki_stream *stream, int wake)
+static lk_status wait_for_bytes(const lki_stream *stream)
 {
     struct pollfd any[2] = { { .fd = stream->fd, .events = POLLIN },
-                             { .fd = wake, .events = POLLIN } };
+                             { .fd = stream->wake, .events = POLLIN } };
     while (poll(any, 2, -1) < 0)
         if (errno != EINTR)
             return lk_fail(LK_EIO, "cannot wait for a stream: %s", strerror(errno));
@@ -201,20 +223,17 @@ static lk_status wait_for_bytes(const lki_stream *stream, int wake)
     return LK_OK;
 }
 
-/* Reads until `wanted` bytes are held or there are no more. */
-static lk_status hold(lki_stream *stream, int wake, size_t wanted)
+lk_status lki_stream_fetch(lki_stream *stream, uint8_t *to, size_t room, size_t *held)
 {
     const source *self = stream->dataset->state;
-    while (stream->held < wanted && !stream->ended) {
-        LK_TRY(wait_for_bytes(stream, wake));
-        ssize_t got = read(stream->fd, stream->bytes + stream->held, wanted - stream->held);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return lk_fail(LK_EIO, "cannot read 'stream:%s': %s", self->path, strerror(errno));
-        stream->held += (size_t)got;
-        stream->ended = got == 0;
-    }
+    LK_TRY(wait_for_bytes(stream));
+    ssize_t got = read(stream->fd, to + *held, room - *held);
+    if (got < 0 && errno == EINTR)
+        return LK_OK;
+    if (got < 0)
+        return lk_fail(LK_EIO, "cannot read 'stream:%s': %s", self->path, strerror(errno));
+    *held += (size_t)got;
+    stream->ended = got == 0;
     return LK_OK;
 }
 
@@ -255,15 +274,17 @@ static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint6
     return lki_augment_apply(stream->dataset, &(lki_draw){ 0, number }, false, x);
 }
 
-lk_status lki_stream_take(lki_stream *stream, int wake, uint64_t count, void *x, int32_t *y,
-                          uint64_t *got, bool *last)
+static lk_status take_records(lki_stream *stream, uint64_t count, void *x, int32_t *y,
+                              uint64_t *got, bool *last)
 {
     const lk_dataset *dataset = stream->dataset;
     const source     *self    = dataset->state;
     bool              tokens  = dataset->info.tokens;
     size_t            values  = dataset->elements;
     LK_ASSERT((count + 1) * self->record + self->beyond <= stream->room);
-    LK_TRY(hold(stream, wake, (count + 1) * self->record + self->beyond));
+    while (stream->held < (count + 1) * self->record + self->beyond && !stream->ended)
+        LK_TRY(lki_stream_fetch(stream, stream->bytes, (count + 1) * self->record + self->beyond,
+                               &stream->held));
     uint64_t whole = stream->held < self->beyond ? 0
                                                  : (stream->held - self->beyond) / self->record;
     *got  = lki_min(count, whole);
@@ -283,4 +304,13 @@ lk_status lki_stream_take(lki_stream *stream, int wake, uint64_t count, void *x,
     stream->held -= *got * self->record;
     memmove(stream->bytes, stream->bytes + *got * self->record, stream->held);
     return LK_OK;
+}
+
+lk_status lki_stream_take(lki_stream *stream, int wake, uint64_t count, void *x, int32_t *y,
+                          uint64_t *got, bool *last)
+{
+    stream->wake = wake;
+    if (stream->tar != NULL)
+        return lki_stream_tar_take(stream->tar, count, x, y, got, last);
+    return take_records(stream, count, x, y, got, last);
 }

@@ -5,95 +5,45 @@
  *
  *      train/00017.jpg  train/00017.cls  train/00018.png  train/00018.json  train/00018.cls
  *
- * An image is .jpg, .jpeg or .png, a class .cls, a number in ASCII; other members are passed over,
- * and so are keys that have neither.  Archives are mapped, and walked through once when they are
- * opened, which finds where everything is: so a sample is read from its place at once, in any
- * order, and the position of a run stays one integer.  What costs time, decoding, is done when a
- * sample is read; of the damage that there can be, only what is inside an image is found as late.
+ * What is neither an image nor a class (picture.c) is passed over, and so are keys that have
+ * neither.  Archives are mapped, and walked through once when they are opened, which finds where
+ * everything is: so a sample is read from its place at once, in any order, and the position of a
+ * run stays one integer.  What costs time, decoding, is done when a sample is read; of the damage
+ * that there can be, only what is inside an image is found as late.
  */
-#include "data/source.h"
-
 #include <string.h>
-#include <strings.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "data/image.h"
 #include "data/fileset.h"
-
-enum { SIDE = 32, CHANNELS = 3 };
-
-typedef struct {
-    uint64_t start;  /* of the image's headers */
-    uint64_t offset; /* of its content */
-    uint64_t bytes;
-    uint32_t shard;
-    int32_t  label; /* -1: not seen */
-    bool     is_png, has_image;
-} sample;
+#include "data/picture.h"
 
 typedef struct {
-    lki_fileset shards;
-    sample    *samples;
-    size_t     count, capacity;
-    sample     now; /* while they are walked through: the one that may get more */
-    uint64_t   height, width, channels, classes; /* as the spec says them; 0: it does not */
-    float      pixel[256];
+    lki_fileset  shards;
+    lki_picture *samples;
+    size_t       count, capacity;
+    lki_picture  now; /* while they are walked through: the one that may get more */
+    uint64_t     height, width, channels, classes; /* as the spec says them; 0: it does not */
+    float        pixel[256];
 } archive;
 
 /* ---- Samples -------------------------------------------------------------------------------- */
 
-static lk_status read_label(sample *out, const lki_tar *tar, const lki_tar_member *member)
-{
-    const uint8_t *text  = tar->data + member->offset;
-    size_t         bytes = member->bytes, i = 0;
-    uint64_t       label = 0;
-    while (bytes > 0 && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r' ||
-                         text[bytes - 1] == ' '))
-        bytes--;
-    while (i < bytes && i < 10 && text[i] >= '0' && text[i] <= '9')
-        label = label * 10 + (uint64_t)(text[i++] - '0');
-    if (bytes == 0 || i < bytes || label >= LKI_CLASSES_MAX)
-        return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu is no class: '%.*s', expected a number "
-                                   "from 0 to %d", tar->path, member->name, member->start,
-                       (int)lki_min(bytes, 20), (const char *)text, INT32_MAX - 1);
-    out->label = (int32_t)label;
-    return LK_OK;
-}
-
-/* Adds what a member says to its sample; one thing twice is a mistake. */
 static lk_status add_member(void *context, const lki_tar *tar, const lki_tar_member *member,
                             const char *extension)
 {
-    sample *to = &((archive *)context)->now;
-    bool is_label = strcasecmp(extension, "cls") == 0, is_png = strcasecmp(extension, "png") == 0;
-    if (!is_label && !is_png && strcasecmp(extension, "jpg") != 0 &&
-        strcasecmp(extension, "jpeg") != 0)
-        return LK_OK;
-    if (is_label ? to->label >= 0 : to->has_image)
-        return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu is the second %s of its sample",
-                       tar->path, member->name, member->start, is_label ? "class" : "image");
-    if (is_label)
-        return read_label(to, tar, member);
-    to->has_image = true;
-    to->is_png    = is_png;
-    to->start     = member->start;
-    to->offset    = member->offset;
-    to->bytes     = member->bytes;
-    return LK_OK;
+    return lki_picture_add(&((archive *)context)->now, tar, member, extension);
 }
 
 static lk_status finish_sample(void *context, const lki_tar *tar, const char *key, size_t start)
 {
-    archive *self = context;
-    sample   done = self->now;
-    self->now     = (sample){ .shard = done.shard, .label = -1 };
-    if (!done.has_image && done.label < 0)
+    archive    *self = context;
+    lki_picture done = self->now;
+    bool        is_one;
+    self->now        = (lki_picture){ .shard = done.shard, .label = -1 };
+    LK_TRY(lki_picture_end(&done, tar->path, key, start, &is_one));
+    if (!is_one)
         return LK_OK;
-    if (!done.has_image || done.label < 0)
-        return lk_fail(LK_EFORMAT, "'%s': the sample '%s' at byte %zu has %s", tar->path, key,
-                       start, done.has_image ? "an image but no class (.cls)"
-                                      : "a class but no image (.jpg, .jpeg or .png)");
     LK_TRY(lki_reserve((void **)&self->samples, &self->capacity, self->count,
                        sizeof *self->samples, "samples of archives"));
     self->samples[self->count++] = done;
@@ -107,7 +57,7 @@ static lk_status find_samples(lk_dataset *dataset, const char *path)
     const lki_tar_visitor    visitor   = { self, add_member, finish_sample };
     LK_TRY(lki_fileset_open(&self->shards, dataset, path, endings));
     for (size_t i = 0; i < self->shards.count; i++) {
-        self->now = (sample){ .shard = (uint32_t)i, .label = -1 };
+        self->now = (lki_picture){ .shard = (uint32_t)i, .label = -1 };
         LK_TRY(lki_tar_visit(&self->shards.at[i], &visitor));
     }
     return LK_OK;
@@ -131,9 +81,9 @@ static lk_status parse_spec(lk_dataset *dataset, char **path, const char *rest)
         (*path)[settings - rest] = '\0';
         LK_TRY(lki_settings_parse(settings + 1, '&', table, rest));
     }
-    self->height   = self->height > 0 ? self->height : SIDE;
-    self->width    = self->width > 0 ? self->width : SIDE;
-    self->channels = self->channels > 0 ? self->channels : CHANNELS;
+    self->height   = self->height > 0 ? self->height : LKI_PICTURE_SIDE;
+    self->width    = self->width > 0 ? self->width : LKI_PICTURE_SIDE;
+    self->channels = self->channels > 0 ? self->channels : LKI_PICTURE_CHANNELS;
     if (self->channels == 2)
         return lk_fail(LK_EINVAL, "'%s': c is 1 (grey) or 3 (colours)", rest);
     return LK_OK;
@@ -155,9 +105,9 @@ static lk_status count_classes(lk_dataset *dataset, const char *rest)
 
 static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *out)
 {
-    const archive *self = dataset->state;
-    const sample  *from = &self->samples[index];
-    const lki_mapped *in = &self->shards.at[from->shard];
+    const archive     *self = dataset->state;
+    const lki_picture *from = &self->samples[index];
+    const lki_mapped  *in   = &self->shards.at[from->shard];
     lki_tar_member member = { .name = "" };
     lki_tar        tar;
     bool           more;
@@ -165,8 +115,7 @@ static lk_status decode(const lk_dataset *dataset, uint64_t index, lki_image *ou
     tar.at = from->start;
     LK_TRY(lki_tar_next(&tar, &member, &more));
     lki_image_place place = { in->path, member.name, from->start };
-    return (from->is_png ? lki_png_decode : lki_jpeg_decode)(
-        out, in->map.data + from->offset, from->bytes, (uint32_t)self->channels, &place);
+    return lki_picture_decode(from, member.content, (uint32_t)self->channels, &place, out);
 }
 
 /* Decoders of JPEG need not agree to the bit: what the first one becomes is part of the content. */
@@ -224,21 +173,11 @@ static void tar_close(lk_dataset *dataset)
 static lk_status tar_read_part(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
                                float *x, int32_t *label)
 {
-    const archive *self  = dataset->state;
-    uint8_t       *bytes = NULL;
+    const archive *self = dataset->state;
     lki_image      image;
     LK_TRY(decode(dataset, index, &image));
-    lk_status status = lki_alloc((void **)&bytes, dataset->elements, "an image");
-    lki_rectangle part = { 0, 0, 0, 0 };
-    if (draw != NULL)
-        part = lki_part_of(dataset, draw, image.height, image.width);
-    if (status == LK_OK)
-        status = lki_image_fit(&image, draw != NULL ? &part : NULL, (uint32_t)self->height,
-                               (uint32_t)self->width, bytes);
-    for (size_t i = 0; status == LK_OK && i < dataset->elements; i++)
-        x[i] = self->pixel[bytes[i]];
+    lk_status status = lki_picture_fit(dataset, &image, draw, self->pixel, x);
     *label = self->samples[index].label;
-    lki_free(bytes);
     lki_image_free(&image);
     return status;
 }

@@ -10,6 +10,9 @@
  * sizes, which is what tar programs write today.  Checksums are checked.  What is no regular file
  * is passed over.  An archive that just stops, also between two members, was cut off: the end block
  * is what tells.
+ *
+ * All of an archive may be in memory, or a part of it that moves on with the members: then of each
+ * as much as it has, and no more than there turns out to be, whatever its header says.
  */
 #include "data/files.h"
 
@@ -143,14 +146,36 @@ static lk_status take_records(lki_tar *tar, const uint8_t *text, size_t bytes)
 
 /* ---- Members -------------------------------------------------------------------------------- */
 
+/* Has `bytes` from `at` on in memory, or as many as there are: *left. */
+static lk_status reach(lki_tar *tar, size_t bytes, size_t *left)
+{
+    size_t end = bytes < SIZE_MAX - tar->at ? tar->at + bytes : SIZE_MAX;
+    if (tar->hold != NULL && end - tar->from > tar->bytes)
+        LK_TRY(tar->hold(tar, end));
+    *left = tar->from + tar->bytes - tar->at;
+    return LK_OK;
+}
+
+static const uint8_t *bytes_at(const lki_tar *tar, size_t at)
+{
+    return tar->data + (at - tar->from);
+}
+
+static lk_status fail_cut(const lki_tar *tar)
+{
+    return lk_fail(LK_EFORMAT, "'%s' ends at byte %zu without the block that ends an archive: it "
+                               "is truncated", tar->path, tar->from + tar->bytes);
+}
+
 /* Takes a header and its content; *type becomes '\0' where the archive ends. */
 static lk_status take_entry(lki_tar *tar, char *type, size_t *content, size_t *bytes)
 {
-    const uint8_t *header = tar->data + tar->at;
-    uint64_t       size   = 0;
-    if (tar->bytes - tar->at < BLOCK)
-        return lk_fail(LK_EFORMAT, "'%s' ends at byte %zu without the block that ends an archive: "
-                                   "it is truncated", tar->path, tar->bytes);
+    uint64_t size = 0;
+    size_t   left;
+    LK_TRY(reach(tar, BLOCK, &left));
+    if (left < BLOCK)
+        return fail_cut(tar);
+    const uint8_t *header = bytes_at(tar, tar->at);
     *type = '\0';
     if (is_zero(header))
         return LK_OK;
@@ -163,14 +188,16 @@ static lk_status take_entry(lki_tar *tar, char *type, size_t *content, size_t *b
         size = tar->size;
     if (!special && !tar->has_name)
         join_name(tar, header);
-    if (size > tar->bytes - tar->at - BLOCK)
+    size_t whole = size < SIZE_MAX / 2 ? BLOCK + lki_round_up((size_t)size, BLOCK) : SIZE_MAX;
+    LK_TRY(reach(tar, whole, &left));
+    if (size > left - BLOCK)
         return lk_fail(LK_EFORMAT, "'%s' ends at byte %zu, inside the member '%s' at byte %zu: it "
                                    "has %llu bytes; the archive is truncated", tar->path,
-                       tar->bytes, special ? "(header)" : tar->name, tar->at,
+                       tar->from + tar->bytes, special ? "(header)" : tar->name, tar->at,
                        (unsigned long long)size);
     *content = tar->at + BLOCK;
     *bytes   = (size_t)size;
-    tar->at  = lki_min(tar->bytes, *content + lki_round_up(*bytes, BLOCK));
+    tar->at += lki_min(left, whole);
     return LK_OK;
 }
 
@@ -187,9 +214,9 @@ lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more)
             return LK_OK;
         if (type == 'L') {
             tar->has_name = true;
-            LK_TRY(set_name(tar, tar->data + content, bytes));
+            LK_TRY(set_name(tar, bytes_at(tar, content), bytes));
         } else if (type == 'x') {
-            LK_TRY(take_records(tar, tar->data + content, bytes));
+            LK_TRY(take_records(tar, bytes_at(tar, content), bytes));
         } else if (type == '0' || type == '7') {
             break;
         } else if (type != 'K' && type != 'g') { /* a folder, a link, a device */
@@ -197,7 +224,23 @@ lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more)
             tar->has_name = tar->has_size = false;
         }
     }
-    *out  = (lki_tar_member){ tar->name, tar->start, content, bytes };
+    *out  = (lki_tar_member){ tar->name, tar->start, content, bytes_at(tar, content), bytes };
     *more = true;
     return LK_OK;
+}
+
+lk_status lki_tar_follows(lki_tar *tar, bool *more)
+{
+    size_t left;
+    *more = false;
+    for (;; tar->at += BLOCK) {
+        LK_TRY(reach(tar, BLOCK, &left));
+        if (left == 0)
+            return LK_OK;
+        if (left < BLOCK)
+            return fail_cut(tar);
+        *more = !is_zero(bytes_at(tar, tar->at));
+        if (*more)
+            return LK_OK;
+    }
 }

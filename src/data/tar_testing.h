@@ -101,22 +101,34 @@ static inline void lkt_tar_end(lkt_file *tar)
     lkt_add(tar, zeros, sizeof zeros);
 }
 
-/* A sample: a picture of `side` x `side` whose bytes follow from `which`, and its class. */
-static inline void lkt_tar_sample(lkt_file *tar, const char *key, uint32_t side, uint32_t which,
-                                  int label)
+/* A picture of `side` x `side` whose bytes follow from `which`. */
+static inline void lkt_tar_picture(lkt_file *tar, const char *key, uint32_t side, uint32_t which)
 {
     static lkt_file picture;
     static uint8_t  rows[64 * 64 * 3];
-    char            name[128], text[16];
+    char            name[160];
     assert_true(side <= 64);
     for (size_t i = 0; i < (size_t)side * side * 3; i++)
         rows[i] = (uint8_t)((i * 7 + which * 31 + i / 5 * which) % 256);
     lkt_png(&picture, side, side, 8, 2, NULL, rows, (size_t)side * 3);
     (void)snprintf(name, sizeof name, "%s.png", key);
     lkt_tar_add(tar, name, '0', picture.bytes, picture.count);
+}
+
+static inline void lkt_tar_class(lkt_file *tar, const char *key, int label)
+{
+    char name[160], text[16];
     (void)snprintf(name, sizeof name, "%s.cls", key);
     (void)snprintf(text, sizeof text, "%d\n", label);
     lkt_tar_text(tar, name, text);
+}
+
+/* A sample: both. */
+static inline void lkt_tar_sample(lkt_file *tar, const char *key, uint32_t side, uint32_t which,
+                                  int label)
+{
+    lkt_tar_picture(tar, key, side, which);
+    lkt_tar_class(tar, key, label);
 }
 
 #endif

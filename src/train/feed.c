@@ -157,9 +157,11 @@ lk_status lki_feed_step(lki_session *s, uint64_t step, bool *there)
     if (s->feed == NULL)
         return LK_OK;
     lk_comm_note(s->comm, step + 1, "waiting for the stream");
+    lki_let_rank_0_work(s, true); /* it has a deadline for the stream, and says so */
     if (s->rank == 0)
         LK_TRY(take_batch(s, &head));
     LK_TRY(lk_broadcast(s->comm, &head, sizeof head, 0));
+    lki_let_rank_0_work(s, false);
     s->stopped = head.stopped;
     *there     = head.samples > 0;
     if (!*there && !head.stopped && step == 0)

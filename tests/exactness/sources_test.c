@@ -3,7 +3,7 @@
  * Goal:   pictures in archives, augmented, drawn by weights or in PyTorch's order, from any number
  *         of loader threads, train the same model with one, two and three workers; so do documents,
  *         and each of their tokens weighs as much however they are split; a stream, that of the
- *         same samples in files, whatever is left for its last step.
+ *         same samples in files, whatever is left for its last step, pictures in archives, too.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>
@@ -202,7 +202,7 @@ static void a_run_goes_on_with_a_file_and_not_with_a_pipe(void **state)
     run_line(*state, TRAIN STREAM("records") "--steps 2 --workers 2 --checkpoint c", 0, NULL, NULL);
     run_line(*state, "cat records | " TRAIN STREAM("-")
              "--steps 9 --workers 2 --checkpoint c --resume", 1, NULL,
-             "'stream:-' cannot be entered at sample 24 (byte 240): ");
+             "'stream:-' cannot go to byte 240, for sample 24: ");
     run_line(*state, TRAIN STREAM("records") "--steps 9 --workers 3 --checkpoint c --resume", 0,
              got, "--data ended the run after step 4 of 9");
     assert_string_equal(got, want);
@@ -271,6 +271,54 @@ static void tokens_of_a_stream(void **state)
     }
 }
 
+/* 41 pictures in two archives. */
+static void make_archives(const char *folder)
+{
+    static lkt_file archive;
+    char            name[128];
+    for (uint32_t k = 0; k < 2; k++) {
+        archive.count = 0;
+        for (uint32_t i = k * 20; i < (k == 0 ? 20 : SAMPLES); i++) {
+            (void)snprintf(name, sizeof name, "%u", i);
+            lkt_tar_sample(&archive, name, 7 + i % 4, i, (int)(i % 4));
+        }
+        lkt_tar_end(&archive);
+        (void)snprintf(name, sizeof name, "%s/%u.tar", folder, k);
+        lkt_write(name, archive.bytes, archive.count);
+    }
+}
+
+#define PICTURES "?h=8&w=8&classes=4' --augment resized-crop=0.3,flip "
+#define PIPED "--data 'stream:-?tar=1&h=8&w=8&classes=4' --augment resized-crop=0.3,flip "
+
+static void archives_of_a_stream_are_those_of_files(void **state)
+{
+    static const char *const ways[] = {
+        "cat [01].tar | " TRAIN PIPED "--steps 50 --workers 1",
+        "(head -c 9000 0.tar; sleep 0.2; cat 0.tar 1.tar | tail -c +9001) | " TRAIN PIPED
+        "--steps 50 --workers 3 --worker-mode threads",
+        "cat [01].tar | " TRAIN PIPED "--steps 50 --workers 2 --hosts 2 --strategy zero3",
+    };
+    char want[65], got[65];
+    make_archives(*state);
+    run_line(*state, TRAIN "--data 'tar:{0..1}.tar" PICTURES "--order sequential --epochs 1 "
+             "--workers 1", 0, want, NULL);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        run_line(*state, ways[i], 0, got, "--data ended the run after step 4 of 50");
+        assert_string_equal(got, want);
+    }
+    run_line(*state, "cat [01].tar >all; " TRAIN PIPED "--steps 2 --workers 2 --checkpoint t <all",
+             0, NULL, NULL);
+    run_line(*state, TRAIN PIPED "--steps 50 --workers 3 --checkpoint t --resume <all", 0, got,
+             "--data ended the run after step 4 of 50");
+    assert_string_equal(got, want);
+    run_line(*state, "head -c 23296 0.tar | " TRAIN PIPED "--steps 50 --workers 2", 1, NULL,
+             "'stream:-' ends at byte 23296, inside the member '11.png' at byte 22528: it has ");
+    run_line(*state, "rm -f q; mkfifo q && exec 3<>q && head -c 23296 0.tar >&3; " TRAIN PIPED
+             "--steps 50 --workers 2 --timeout 0.3 <q", 1, NULL,
+             "has not given a batch of 12 samples in 300 ms");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +329,7 @@ int main(void)
         cmocka_unit_test(a_stream_that_pauses_can_be_left),
         cmocka_unit_test(bad_streams_are_refused),
         cmocka_unit_test(tokens_of_a_stream),
+        cmocka_unit_test(archives_of_a_stream_are_those_of_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
