@@ -46,17 +46,18 @@ bool lki_read_initial_scale(const char *text, void *target, lki_message *error)
 
 /* ---- Groups ------------------------------------------------------------------------------ */
 
-/* "lr=X" or "decay=Y". */
+/* "lr=X" or "decay=Y", each once. */
 static bool read_saying(const char *text, size_t length, lk_param_group *group)
 {
     static const char *const keys[] = { "lr=", "decay=" };
     for (size_t k = 0; k < 2; k++) {
         size_t  key = strlen(keys[k]);
         double *to  = k == 0 ? &group->lr : &group->weight_decay;
+        bool   *has = k == 0 ? &group->has_lr : &group->has_decay, again = *has;
         if (length <= key || strncmp(text, keys[k], key) != 0)
             continue;
-        *(k == 0 ? &group->has_lr : &group->has_decay) = true;
-        return lki_parse_real(text + key, length - key, to) && *to >= 0;
+        *has = true;
+        return !again && lki_parse_real(text + key, length - key, to) && *to >= 0;
     }
     return false;
 }
@@ -85,8 +86,8 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
         if (config->group_count == LK_GROUPS_MAX)
             return lki_refuse(error, "there are more than %d groups", LK_GROUPS_MAX);
         if (!read_one_group(text, (size_t)(next - text), &config->groups[config->group_count++]))
-            return lki_refuse(error, "must be PATTERN:lr=X,decay=Y, of which one may be left out, "
-                                     "such as '*.bias:lr=2' or 'wte.*:lr=0.1,decay=0'");
+            return lki_refuse(error, "must be PATTERN:lr=X,decay=Y, each once and one may be left "
+                                     "out, such as '*.bias:lr=2' or 'wte.*:lr=0.1,decay=0'");
     }
     return true;
 }

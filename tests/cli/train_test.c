@@ -171,6 +171,9 @@ static void groups_are_read(void **state)
     run_command(&r, *state, MLP "--steps 3 --group 'fc0.*:rate=2'");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "--group fc0.*:rate=2: must be PATTERN:lr=X,decay=Y");
+    run_command(&r, *state, MLP "--steps 3 --group 'fc0.*:lr=2,decay=0,lr=1'");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--group fc0.*:lr=2,decay=0,lr=1: must be PATTERN:lr=X,decay=Y, each once");
     run_command(&r, *state, MLP "--steps 3 --clip-value 1 --clip-norm 1");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "give --clip-norm or --clip-value, not both");
