@@ -63,7 +63,9 @@ typedef struct {
     const void   *dy;
     void         *dx[LK_BLOCK_INPUTS_MAX];  /* NULL: nobody wants it */
     bool          add[LK_BLOCK_INPUTS_MAX]; /* add to dx (true) or write it */
-    float *const *grads;              /* [param_count]; always add to them */
+    float *const *grads;              /* [param_count]; add to them, but ... */
+    bool          write[LK_BLOCK_PARAMS_MAX]; /* ... write grads[i], which hold nothing yet, where
+                                               * this says so: to types with writes_grads only */
 
     float *const *state_sums;         /* [state_count]; training forward adds samples * value */
 
@@ -128,6 +130,7 @@ typedef struct {
                           * inplace */
     bool tokens;         /* x[0] is token ids (int32): the input of a model of tokens */
     bool params_unread;  /* by backward, which is called without them */
+    bool writes_grads;   /* heeds call->write, and need not add to what was cleared for it */
     bool bf16;           /* takes values in bf16 as they are, where the engine stores such: then all
                           * of x, y, dy and dx are (call->dtype), the model's input included;
                           * parameters, their gradients and rows of loss are FP32 as ever.  Other
@@ -242,6 +245,8 @@ typedef struct {
     const void    *x;
     const int32_t *targets;
     float *const  *grads;      /* one a term of lk_model_terms(); NULL in evaluation */
+    bool          *empty;      /* one a term: its memory holds nothing yet, so that the engine writes
+                                * the gradient instead of adding it, and leaves false.  NULL: none */
     float *const  *state_sums; /* one a state; NULL in evaluation */
     double         loss_sum;
     uint64_t       count, hits;

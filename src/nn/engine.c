@@ -307,6 +307,25 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     }
 }
 
+/* Types that can are told to write gradients where there are none yet; for others, and where nothing
+ * follows, they are cleared. */
+static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b,
+                        lk_block_call *call)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    for (uint32_t i = 0; i < entry->block.param_count; i++) {
+        uint32_t term = engine->first_terms[b] + i;
+        if (pass->empty == NULL || !pass->empty[term])
+            continue;
+        pass->empty[term] = false;
+        if (call != NULL && entry->type->writes_grads)
+            call->write[i] = true;
+        else
+            lki_fill(engine->exec, lk_shape_count(engine->model->params[entry->params[i]].shape),
+                     0.0f, pass->grads[term]);
+    }
+}
+
 /* `again`: for backward, so that running statistics have the call already. */
 static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *pass,
                          uint32_t context, uint32_t b, bool again)
@@ -329,6 +348,8 @@ static void forward_call(const lk_engine *engine, const lk_walk *walk, lk_pass *
         for (uint32_t i = 0; walk->training && i < entry->block.param_count; i++)
             f.grads[i] = pass->grads[engine->first_terms[b] + i];
         f.call.forward_grads = f.grads;
+        if (walk->training)
+            begin_grads(engine, pass, b, &f.call);
         if (f.call.y != logits)
             memcpy(f.call.y, logits, pass->samples * lk_shape_count(f.call.block->x[0]) *
                                          lk_dtype_bytes(engine->layout.dtype));
@@ -366,6 +387,7 @@ static void backward_call(const lk_engine *engine, const lk_walk *walk, const lk
     if (!engine->layout.places[b].wanted) /* no parameters here or before: nothing depends on it */
         return;
     backward_frame_init(&f, engine, walk, pass, context, b);
+    begin_grads(engine, pass, b, &f.call);
     run_block(engine, &engine->model->blocks[b], &f.call);
 }
 
@@ -467,6 +489,8 @@ static void backward_block(const lk_engine *engine, const lk_walk *walk, const l
         uint64_t begun = c == 0 ? first : lki_trace_begin(track);
         if (passes[c].samples > 0)
             backward_call(engine, walk, &passes[c], c, b);
+        else
+            begin_grads(engine, &passes[c], b, NULL);
         lki_trace_end(track, LKI_SPAN_BLOCK_BACKWARD, b, begun);
         tell_ready(engine, hooks, c, b);
     }

@@ -46,6 +46,53 @@ static void test_a_sample_does_not_depend_on_its_neighbours(void **state)
     net_close(&n);
 }
 
+/* A micro-batch of `samples` and one more behind it, added to cleared gradients or, `empty`, written
+ * over what lies there. */
+static size_t two_micro_batches(build model, lk_dtype dtype, uint32_t samples, bool empty,
+                                unsigned char *out)
+{
+    net     n      = net_open_as(dtype, model(), 2, NULL, SAMPLES, 1);
+    float  *images = noise_floats(2, (size_t)PASSES * SAMPLES * 216);
+    lk_walk walk   = net_walk(&n, true);
+    bool    flags[64];
+    lk_pass pass;
+
+    net_clear(&n);
+    for (uint32_t t = 0; t < n.term_count; t++) {
+        flags[t] = true;
+        if (empty)
+            memset(n.grads[0][t], 0xff, net_term_count(&n, t) * sizeof(float)); /* NaN */
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        pass       = pass_of(&n, 0, i, i == 0 ? samples : SAMPLES, images);
+        pass.empty = empty ? flags : NULL;
+        lk_engine_forward(n.engine, &walk, &pass, 1);
+        lk_engine_backward(n.engine, &walk, &pass, 1);
+        for (uint32_t t = 0; empty && t < n.term_count; t++)
+            assert_false(flags[t]);
+    }
+    size_t bytes = collect(&n, 0, &pass, out, 0);
+    net_close(&n);
+    lki_free(images);
+    return bytes;
+}
+
+static void test_what_is_written_has_the_bits_of_what_is_added(void **state)
+{
+    static unsigned char added[RESULT_BYTES], written[RESULT_BYTES];
+    const build          nets[]   = { plain_decoder, chunked_decoder, convnet };
+    const lk_dtype       dtypes[] = { LK_F32, LK_BF16, LK_F16 };
+    (void)state;
+    for (size_t k = 0; k < 9; k++)
+        for (uint32_t samples = 0; samples <= SAMPLES; samples += SAMPLES) {
+            build    model = nets[k / 3];
+            lk_dtype dtype = dtypes[k % 3];
+            size_t   bytes = two_micro_batches(model, dtype, samples, false, added);
+            assert_same_results(added, bytes, written,
+                                two_micro_batches(model, dtype, samples, true, written));
+        }
+}
+
 /* ---- Order -------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -321,6 +368,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads_isa_or_contexts),
+        cmocka_unit_test(test_what_is_written_has_the_bits_of_what_is_added),
         cmocka_unit_test(test_a_sample_does_not_depend_on_its_neighbours),
         cmocka_unit_test(test_hooks_fire_in_order_even_for_empty_passes),
         cmocka_unit_test(test_parameters_are_read_when_it_is_told),

@@ -275,9 +275,12 @@ static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
     return LK_OK;
 }
 
+/* What lies between terms is 0, and will be elsewhere. */
 static lk_status ddp_relay(lk_parallel *parallel)
 {
     ddp *self = ddp_of(parallel);
+    for (uint32_t i = 0; i < self->plan.buffers; i++)
+        lki_clear(parallel, buffer_at(parallel, i), parallel->width);
     lki_free(self->reductions);
     lki_free(self->state_slices);
     self->reductions   = NULL;
@@ -359,7 +362,7 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
     uint32_t buffer = parallel->lock_step ? index : lki_counter_push(&self->counter, leaf);
     change(parallel, self, buffer);
     *out = gradients_at(parallel, buffer_at(parallel, buffer));
-    lki_clear(parallel, out->gradients, parallel->width);
+    lki_clear(parallel, out->states, parallel->width - parallel->layout->grad_elements);
     if (parallel->lock_step) {
         self->last_leaf = true;
         return LK_OK;
@@ -521,6 +524,7 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
 const lki_strategy_ops lki_strategy_ddp = {
     .name       = "ddp",
     .survives   = true,
+    .raw        = true,
     .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,
@@ -540,6 +544,7 @@ const lki_strategy_ops lki_strategy_zero1 = {
     .name       = "zero1",
     .sharded    = true,
     .survives   = true,
+    .raw        = true,
     .bytes      = ddp_bytes,
     .attach     = ddp_attach,
     .detach     = ddp_detach,

@@ -126,6 +126,8 @@ static lk_status open_own(lk_parallel *parallel)
         LK_TRY(LKI_NEW(&parallel->hashes, layout->span_count, "parameter hashes"));
     LK_TRY(LKI_NEW(&parallel->ready, (size_t)parallel->together * layout->term_count,
                    "gradient terms"));
+    LK_TRY(LKI_NEW(&parallel->begun, (size_t)parallel->together * layout->term_count,
+                   "gradient terms"));
     LK_TRY(LKI_NEW(&parallel->announced, layout->term_count, "gradient terms"));
     LK_TRY(LKI_NEW(&parallel->current, parallel->together, "virtual workers"));
     LK_TRY(LKI_NEW(&parallel->reported, parallel->ranks, "sizes of reports"));
@@ -360,6 +362,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_usage_close(parallel);
     lki_order_close(parallel);
     lki_free(parallel->ready);
+    lki_free(parallel->begun);
     lki_free(parallel->announced);
     lki_free(parallel->current);
     lki_free(parallel->reported);

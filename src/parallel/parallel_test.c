@@ -86,10 +86,8 @@ static uint32_t swapped(uint32_t v, uint32_t a, uint32_t b)
 static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_parallel_turn turn)
 {
     uint32_t v = turn.virtual_worker, half = w->options.virtual_workers / 2;
-    if (w->mischief == SWAP_TWO_LEAVES)
-        v = swapped(v, 1, 2);
-    if (w->mischief == SWAP_HOSTS)
-        v = swapped(v, half - 1, half);
+    if (w->mischief == SWAP_TWO_LEAVES || w->mischief == SWAP_HOSTS)
+        v = w->mischief == SWAP_HOSTS ? swapped(v, half - 1, half) : swapped(v, 1, 2);
     /* the default order of terms: parameters from last to first, last use first */
     static const uint32_t param_of[TERMS] = { 3, 2, 1, 0, 0 };
     for (uint32_t t = TERMS; t-- > 0;)
@@ -98,11 +96,13 @@ static void add_gradients(lk_parallel *p, const crew *w, uint32_t step, lk_paral
         lk_parallel_read(p, t);
         size_t       count = lk_shape_count(model[param_of[t]].shape);
         const float *value = lk_parallel_param(p, param_of[t]);
-        float       *grad  = lk_parallel_grad(p, t);
+        bool         empty = false; /* some put in what others add to zeros */
+        float       *grad  = t % 2 ? lk_parallel_grad_new(p, t, &empty) : lk_parallel_grad(p, t);
         for (size_t i = 0; i < count; i++)
             /* a corrupt run leaves the values alone: reading them would race with the culprit */
-            grad[i] += noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
-                       (w->mischief == CORRUPT || w->mischief == DRIFT ? 0 : 0.01f * value[i]);
+            grad[i] = (empty ? 0 : grad[i]) +
+                      noise((uint32_t)i, step * 100 + t, v, turn.micro_index) +
+                      (w->mischief == CORRUPT || w->mischief == DRIFT ? 0 : 0.01f * value[i]);
         if (w->mischief == NOT_FINITE && step == 2 && v == 0 && t == 2)
             grad[5] = (float)strtod("nan", NULL);
         if (w->announce) {

@@ -41,14 +41,16 @@ typedef struct {
     bool        whole_blocks; /* buckets are */
     bool        gathers;      /* each host keeps the parameters of its own part only, too */
     bool        survives;     /* what a rank leaves is in arenas: see ledger.h */
+    bool        raw;          /* terms' memory holds anything when a virtual worker begins */
     /* Bytes of gradients that a host holds, which may be more than any machine has (0: too many to
      * count).  Asks nothing but the model, the world and the virtual workers. */
     size_t (*bytes)(const lk_parallel *parallel, uint32_t host);
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
-    /* Starts the rank's next virtual worker, whose zeroed gradients lie at *out; in lock step all
-     * of them, one after the other, before any is computed. */
+    /* Starts the rank's next virtual worker, whose gradients, zeroed unless they are raw, and zeroed
+     * running state lie at *out; in lock step all of them, one after the other, before any is
+     * computed. */
     lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, lki_gradients *out);
 
     /* (optional) Where the current virtual worker adds a term, which may be elsewhere in every turn
@@ -171,6 +173,7 @@ struct lk_parallel {
     uint64_t *hashes;  /* of what I wrote last, by span */
     size_t   *reported; /* bytes of every rank's reports */
     uint8_t  *ready;   /* [together][term_count]: announced by the current virtual workers */
+    uint8_t  *begun;   /* the same: their memory is cleared, or somebody is to write it */
     uint32_t *announced; /* [term_count]: by how many of them */
     double   *scratch; /* as many as parameters, virtual workers or spans */
     double   *norms;   /* [measures][param_count] */

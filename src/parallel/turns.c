@@ -1,5 +1,8 @@
 /* turns.c -- the life of a step as a program walks through it: turns, gradients, reports.
  *
+ * Where a strategy leaves gradients raw, a term is cleared when it is asked for, and so while it is
+ * near; or when it is announced, if nobody has; or never, if who asks will write it.
+ *
  * A step that is under way keeps its first failure until lk_parallel_finish(): hooks in the middle
  * of a backward pass have nobody to return it to.
  */
@@ -99,6 +102,23 @@ void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
     parallel->chosen = index;
 }
 
+/* Whether the chosen virtual worker's memory for the term, until now, held anything. */
+static bool begin_term(lk_parallel *parallel, uint32_t term)
+{
+    uint8_t *begun = &parallel->begun[parallel->chosen * parallel->layout->term_count + term];
+    bool     raw   = !*begun;
+    *begun         = 1;
+    return raw;
+}
+
+static void clear_raw(lk_parallel *parallel, uint32_t term)
+{
+    const lki_layout *layout = parallel->layout;
+    if (begin_term(parallel, term))
+        lki_clear(parallel, lki_gradient_now(parallel, term),
+                  layout->sizes[layout->terms[term].param]);
+}
+
 /* Of the layout's terms; whether it was not announced before, and counts. */
 static bool announce(lk_parallel *parallel, uint32_t term)
 {
@@ -107,6 +127,7 @@ static bool announce(lk_parallel *parallel, uint32_t term)
     if (!last || *ready || failed(parallel))
         return false;
     *ready = 1;
+    clear_raw(parallel, term);
     if (parallel->noise != NULL)
         lki_noise_term(parallel, term);
     if (parallel->hooking != NULL && parallel->leaf < lki_turns(parallel))
@@ -156,7 +177,9 @@ static void end_turn(lk_parallel *parallel)
 static void begin_leaves(lk_parallel *parallel)
 {
     size_t terms = parallel->layout->term_count;
+    bool   raw   = parallel->ops->raw;
     memset(parallel->ready, 0, parallel->together * terms);
+    memset(parallel->begun, !raw || parallel->hooking != NULL, parallel->together * terms);
     memset(parallel->announced, 0, terms * sizeof *parallel->announced);
     if (parallel->noise != NULL)
         lki_noise_begin(parallel);
@@ -169,6 +192,8 @@ static void begin_leaves(lk_parallel *parallel)
         report->micros = parallel->micros;
         keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel),
                                                  &parallel->current[c]));
+        if (raw && parallel->hooking != NULL) /* a hook sees what lies between terms, too */
+            lki_clear(parallel, parallel->current[c].gradients, parallel->layout->grad_elements);
     }
     parallel->chosen = 0;
 }
@@ -229,12 +254,27 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
     return at;
 }
 
-float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+/* The layout's term, which the current turn uses. */
+static uint32_t use_term(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     term = lki_order_term(parallel, term);
     if (parallel->unused != LK_UNUSED_ZERO)
         lki_usage_note(parallel, lki_report_of(parallel, lki_leaf_now(parallel)), term);
+    return term;
+}
+
+float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
+{
+    term = use_term(parallel, term);
+    clear_raw(parallel, term);
+    return lki_gradient_now(parallel, term);
+}
+
+float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *empty)
+{
+    term   = use_term(parallel, term);
+    *empty = begin_term(parallel, term);
     return lki_gradient_now(parallel, term);
 }
 

@@ -77,6 +77,7 @@ static lk_status open_turns(lki_session *s)
     LK_TRY(LKI_NEW(&s->batches, s->together, "micro-batches"));
     LK_TRY(LKI_NEW(&s->passes, s->together, "micro-batches"));
     LK_TRY(LKI_NEW(&s->grads, (size_t)s->together * s->term_count, "gradient table"));
+    LK_TRY(LKI_NEW(&s->empty, (size_t)s->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&s->state_sums, (size_t)s->together * s->state_count + 1, "state table"));
     return lk_engine_open(&s->engine, s->model, s->exec, s->config->precision,
                           s->config->micro_batch, s->together);
@@ -165,6 +166,7 @@ static lk_status session_close(lki_session *s)
     lki_free(s->batches);
     lki_free(s->passes);
     lki_free(s->grads);
+    lki_free(s->empty);
     lki_free(s->first_terms);
     lki_free(s->state_sums);
     lki_free(s->means);
@@ -174,13 +176,18 @@ static lk_status session_close(lki_session *s)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
+/* The engine says no longer empty when it has written. */
 static void fetch_grads(lki_session *s, uint32_t block)
 {
     uint32_t i = lk_model_block_count(s->model) - 1 - block;
     for (uint32_t c = 0; c < s->together; c++) {
         lk_parallel_choose(s->parallel, c);
-        for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
-            s->grads[(size_t)c * s->term_count + t] = lk_parallel_grad(s->parallel, t);
+        for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++) {
+            size_t at = (size_t)c * s->term_count + t;
+            bool   empty;
+            s->grads[at] = lk_parallel_grad_new(s->parallel, t, &empty);
+            s->empty[at] |= empty;
+        }
     }
 }
 
@@ -255,6 +262,7 @@ static void begin_pass(lki_session *s, uint32_t c)
     pass->x          = batch->x;
     pass->targets    = batch->y;
     pass->grads      = s->grads + (size_t)c * s->term_count;
+    pass->empty      = s->empty + (size_t)c * s->term_count;
     pass->state_sums = sums;
 }
 

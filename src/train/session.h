@@ -54,6 +54,7 @@ typedef struct {
     lk_pass      *passes;     /* [together]: micro-batches of a virtual worker continue them */
     float       **grads, **state_sums; /* [together] tables, fetched each turn; gradients block by
                                         * block */
+    bool         *empty;      /* [together] tables: gradients that hold nothing yet */
     uint32_t     *first_terms; /* [block_count + 1]: of each block, counted from the last block */
     float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];

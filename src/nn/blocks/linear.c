@@ -132,6 +132,8 @@ static const void *before_activation(const lk_block_call *call, size_t rows, siz
     lki_activation           activation = activation_of(call->block);
     const void              *at         = keeps_pre(call->block) ? call->saved : call->y;
 
+    if (call->write[1])
+        memset(call->grads[1], 0, out * sizeof *call->grads[1]);
     if (!options->no_bias)
         lki_bias_backward(call->exec, call->dtype, activation, rows, out, at, call->dy,
                           call->scratch, call->grads[1]);
@@ -149,8 +151,8 @@ static void linear_backward(const lk_block_call *call)
            out = options->out;
     const void *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
 
-    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true, .accumulate = true,
-                             .m = out, .n = in, .k = rows, .a = dz, .b = x,
+    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
+                             .accumulate = !call->write[0], .m = out, .n = in, .k = rows, .a = dz, .b = x,
                              .c = call->grads[0] };
     if (options->transposed) {
         weight.m = in;
@@ -193,5 +195,6 @@ const lk_block_type lk_block_linear = {
     .backward = linear_backward,
     .residual = true,
     .bf16     = true,
+    .writes_grads = true,
     .flops    = linear_flops,
 };

@@ -124,8 +124,8 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
                      call->loss + first, call->hit + first, loss_factor(call));
     if (!call->training)
         return;
-    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true, .accumulate = true,
-                             .m = h->classes, .n = h->in, .k = m, .a = h->logits, .b = x,
+    lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
+                             .accumulate = first > 0 || !call->write[0], .m = h->classes, .n = h->in, .k = m, .a = h->logits, .b = x,
                              .c = call->forward_grads[0] };
     lki_gemm(call->exec, &weight);
     lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,
@@ -166,4 +166,5 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .bf16         = true,
     .flops        = linear_cross_entropy_flops,
     .params_unread= true,
+    .writes_grads = true,
 };
