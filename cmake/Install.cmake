@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 # The library is static, so who links it links what it stands on.
-set(LK_PRIVATE_LIBS "-ljansson -lturbojpeg -lpng16 -lz -lnettle -lm -ldl -pthread")
+set(LK_PRIVATE_LIBS "${LK_URING_PC}-ljansson -lturbojpeg -lpng16 -lz -lnettle -lm -ldl -pthread")
 set(LK_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
 # The .pc file finds its prefix from where it lies, so that any --prefix works.

@@ -120,6 +120,10 @@ typedef struct {
      * workers, hosts and strategies.  LK_F16 overflows at 65504: give it a loss scale.  Running
      * state and parameters are FP32 always. */
     lk_dtype       comm_dtype;
+    /* A directory, of which each rank lays the optimizer's state of what it owns aside in a file
+     * that has no name and goes with it; NULL = state is in memory.  The bits are the same.  What
+     * comes back is compared with its hash: LK_ECORRUPT.  Not with `survives`. */
+    const char    *offload;
     lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
     void          *hook_context;
 } lk_parallel_options;
@@ -135,12 +139,17 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
+/* How this rank's file is read and written: "io_uring, past the page cache"; "" where there is
+ * none: lk_parallel_options.offload. */
+LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
+
 /* ---- What it takes ----------------------------------------------------------------------- */
 
 typedef struct {
     /* Bytes of memory that the workers of a host share, on the host that has the most.  Parameters
      * of "zero3" are what a host keeps of them, and the room for units. */
     size_t params, optimizer, gradients, tables;
+    size_t files; /* bytes of files that a host keeps: options.offload */
     /* Bytes that a host sends to others in a step, for the host that sends the most; not counting
      * what ranks send to agree: losses, norms, who has what. */
     uint64_t sent_gradients, sent_params;
@@ -306,6 +315,7 @@ typedef struct {
     uint64_t count, hits;
     bool     skipped; /* by a dynamic loss scale: loss or norm is not finite, nothing was updated */
     uint32_t unused;  /* parameters that nobody used; 0 with LK_UNUSED_ZERO, which does not look */
+    double   stalled; /* seconds that this rank has waited for its file: options.offload */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was

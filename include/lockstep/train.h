@@ -97,6 +97,7 @@ typedef struct {
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */
+    const char *offload; /* lk_parallel_options.offload */
     size_t      host_memory; /* bytes that the workers of a host may have between them; 0 = all */
     bool        pin; /* threads stay on cores of their own, if a worker has so many to itself */
     const char *isa, *strategy;

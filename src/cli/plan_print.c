@@ -50,6 +50,10 @@ static void print_memory(const plan_options *o, const plan_table *plan)
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
     }
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        if (plan->rows[i].cost.shared.files > 0)
+            printf("%s: with optimizer state of %.2f MiB a host in files\n",
+                   plan->rows[i].strategy, mebi((double)plan->rows[i].cost.shared.files));
     if (plan->rows[0].cost.snapshot > 0)
         printf("all: of the first host, with %.2f MiB that checkpoints are written from\n",
                mebi((double)plan->rows[0].cost.snapshot));
@@ -110,9 +114,10 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
            "\"activations\": %.0f, \"tables\": %zu, \"all\": %.0f, \"sent_gradients\": %" PRIu64
-           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu",
+           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu",
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
-           c->tables, row->whole, c->sent_gradients, c->sent_params, row->cost.snapshot);
+           c->tables, row->whole, c->sent_gradients, c->sent_params, row->cost.snapshot,
+           c->files);
     if (o->memory > 0)
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
     if (plan->timed)

@@ -37,6 +37,9 @@ bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
 bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
 bool lki_read_group(const char *text, void *target, lki_message *error);
 
+/* What is laid aside, and where. */
+bool lki_read_offload(const char *text, void *target, lki_message *error);
+
 /* What images go through. */
 bool lki_read_augment(const char *text, void *target, lki_message *error);
 

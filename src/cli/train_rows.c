@@ -92,6 +92,15 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
     return true;
 }
 
+bool lki_read_offload(const char *text, void *target, lki_message *error)
+{
+    static const char what[] = "optimizer:";
+    if (strncmp(text, what, sizeof what - 1) != 0 || text[sizeof what - 1] == '\0')
+        return lki_refuse(error, "must be optimizer:DIR, a directory on a fast disk");
+    ((train_options *)target)->config.offload = text + sizeof what - 1;
+    return true;
+}
+
 /* ---- Rows -------------------------------------------------------------------------------- */
 
 static bool is_among(const char *name, const char *const *names)

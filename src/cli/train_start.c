@@ -255,6 +255,9 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
         return NULL;
     if (stream)
         return "--on-failure continue cannot read a stream's last batch again; leave it out";
+    if (options->config.offload != NULL)
+        return "--on-failure continue needs the optimizer's state in memory: what is in a worker's "
+               "file is gone with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
     if (how->nodes > 1 || how->hosts > 1)

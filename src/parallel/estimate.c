@@ -5,6 +5,7 @@
  */
 #include "base/memory.h"
 #include "device/reduce.h"
+#include "parallel/offload.h"
 #include "parallel/units.h"
 
 /* ---- What travels ------------------------------------------------------------------------ */
@@ -66,6 +67,12 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     if (parallel->gathers)
         cost->params += lki_units_bytes(parallel);
     cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+    if (parallel->offload_dir != NULL) { /* buffers are the ranks' own, not in the arena */
+        cost->tables    = lki_parallel_arena(parallel) - cost->params;
+        cost->optimizer = lki_offload_memory(parallel);
+        cost->files     = lki_offload_files(parallel);
+        return;
+    }
     cost->tables    = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "parallel/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
 #include "tensor/ops.h"
@@ -53,6 +54,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->hook != NULL && options->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: give noise_decay or hook, not both");
+    if (options->survives && options->offload != NULL)
+        return lk_fail(LK_EUNSUPPORTED, "the optimizer's state in a rank's file goes with the "
+                                        "rank: leave out survives, or offload");
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -99,7 +103,9 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     parallel->params         = carve(base, &at, params * sizeof(float));
     if (parallel->gathers)
         parallel->slots = carve(base, &at, lki_units_bytes(parallel));
-    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+    uint32_t states = parallel->offload_dir != NULL
+                          ? 0 : lk_optimizer_state_count(&parallel->optimizer);
+    for (uint32_t i = 0; i < states; i++)
         parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
     if (parallel->optimizer.ema > 0)
@@ -181,6 +187,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->optimizer   = options->optimizer;
     parallel->measures    = options->optimizer.kind == LK_LAMB ? 3
                             : options->optimizer.kind == LK_LARS ? 2 : 1;
+    parallel->offload_dir = options->offload;
     parallel->clip_norm   = options->clip_norm;
     parallel->clip_value  = options->clip_value;
     parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
@@ -254,6 +261,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(open_arena(parallel));
     LK_TRY(lki_ledger_open(parallel));
     LK_TRY(lki_shards_open(parallel));
+    LK_TRY(lki_offload_open(parallel));
     if (parallel->lock_step)
         LK_TRY(lki_rows_open(parallel));
     LK_TRY(lki_units_open(parallel));
@@ -361,6 +369,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_hooks_close(parallel);
     lki_usage_close(parallel);
     lki_order_close(parallel);
+    lki_offload_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->begun);
     lki_free(parallel->announced);

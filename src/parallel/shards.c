@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "parallel/offload.h"
 
 /* A part of the model's arena in which every owner's piece lies behind that of the one before. */
 struct lki_piece_list {
@@ -201,19 +202,41 @@ static size_t overlap(const lki_param_span *span, size_t first, size_t count, si
     return end > *from ? end - *from : 0;
 }
 
-/* Copies my spans' part of the range to `packed`, or everybody's from there to `out`. */
-static void pack(const lk_parallel *parallel, uint32_t param, const float *kept, size_t first,
-                 size_t count, float *packed)
+/* Values are given by their owners to those of a group, or where every host has owners for all by
+ * the first host's ranks to everybody: whose place gives a span's, mine, and how many there are. */
+static uint32_t giver_of(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return parallel->shards > 1 ? span->owner : span->owner % parallel->world.sizes[0];
+}
+
+static uint32_t my_place(const lk_parallel *parallel)
+{
+    return parallel->shards > 1 ? parallel->owner : parallel->rank;
+}
+
+static uint32_t place_count(const lk_parallel *parallel)
+{
+    return parallel->shards > 1 ? parallel->layout->owner_count : parallel->ranks;
+}
+
+/* Copies my spans' part of the range to `packed`, or everybody's from there to `out`.  What is laid
+ * aside in a file has no `kept`. */
+static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, const float *kept,
+                      size_t first, size_t count, float *packed)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
         size_t                from, n = overlap(span, first, count, &from);
-        if (span->owner != parallel->owner || n == 0)
+        if (giver_of(parallel, span) != my_place(parallel) || n == 0)
             continue;
-        memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
+        if (kept != NULL)
+            memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
+        else
+            LK_TRY(lki_offload_get(parallel, i, which - 1, from - span->inside, n, packed));
         packed += n;
     }
+    return LK_OK;
 }
 
 static void unpack(const lk_parallel *parallel, uint32_t param, const float *packed, size_t *at,
@@ -225,27 +248,31 @@ static void unpack(const lk_parallel *parallel, uint32_t param, const float *pac
         size_t                from, n = overlap(span, first, count, &from);
         if (n == 0)
             continue;
-        memcpy(out + (from - first), packed + at[span->owner] / sizeof *out, n * sizeof *out);
-        at[span->owner] += n * sizeof *out;
+        size_t *next = &at[giver_of(parallel, span)];
+        memcpy(out + (from - first), packed + *next / sizeof *out, n * sizeof *out);
+        *next += n * sizeof *out;
     }
 }
 
-static lk_status gather_values(lk_parallel *parallel, uint32_t param, const float *kept,
-                               size_t first, size_t count, float *out, float *packed, size_t *bytes)
+static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
+                               size_t count, float *out, float *packed, size_t *bytes)
 {
+    const float *kept = which == 0 ? parallel->params : parallel->optimizer_state[which - 1];
     const lki_layout *layout = parallel->layout;
-    size_t           *at     = bytes + layout->owner_count, before = 0, from;
+    const uint32_t    places = place_count(parallel);
+    size_t           *at     = bytes + places, before = 0, from;
 
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
-        bytes[layout->spans[i].owner] +=
+        bytes[giver_of(parallel, &layout->spans[i])] +=
             overlap(&layout->spans[i], first, count, &from) * sizeof *out;
-    for (uint32_t o = 0; o < layout->owner_count; o++) {
+    for (uint32_t o = 0; o < places; o++) {
         at[o] = before;
         before += bytes[o];
     }
-    float *mine = packed + at[parallel->owner] / sizeof *packed;
-    pack(parallel, param, kept, first, count, mine);
-    LK_TRY(lk_all_gather_v(parallel->group, mine, packed, bytes));
+    float *mine = packed + at[my_place(parallel)] / sizeof *packed;
+    LK_TRY(pack(parallel, param, which, kept, first, count, mine));
+    LK_TRY(lk_all_gather_v(parallel->shards > 1 ? parallel->group : parallel->comm, mine, packed,
+                           bytes));
     unpack(parallel, param, packed, at, first, count, out);
     return LK_OK;
 }
@@ -267,13 +294,10 @@ lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t whic
         memcpy(out, values + first, count * sizeof *out);
         return LK_OK;
     }
-    LK_TRY(LKI_NEW(&bytes, 2 * (size_t)layout->owner_count, "sizes of pieces"));
+    LK_TRY(LKI_NEW(&bytes, 2 * (size_t)place_count(parallel), "sizes of pieces"));
     lk_status status = LKI_NEW(&packed, count, "pieces of values");
     if (status == LK_OK)
-        status = gather_values(parallel, param,
-                               which == 0 ? parallel->params
-                                          : parallel->optimizer_state[which - 1],
-                               first, count, out, packed, bytes);
+        status = gather_values(parallel, param, which, first, count, out, packed, bytes);
     lki_free(packed);
     lki_free(bytes);
     return status;

@@ -23,6 +23,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "device/reduce.h"
+#include "parallel/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
 #include "tensor/exec.h"
@@ -36,6 +37,7 @@ struct step_context {
     lk_parallel         *parallel;
     const lki_gradients *sums; /* NULL: where the ledger has them */
     void (*visit)(step_context *step, size_t span);
+    size_t         first, end; /* of my spans: those to be visited now */
     lk_update      update;
     _Atomic size_t corrupt; /* the first span whose parameters were not what was written */
 };
@@ -43,20 +45,44 @@ struct step_context {
 static void visit_some(void *context, size_t task)
 {
     step_context *step = context;
-    size_t        end  = lki_min((task + 1) * SPANS_PER_TASK, step->parallel->mine_count);
-    for (size_t i = task * SPANS_PER_TASK; i < end; i++)
+    size_t        from = step->first + task * SPANS_PER_TASK;
+    size_t        end  = lki_min(from + SPANS_PER_TASK, step->end);
+    for (size_t i = from; i < end; i++)
         step->visit(step, step->parallel->mine[i]);
+}
+
+static void visit_range(void *context, size_t first, size_t end)
+{
+    step_context *step = context;
+    step->first        = first;
+    step->end          = end;
+    lk_parallel_for(step->parallel->exec, (end - first + SPANS_PER_TASK - 1) / SPANS_PER_TASK,
+                    visit_some, step);
 }
 
 static void visit_mine(step_context *step, lki_span_kind kind,
                        void (*visit)(step_context *step, size_t span))
 {
-    size_t    tasks = (step->parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK;
-    lki_track *track  = lki_exec_track(step->parallel->exec);
-    uint64_t  begun = lki_trace_begin(track);
-    step->visit     = visit;
-    lk_parallel_for(step->parallel->exec, tasks, visit_some, step);
+    lki_track *track = lki_exec_track(step->parallel->exec);
+    uint64_t   begun = lki_trace_begin(track);
+    step->visit      = visit;
+    visit_range(step, 0, step->parallel->mine_count);
     lki_trace_end(track, kind, 0, begun);
+}
+
+/* The same where the optimizer's state is wanted, which may be in a file. */
+static lk_status visit_states(step_context *step, void (*visit)(step_context *step, size_t span))
+{
+    if (step->parallel->offload == NULL) {
+        visit_mine(step, LKI_SPAN_UPDATE, visit);
+        return LK_OK;
+    }
+    lki_track *track  = lki_exec_track(step->parallel->exec);
+    uint64_t   begun  = lki_trace_begin(track);
+    step->visit       = visit;
+    lk_status  status = lki_offload_walk(step->parallel, visit_range, step);
+    lki_trace_end(track, LKI_SPAN_UPDATE, 0, begun);
+    return status;
 }
 
 static float *sum_of(const step_context *step, size_t index)
@@ -191,8 +217,13 @@ static void note_corrupt(step_context *step, size_t index)
         continue;
 }
 
-static void states_of(const lk_parallel *parallel, const lki_param_span *span, float **state)
+static void states_of(const lk_parallel *parallel, size_t index, float **state)
 {
+    const lki_param_span *span = &parallel->layout->spans[index];
+    if (parallel->offload != NULL) {
+        lki_offload_states(parallel, index, state);
+        return;
+    }
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
         state[i] = parallel->optimizer_state[i] + span->kept;
 }
@@ -235,7 +266,7 @@ static void direct_span(step_context *step, size_t index)
     if (lki_ledger_has(parallel, index, LKI_DIRECTED))
         return;
     lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
-    states_of(parallel, span, state);
+    states_of(parallel, index, state);
     clip_values(parallel, &update, span->count, sum);
     lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
                         lki_values_of(parallel, span), state);
@@ -252,7 +283,7 @@ static lk_status measure_tensors(step_context *step)
         (void)tensor_norms(parallel, LKI_OF_VALUES);
     if (parallel->measures <= LKI_OF_MOVES)
         return LK_OK;
-    visit_mine(step, LKI_SPAN_UPDATE, direct_span);
+    LK_TRY(visit_states(step, direct_span));
     LK_TRY(lk_barrier(parallel->comm)); /* others may still read what gathering writes again */
     LK_TRY(lki_shards_gather_sums(parallel));
     (void)tensor_norms(parallel, LKI_OF_MOVES);
@@ -293,7 +324,7 @@ static void update_span(step_context *step, size_t index)
     if (!lki_is_used(parallel, span->param))
         return;
     lki_entry *entry = lki_ledger_keep(parallel, index, LKI_UPDATED);
-    states_of(parallel, span, state);
+    states_of(parallel, index, state);
     update.trust = trust_of(parallel, &update, span->param);
     if (parallel->measures <= LKI_OF_MOVES) /* else there are moves in its place */
         clip_values(parallel, &update, span->count, sum);
@@ -434,7 +465,7 @@ static lk_status update(step_context *step, uint32_t owners)
     lk_parallel *parallel = step->parallel;
 
     LK_TRY(measure_tensors(step));
-    visit_mine(step, LKI_SPAN_UPDATE, update_span);
+    LK_TRY(visit_states(step, update_span));
     if (step->corrupt != SIZE_MAX)
         return corrupt_error(parallel, step->corrupt);
     for (uint32_t o = parallel->local; o < owners && parallel->state_width > 0;
@@ -485,7 +516,11 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     if (!result->skipped && parallel->noise != NULL)
         lki_noise_step(parallel, result);
     decide(&step, lr, scale, result);
-    return result->skipped ? lk_barrier(parallel->comm) : update(&step, parallel->world.widest);
+    if (result->skipped)
+        return lk_barrier(parallel->comm);
+    LK_TRY(update(&step, parallel->world.widest));
+    result->stalled = lki_offload_stalled(parallel);
+    return LK_OK;
 }
 
 lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_tally *tally)

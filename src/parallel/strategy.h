@@ -94,6 +94,7 @@ typedef struct lki_row_merger lki_row_merger; /* rows.c */
 typedef struct lki_units      lki_units;      /* units.c */
 typedef struct lki_noise lki_noise;           /* noise.c */
 typedef struct lki_order      lki_order;      /* reorder.c */
+typedef struct lki_offload    lki_offload;    /* offload.c */
 typedef struct lki_hooking    lki_hooking;    /* hooks.c */
 
 /* Per virtual worker and step, visible to all ranks. */
@@ -161,6 +162,8 @@ struct lk_parallel {
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
     float    *slots; /* in which units of parameters are gathered, slot_elements each */
     size_t    slot_elements;
+    const char  *offload_dir; /* NULL: the optimizer's state is above */
+    lki_offload *offload;     /* else here, of what I own */
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "parallel/offload.h"
 #include "parallel/units.h"
 
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
@@ -20,9 +21,19 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
     if (which == 0)
         return parallel->gathers ? NULL : parallel->params + layout->param_at[param];
-    if (parallel->shards > 1)
+    if (parallel->shards > 1 || parallel->offload_dir != NULL)
         return NULL;
     return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
+}
+
+static lk_status load_aside(lk_parallel *parallel, uint32_t param, uint32_t state,
+                            const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
+        if (lki_owns(parallel, &layout->spans[i]))
+            LK_TRY(lki_offload_put(parallel, i, state, values + layout->spans[i].inside));
+    return LK_OK;
 }
 
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
@@ -33,6 +44,10 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     LK_TRY(
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
+    if (which > 0 && parallel->offload_dir != NULL) {
+        LK_TRY(load_aside(parallel, param, which - 1, values));
+        return lk_barrier(parallel->comm);
+    }
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
         const lki_param_span *span = &layout->spans[i];
         float *to = which == 0 ? lki_values_of(parallel, span)

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -195,7 +196,8 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     double   values  = (double)lk_model_param_elements(model);
     double   share   = hybrid ? 1 / fmax(1, c->shard_hosts) : (double)here / c->workers;
     double   copies  = stage >= 3 ? share : 1;
-    copies += lk_optimizer_state_count(&c->optimizer) * (stage >= 1 ? share : 1);
+    if (c->offload == NULL)
+        copies += lk_optimizer_state_count(&c->optimizer) * (stage >= 1 ? share : 1);
     copies += stage >= 2 ? share : here;
     double   needed  = values * copies * (double)sizeof(float);
     double   machine = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -251,6 +253,22 @@ static lk_status check_noise(const lk_train_config *c)
     return LK_OK;
 }
 
+static lk_status check_offload(const lk_train_config *c)
+{
+    struct stat at;
+    if (c->offload == NULL)
+        return LK_OK;
+    if (lk_optimizer_state_count(&c->optimizer) == 0)
+        return lk_fail(LK_EINVAL, "--offload optimizer:...: this optimizer has no state; leave it "
+                                  "out, or give a --momentum");
+    if (stat(c->offload, &at) == 0 && !S_ISDIR(at.st_mode))
+        return lk_fail(LK_EINVAL, "--offload: '%s' is not a directory", c->offload);
+    if (access(c->offload, W_OK | X_OK) != 0)
+        return lk_fail(LK_EIO, "--offload: cannot write to the directory '%s': %s", c->offload,
+                       strerror(errno));
+    return LK_OK;
+}
+
 /* `runs`: on this machine, with these files. */
 static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool runs)
 {
@@ -266,6 +284,8 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     lk_status status = check_groups(c, model);
     if (status == LK_OK)
         status = check_lock_step(c, model);
+    if (status == LK_OK && runs)
+        status = check_offload(c);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
     if (status == LK_OK && runs)

@@ -46,6 +46,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .shard_hosts        = c->shard_hosts,
                                   .term_count         = term_count,
                                   .state_count        = state_count,
+                                  .offload            = c->offload,
                                   .survives           = c->survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;

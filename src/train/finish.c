@@ -79,11 +79,21 @@ static void tell_checkpoints(lki_session *s)
                     1e3 * t->stalled, 1e3 * t->longest_stall, 1e3 * t->longest_write);
 }
 
+static void tell_offload(lki_session *s, uint64_t done)
+{
+    if (s->config->offload != NULL && done > s->start)
+        lki_journal_say(s->journal, "offload: optimizer state in '%s' by %s; rank 0 stalled %.1f "
+                        "ms in all, %.2f ms a step", s->config->offload,
+                        lk_parallel_offload_how(s->parallel), 1e3 * s->stalled,
+                        1e3 * s->stalled / (double)(done - s->start));
+}
+
 /* Which limit it was, and which checkpoints are the best. */
 static void tell_end(lki_session *s, uint64_t done)
 {
     const lki_watch *watch = &s->watch;
     tell_checkpoints(s);
+    tell_offload(s, done);
     if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
         lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",

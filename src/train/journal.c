@@ -285,6 +285,7 @@ static void write_noise(const lki_journal *journal, const lk_noise *n, char text
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
     char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[32] = "";
+    char stall[48] = "";
     if (journal == NULL)
         return LK_OK;
     show(journal, r);
@@ -303,16 +304,18 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (journal->config->comm_dtype != LK_F32)
         (void)snprintf(travels, sizeof travels, ", \"comm_dtype\": \"%s\"",
                        lk_precision_name(journal->config->comm_dtype));
+    if (journal->config->offload != NULL)
+        (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);
     int written = fprintf(
         journal->log,
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s%s%s}\n",
+        "\"finish_ms\": %.3f%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, travels);
+        scale, noise, travels, stall);
     return log_checked(journal, written);
 }
 

@@ -132,6 +132,7 @@ static lk_status session_open(lki_session *s)
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_verify_same_data(s)); /* ranks meet here */
     LK_TRY(own_directory(s));
+    lk_comm_note(s->comm, 0, "making room for the model");
     LK_TRY(open_model(s));
     LK_TRY(open_parallel(s));
     LK_TRY(lki_survival_open(s));
@@ -390,6 +391,7 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
     record->grad_norm  = result->grad_norm;
     record->skips      = result->skipped;
+    record->stalled    = result->stalled;
     record->noise      = lk_parallel_noise(s->parallel);
     record->skipped    = lk_parallel_scaler(s->parallel).skipped;
 }
@@ -410,6 +412,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     lki_session_record(s, &result, scale, record);
     lki_loss_chain_add(s->loss_chain, result.loss);
     s->chained = step + 1;
+    s->stalled += result.stalled;
     return s->mends ? lki_session_deal(s, step + 1) : LK_OK;
 }
 

@@ -70,6 +70,7 @@ typedef struct {
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
     lki_background     *background; /* rank 0's, if checkpoints are written while the run goes on */
     lk_checkpoint_times checkpoints;
+    double        stalled;        /* seconds of waiting for the offload file, so far */
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
     bool          patient;        /* rank 0 works, and the others wait */
     bool          mends;          /* it makes what is missing of a step that was broken off */
@@ -274,6 +275,7 @@ struct lki_step_record {
     uint64_t skipped;    /* steps so far, with this one */
     bool     skips;      /* this one */
     lk_noise noise;      /* so far, if it is wanted */
+    double   stalled;    /* seconds of rank 0's waiting for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
 };
 

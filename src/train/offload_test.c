@@ -1,0 +1,295 @@
+/* offload_test.c -- the optimizer's state in files: the same bits, and what a disk can do to them.
+ *
+ * Goal:    runs with states in files have the bits of `single`, which has them in memory: by ring
+ *          and threads, with every strategy, on one host and on several; a disk that is full, fails
+ *          or gives back what was not written ends the run with an error that says so, and what was
+ *          saved goes on.
+ * Method:  the functions below stand before the C library's (offload_test.wrap).  States are those
+ *          of an MLP of more chunks than there are buffers.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/sanitized.h"
+#include "base/store.h"
+#include "comm/hosted.h"
+#include "lockstep/train.h"
+
+enum { RANKS_MAX = 4 };
+
+static const hosted alone = { .hosts = 1, .each = 1 }, pair = { .hosts = 1, .each = 2 },
+                    apart = { .hosts = 2, .each = 2, .fewer = 1, .seed = 7 },
+                    four  = { .hosts = 4, .each = 1, .seed = 9 };
+
+/* ---- Faults ------------------------------------------------------------------------------ */
+
+typedef enum { NO_FAULT, READ_FAILS, READ_LIES, READ_ENDS, WRITE_FAILS, DISK_FULL, DRIBBLES } fault;
+
+/* A step writes every chunk once; faults come in the third step, while it writes. */
+enum { CHUNKS = 5, WRITES_BEFORE = 2 * CHUNKS };
+
+static struct {
+    fault       kind;
+    bool        ring;
+    _Atomic int calls, writes;
+} disk;
+
+ssize_t __real_pread(int fd, void *data, size_t bytes, off_t offset);
+ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t offset);
+int     __real_fallocate(int fd, int mode, off_t offset, off_t bytes);
+int     __real_io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+    __attribute__((weak)); /* a build without liburing has none */
+ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t offset);
+int     __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes);
+int     __wrap_io_uring_queue_init(unsigned entries, void *ring, unsigned flags);
+
+static bool strikes(void)
+{
+    return atomic_load(&disk.writes) > WRITES_BEFORE;
+}
+
+static ssize_t fail_with(int error)
+{
+    errno = error;
+    return -1;
+}
+
+ssize_t __wrap_pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    if (disk.kind == DRIBBLES)
+        return atomic_fetch_add(&disk.calls, 1) % 3 == 0
+                   ? fail_with(EINTR)
+                   : __real_pread(fd, data, bytes > 3 * LKI_STORE_ALIGN ? 3 * LKI_STORE_ALIGN
+                                                                        : bytes, offset);
+    if (disk.kind == READ_FAILS && strikes())
+        return fail_with(EIO);
+    if (disk.kind == READ_ENDS && strikes())
+        return 0;
+    ssize_t got = __real_pread(fd, data, bytes, offset);
+    if (disk.kind == READ_LIES && strikes())
+        ((unsigned char *)data)[bytes / 2] ^= 16;
+    return got;
+}
+
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    (void)atomic_fetch_add(&disk.writes, bytes >= LKI_STORE_ALIGN); /* the lock's line is less */
+    if (disk.kind == WRITE_FAILS && strikes())
+        return fail_with(ENOSPC);
+    return __real_pwrite(fd, data, bytes, offset);
+}
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    return disk.kind == DISK_FULL ? (int)fail_with(ENOSPC)
+                                  : __real_fallocate(fd, mode, offset, bytes);
+}
+
+int __wrap_io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+{
+    return disk.ring ? __real_io_uring_queue_init(entries, ring, flags) : -ENOSYS;
+}
+
+/* ---- Runs -------------------------------------------------------------------------------- */
+
+static char folder[64], checkpoints[96];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/lockstep-offload-XXXXXX");
+    return mkdtemp(folder) == NULL ? -1 : 0;
+}
+
+static int remove_folder(void **state)
+{
+    char line[128];
+    (void)state;
+    (void)snprintf(line, sizeof line, "rm -rf %s", folder);
+    return system(line);
+}
+
+static lk_train_config config_of(bool offload)
+{
+    return (lk_train_config){ .model         = "mlp",
+                              .data          = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                              .model_options = { .hidden = { 300, 400 }, .hidden_count = 2 },
+                              .seed          = 3,
+                              .global_batch  = 4,
+                              .micro_batch   = 1,
+                              .virtual_workers = 4,
+                              .steps           = 3,
+                              .optimizer       = { .kind = LK_ADAMW },
+                              .schedule        = { .lr = 0.01 },
+                              .offload         = offload ? folder : NULL,
+                              .resume_step     = -1,
+                              .quiet           = true };
+}
+
+typedef struct {
+    lk_train_config config;
+    lk_train_result result[RANKS_MAX];
+    lk_status       status[RANKS_MAX];
+    char            message[RANKS_MAX][480];
+} run;
+
+static bool train(lk_comm *comm, void *context)
+{
+    run     *r    = context;
+    uint32_t rank = lk_comm_rank(comm);
+    r->status[rank] = lk_train_run(comm, &r->config, &r->result[rank]);
+    (void)snprintf(r->message[rank], sizeof r->message[rank], "%s", lk_error_last()->message);
+    return true;
+}
+
+static void run_on(hosted h, run *r)
+{
+    r->config.workers = hosted_size(h);
+    if (lk_train_check(&r->config) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    assert_true(hosted_all(h, train, r));
+}
+
+static void hash_of(hosted h, const char *strategy, lk_optimizer_kind optimizer, bool offload,
+                    char hash[65])
+{
+    run r = { .config = config_of(offload) };
+    if (strcmp(strategy, "hybrid") == 0)
+        r.config.shard_hosts = 2;
+    r.config.strategy  = strategy;
+    r.config.optimizer = (lk_optimizer){ .kind = optimizer };
+    run_on(h, &r);
+    if (r.status[0] != LK_OK)
+        fail_msg("%s", r.message[0]);
+    memcpy(hash, r.result[0].run, 65);
+}
+
+/* ---- The same bits ------------------------------------------------------------------------ */
+
+/* Lamb goes over its states twice in a step. */
+static void has_the_same_bits(void **state)
+{
+    (void)state;
+    static const struct { const hosted *on; const char *strategy; bool lamb; } cases[] = {
+        { &alone, "single", false }, { &pair, "ddp", false },   { &apart, "zero3", true },
+        { &apart, "ddp", false },    { &apart, "zero1", true }, { &pair, "zero2", false },
+        { &apart, "zero2", false },  { &four, "hybrid", false },
+    };
+    char   whole[2][65], hash[65];
+    size_t count = LKI_SANITIZED ? 3 : sizeof cases / sizeof cases[0];
+    disk.kind    = NO_FAULT;
+    disk.ring    = true;
+    hash_of(alone, "single", LK_ADAMW, false, whole[0]);
+    hash_of(alone, "single", LK_LAMB, false, whole[1]);
+    for (size_t i = 0; i < count; i++, disk.ring = !disk.ring) {
+        hash_of(*cases[i].on, cases[i].strategy, cases[i].lamb ? LK_LAMB : LK_ADAMW, true, hash);
+        assert_string_equal(hash, whole[cases[i].lamb]);
+    }
+    disk.kind = DRIBBLES; /* a few pages at a time, and signals between them */
+    disk.ring = false;
+    hash_of(alone, "ddp", LK_ADAMW, true, hash);
+    disk.kind = NO_FAULT;
+    assert_string_equal(hash, whole[0]);
+}
+
+/* Into a checkpoint and out of it, with states in files or in memory. */
+static void goes_on_from_checkpoints(void **state)
+{
+    (void)state;
+    char whole[65];
+    disk.kind = NO_FAULT;
+    disk.ring = true;
+    hash_of(alone, "single", LK_ADAMW, false, whole);
+    for (uint64_t aside = 0; aside < 2; aside++) {
+        run r = { .config = config_of(aside == 0) };
+        (void)snprintf(checkpoints, sizeof checkpoints, "%s/run%d", folder, (int)aside);
+        r.config.checkpoint       = checkpoints;
+        r.config.checkpoint_every = 2;
+        run_on(aside == 0 ? pair : alone, &r);
+        assert_int_equal(r.status[0], LK_OK);
+        assert_string_equal(r.result[0].run, whole);
+        r.config.resume      = true;
+        r.config.resume_step = 2;
+        r.config.offload     = aside == 0 ? NULL : folder;
+        run_on(pair, &r);
+        assert_int_equal(r.status[0], LK_OK);
+        assert_string_equal(r.result[0].run, whole);
+    }
+}
+
+/* ---- Disks -------------------------------------------------------------------------------- */
+
+/* The run ends in its third step, and goes on from the checkpoint of the second. */
+static void ends_clearly(void **state)
+{
+    (void)state;
+    static const struct { fault kind; lk_status status; const char *says; } cases[] = {
+        { READ_FAILS, LK_EIO, "Input/output error" },
+        { READ_ENDS, LK_EIO, "it ends there" },
+        { READ_LIES, LK_ECORRUPT, "is not what was written" },
+        { WRITE_FAILS, LK_EIO, "No space left on device" },
+    };
+    char whole[65];
+    disk.kind = NO_FAULT;
+    hash_of(alone, "single", LK_ADAMW, false, whole);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run r = { .config = config_of(true) };
+        (void)snprintf(checkpoints, sizeof checkpoints, "%s/fault%zu", folder, i);
+        r.config.checkpoint       = checkpoints;
+        r.config.checkpoint_every = 2;
+        disk.kind                 = cases[i].kind;
+        disk.ring                 = false;
+        atomic_store(&disk.writes, 0);
+        run_on(alone, &r);
+        assert_int_equal(r.status[0], cases[i].status);
+        if (strstr(r.message[0], cases[i].says) == NULL || strstr(r.message[0], folder) == NULL ||
+            strstr(r.message[0], "rank 0: the optimizer's state") == NULL ||
+            strstr(r.message[0], "go on from the last checkpoint") == NULL)
+            fail_msg("%s", r.message[0]);
+        disk.kind       = NO_FAULT;
+        r.config.resume = r.config.resume_required = true;
+        run_on(alone, &r);
+        assert_int_equal(r.status[0], LK_OK);
+        assert_string_equal(r.result[0].run, whole);
+    }
+}
+
+static void needs_room_before_it_starts(void **state)
+{
+    (void)state;
+    run r     = { .config = config_of(true) };
+    disk.kind = DISK_FULL;
+    run_on(alone, &r);
+    disk.kind = NO_FAULT;
+    assert_int_equal(r.status[0], LK_EIO);
+    assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
+    r.config.offload = "/nowhere";
+    assert_int_equal(lk_train_check(&r.config), LK_EIO);
+    r.config.offload = "/proc/self/status";
+    assert_int_equal(lk_train_check(&r.config), LK_EINVAL);
+    r.config.offload   = folder;
+    r.config.optimizer = (lk_optimizer){ .kind = LK_SGD };
+    assert_int_equal(lk_train_check(&r.config), LK_EINVAL);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(has_the_same_bits),
+        CASE(goes_on_from_checkpoints),
+        CASE(ends_clearly),
+        CASE(needs_room_before_it_starts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
