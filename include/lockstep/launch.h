@@ -153,6 +153,10 @@ typedef struct {
      * it was when it joined, without its standard streams.  NULL = nothing is. */
     void (*ended)(void *context, uint32_t first, uint32_t count);
     void  *ended_context;
+
+    /* Under our own launcher: SIGTERM to this process alone is a wish that it leaves the others,
+     * lk_leave_requested(), and not that the job stops. */
+    bool leaves;
 } lk_join_options;
 
 /* Joins the group that the launcher prepared.  In a process without one, a group of one rank.
@@ -172,6 +176,9 @@ LK_API LK_NODISCARD lk_status lk_join_with(lk_comm **out, const lk_join_options 
  * one) ends the job; a program that
  * may be long about its next look calls it once at its start. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
+
+/* Whether this process was asked to leave the others, where it has joined with options.leaves. */
+LK_API bool lk_leave_requested(void);
 
 /* The ranks of an MPI job (mpirun, srun) as a communicator, by Open MPI or MPICH, whichever has
  * started this process or is loaded in it.  Collective over MPI_COMM_WORLD, of which it takes a

@@ -168,6 +168,11 @@ typedef struct {
     void (*done)(void *context, const lk_train_result *result);
     void *done_context;
 
+    /* (optional) With `survives` each rank asks once a step: true = it leaves when the step is over
+     * and the others go on without it; on all of them = as a request to stop. */
+    bool (*leave)(void *context);
+    void *leave_context;
+
     /* (optional) Every rank asks once a step: true on any = save and leave (LK_ESTOPPED). */
     bool (*stop)(void *context);
     void *stop_context;
@@ -278,6 +283,7 @@ struct lk_train_result {
     const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
     lk_checkpoint_times checkpoints; /* rank 0's alone */
     bool        speaks; /* this rank has the log and the checkpoints: rank 0 of those left */
+    bool        left;   /* LK_ESTOPPED: this rank has left, and the others go on */
 };
 
 /* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */

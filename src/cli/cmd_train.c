@@ -244,7 +244,8 @@ const lki_option lki_train_table[] = {
               "checkpoint, N times without a newer one" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "what becomes of the others when a worker is killed: they end, or take its part of "
-               "the work over in the middle of the step (on one host)"),
+               "the work over in the middle of the step (on one host); then SIGTERM to a worker "
+               "makes it leave when its step is over"),
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",

@@ -83,6 +83,12 @@ static bool was_asked(void *context)
     return is_warned() || atomic_load(&((listener *)context)->asked);
 }
 
+static bool is_to_leave(void *context)
+{
+    (void)context;
+    return lk_leave_requested();
+}
+
 /* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
 static lk_status work(lk_comm *comm, void *context)
 {
@@ -152,7 +158,8 @@ static int run_worker(train_options *options)
     const lk_join_options how = { .timeout_ms    = options->config.timeout_ms,
                                   .flight        = options->flight,
                                   .ended         = merge_what_is_left,
-                                  .ended_context = options };
+                                  .ended_context = options,
+                                  .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE };
     lk_comm  *comm   = NULL;
     lk_status status = lki_join_workers(&comm, &how);
     /* Our launcher knows of peers, and says it once for all; another does not. */
@@ -174,6 +181,7 @@ static int run_worker(train_options *options)
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     options->config.survives        = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    options->config.leave           = is_to_leave;
     options->config.done            = print_done;
     options->config.done_context    = options;
     status                          = lk_train_check(&options->config);

@@ -196,6 +196,18 @@ void lki_comm_leave(lk_comm *first)
     lki_wake_all(first->board);
 }
 
+void lki_comm_depart(lk_comm *first)
+{
+    lki_comm_leave(first);
+    if (first->self->socket >= 0)
+        lki_launcher_nudge(first->self->socket);
+}
+
+lk_status lki_comm_dissolve(lk_comm *first, uint32_t culprit, const char *why)
+{
+    return lki_fail_group(first, culprit, LK_EPEER, "%s", why);
+}
+
 /* The last communicator of a rank has been freed. */
 static void leave(lk_comm *first)
 {

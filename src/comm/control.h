@@ -201,6 +201,13 @@ bool lki_comm_stop_requested(const lk_comm *comm);
 /* This rank has done its part, and only frees what it has: no more operations. */
 void lki_comm_leave(lk_comm *first);
 
+/* The same where others go on: it tells the launcher, which they ask for a group without it. */
+void lki_comm_depart(lk_comm *first);
+
+/* Ends a group on purpose, for a reason that all who say so have agreed about: from here on it has
+ * failed with LK_EPEER. */
+lk_status lki_comm_dissolve(lk_comm *first, uint32_t culprit, const char *why);
+
 /* ---- For the worker of a job on several hosts (span/introduce.c) --------------------------- */
 
 /* How many ranks the job has, on all hosts. */

@@ -9,6 +9,9 @@
  * and leave.  Only from the launcher itself they mean what they always mean.  Handlers of the
  * program's own, and signals that it ignores, are left alone.
  *
+ * A program that says so (options.leaves) takes SIGTERM to itself alone for a wish that it leaves
+ * the others: a machine that is taken away, or a core that is wanted for something else.
+ *
  * Another launcher sends such signals to its workers alone (a terminal, too), so they send all of
  * them on to the host's agent.
  */
@@ -96,6 +99,23 @@ static void ask_launcher(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
+/* What lk_leave_requested() tells: a handler has no other place for it. */
+static volatile sig_atomic_t asked_to_leave;
+
+static void note_wish(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_pid == getppid()) /* it means that this is the end */
+        die_of(number);
+    else
+        asked_to_leave = 1;
+}
+
+bool lk_leave_requested(void)
+{
+    return asked_to_leave != 0;
+}
+
 /* The agent, once there is one: a handler has no other way to know. */
 static volatile sig_atomic_t agent_process = -1, agent_pid;
 
@@ -129,10 +149,11 @@ static void leave_signals_to_agent(const lki_agent_gift *gift)
             (void)sigaction(passed_on[i], &action, NULL);
 }
 
-static void leave_signals_to_launcher(void)
+static void leave_signals_to_launcher(bool leaves)
 {
     static const int passed_on[] = {SIGTERM, SIGHUP};
     struct sigaction action = {.sa_sigaction = ask_launcher, .sa_flags = SA_SIGINFO | SA_RESTART};
+    struct sigaction wish   = {.sa_sigaction = note_wish, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     int              at_parents_death = 0;
 
@@ -142,7 +163,8 @@ static void leave_signals_to_launcher(void)
     (void)prctl(PR_GET_PDEATHSIG, &at_parents_death);
     for (size_t i = 0; i < 2 && at_parents_death == SIGKILL; i++)
         if (has_default_action(passed_on[i]))
-            (void)sigaction(passed_on[i], &action, NULL);
+            (void)sigaction(passed_on[i], leaves && passed_on[i] == SIGTERM ? &wish : &action,
+                            NULL);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------- */
@@ -186,7 +208,7 @@ static void read_choices(inheritance *from)
 }
 
 /* From our launcher, by the environment. */
-static lk_status find_ours(inheritance *from)
+static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {
     LK_TRY(read_number(&from->size, "WORLD_SIZE", LKI_RANKS_MAX));
     LK_TRY(read_number(&from->rank, "RANK", LKI_RANKS_MAX - 1));
@@ -198,7 +220,7 @@ static lk_status find_ours(inheritance *from)
         return lk_fail(LK_EINVAL, "RANK=%u with WORLD_SIZE=%u: ranks are below the size",
                        from->rank, from->size);
     LK_TRY(read_key(from));
-    leave_signals_to_launcher();
+    leave_signals_to_launcher(options->leaves);
     return LK_OK;
 }
 
@@ -266,7 +288,7 @@ lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
     if (!is_ours() && job.by == NULL)
         return lk_comm_open_threads(out, 1, NULL);
     read_choices(&from);
-    lk_status st = is_ours() ? find_ours(&from) : find_foreign(&from, &job, options);
+    lk_status st = is_ours() ? find_ours(&from, options) : find_foreign(&from, &job, options);
     if (st == LK_OK)
         st = enter(out, &from);
     explicit_bzero(from.key, sizeof from.key);

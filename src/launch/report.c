@@ -28,10 +28,12 @@ typedef enum { DONE, LEFT, CONSEQUENCE, TIMED_OUT, LOST, FAILED, STOPPED } endin
 _Static_assert((int)LOST == (int)LKI_WEIGHT_LOST, "the rendezvous weighs lost nodes like this");
 
 /* Workers on several hosts agree among themselves when they leave, and that may be known here
- * before the request to another node's launcher is. */
+ * before the request to another node's launcher is.  Where losses are borne one worker may leave by
+ * itself. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
 {
-    bool asked = job->stop_signal != 0 || job->rendezvous != NULL;
+    bool asked = job->stop_signal != 0 || job->rendezvous != NULL ||
+                 job->options->on_failure == LK_ON_FAILURE_CONTINUE;
     return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 

@@ -12,8 +12,9 @@
 #include "train/save.h"
 #include "train/survive.h"
 
-/* What a rank sees that others may not; a request goes before time that is over. */
-enum { SEES_NOTHING, SEES_TIME, SEES_REQUEST };
+/* What a rank sees that others may not; a request goes before time that is over, and both before
+ * somebody's wish to leave the others. */
+enum { SEES_NOTHING, SEES_WISH, SEES_TIME, SEES_REQUEST };
 
 static double clock_of(const lki_session *s)
 {
@@ -38,13 +39,15 @@ static bool time_is_over(const lki_session *s)
 
 /* A request may reach the ranks at different moments, and on one host only.  Who has been told that
  * time is over tells it on, where the others have to ask again (survive.c). */
-static lk_status look_round(lki_session *s)
+static lk_status look_round(lki_session *s, uint64_t done)
 {
     const lk_train_config *c     = s->config;
     lki_track             *track = lki_exec_track(s->exec);
     uint64_t               begun = lki_trace_begin(track);
-    uint32_t               seen  = time_is_over(s) ? SEES_TIME : SEES_NOTHING;
+    uint32_t               seen  = lki_change_wished(s) ? SEES_WISH : SEES_NOTHING;
 
+    if (time_is_over(s))
+        seen = SEES_TIME;
     if (c->survives ? lki_comm_stop_requested(s->comm)
                     : c->stop != NULL && c->stop(c->stop_context))
         seen = SEES_REQUEST;
@@ -52,6 +55,8 @@ static lk_status look_round(lki_session *s)
     s->stopped = seen == SEES_REQUEST;
     if (seen == SEES_TIME)
         s->ended = "max-time";
+    if (seen == SEES_WISH)
+        LK_TRY(lki_change_agree(s, done));
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return LK_OK;
 }
@@ -119,7 +124,7 @@ lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
     const lk_dataset_info *data = lk_dataset_describe(s->dataset);
     bool                   best = false;
 
-    LK_TRY(look_round(s));
+    LK_TRY(look_round(s, done));
     if (done == s->end)
         (void)lki_last_step(c, data, &s->ended);
     bool ends = done == s->end || s->ended != NULL;
@@ -135,5 +140,5 @@ lk_status lki_after_step(lki_session *s, uint64_t done, lk_train_result *result)
     if (c->checkpoint != NULL && saving)
         LK_TRY(save(s, done, !last));
     lki_settle(s, done);
-    return LK_OK;
+    return last ? LK_OK : lki_change_make(s, done);
 }

@@ -465,6 +465,15 @@ static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *res
     return LK_OK;
 }
 
+static lk_status leave(const lki_session *s, uint64_t done, lk_train_result *result)
+{
+    result->left   = true;
+    result->speaks = false;
+    result->steps  = done;
+    return lk_fail(LK_ESTOPPED, "rank %u left on request after step %llu, and the others go on",
+                   lk_comm_world_rank(s->comm, s->rank), (unsigned long long)done);
+}
+
 /* From there to the end. */
 static lk_status run_from(lki_session *s, const lki_position *at, lk_train_result *result)
 {
@@ -472,8 +481,10 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
 
     if (at->behind)
         LK_TRY(leave_step(s, &at->record, result));
-    while (done < s->end && s->ended == NULL && !s->stopped)
+    while (done < s->end && s->ended == NULL && !s->stopped && !s->left)
         LK_TRY(whole_step(s, &done, result));
+    if (s->left)
+        return leave(s, done, result);
     bool complete = done >= s->end || s->ended != NULL;
     LK_TRY(lki_observe_report(s));
     if (complete)

@@ -66,6 +66,7 @@ typedef struct {
     uint64_t      end;            /* the step to end with, if nothing ends the run before */
     const char   *ended;          /* the option that ends it; NULL: it goes on */
     bool          stopped;        /* by a request, before its end */
+    bool          left;           /* this rank alone, likewise: the others go on */
     double        began;          /* by the clock of max_time_ms */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
     lki_background     *background; /* rank 0's, if checkpoints are written while the run goes on */

@@ -19,30 +19,11 @@
 #include "comm/control.h"
 #include "parallel/virtual.h"
 #include "train/save.h"
+#include "train/succession.h"
 
-enum { PATIENCE_MS = 3600 * 1000, LIST_BYTES = 160 };
+enum { PATIENCE_MS = 3600 * 1000 };
 
-/* How far the log is. */
-typedef struct {
-    uint64_t bytes, step, evaluation;
-    bool     ended, done;
-    double   loss, accuracy; /* of the evaluation */
-} said;
-
-/* In an arena; rank 0 writes it. */
-typedef struct {
-    _Atomic uint64_t turn, settled;
-    said             said[2];
-} minutes;
-
-struct lki_survival {
-    minutes *minutes;
-    minutes  found; /* as they were when the group had come to be */
-    uint32_t lost; /* ranks, in all */
-    double   seconds;
-};
-
-static said *said_now(minutes *m)
+static lki_said *said_now(lki_minutes *m)
 {
     return &m->said[atomic_load(&m->turn) & 1];
 }
@@ -54,7 +35,7 @@ lk_status lki_survival_open(lki_session *s)
     lk_arena *arena;
     if (!s->config->survives)
         return LK_OK;
-    LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(minutes)));
+    LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(lki_minutes)));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     s->survival->minutes = lk_arena_data(arena);
     return LK_OK;
@@ -74,20 +55,27 @@ bool lki_survives(const lki_session *s, lk_status status)
 
 /* ---- What rank 0 says -------------------------------------------------------------------- */
 
-static void note_said(lki_session *s, const said *what)
+static void note_said(lki_session *s, const lki_said *what)
 {
-    minutes *m    = s->survival->minutes;
-    uint64_t turn = atomic_load(&m->turn);
+    lki_minutes *m    = s->survival->minutes;
+    uint64_t     turn = atomic_load(&m->turn);
     m->said[(turn + 1) & 1]       = *what;
     m->said[(turn + 1) & 1].bytes = lki_journal_bytes(s->journal);
     atomic_store(&m->turn, turn + 1);
+}
+
+void lki_note_all_said(lki_session *s)
+{
+    const lki_said now = *said_now(s->survival->minutes);
+    if (s->rank == 0)
+        note_said(s, &now);
 }
 
 lk_status lki_say_step(lki_session *s, const lki_step_record *record)
 {
     if (s->survival == NULL || s->rank != 0)
         return lki_journal_step(s->journal, record);
-    said now = *said_now(s->survival->minutes);
+    lki_said now = *said_now(s->survival->minutes);
     if (now.step >= record->step)
         return LK_OK;
     LK_TRY(lki_journal_step(s->journal, record));
@@ -100,7 +88,7 @@ lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double 
 {
     if (s->survival == NULL || s->rank != 0)
         return lki_journal_evaluation(s->journal, step, loss, accuracy);
-    said now = *said_now(s->survival->minutes);
+    lki_said now = *said_now(s->survival->minutes);
     if (now.evaluation >= step)
         return LK_OK;
     LK_TRY(lki_journal_evaluation(s->journal, step, loss, accuracy));
@@ -111,24 +99,14 @@ lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double 
     return LK_OK;
 }
 
-static void say_summary(const lki_session *s)
-{
-    const lki_survival *self = s->survival;
-    if (self->lost > 0)
-        lki_journal_note(s->journal,
-                         "note: the run has lost %u rank%s and went on with %u; that took %.1f ms "
-                         "in all",
-                         self->lost, self->lost > 1 ? "s" : "", s->ranks, 1e3 * self->seconds);
-}
-
 lk_status lki_say_end(lki_session *s, const lk_train_result *result)
 {
     if (s->survival == NULL || s->rank != 0)
         return lki_journal_end(s->journal, result);
-    said now = *said_now(s->survival->minutes);
+    lki_said now = *said_now(s->survival->minutes);
     if (now.ended)
         return LK_OK;
-    say_summary(s);
+    lki_tell_summary(s);
     LK_TRY(lki_journal_end(s->journal, result));
     now.ended = true;
     note_said(s, &now);
@@ -139,7 +117,7 @@ lk_status lki_say_done(lki_session *s, const lk_train_result *result)
 {
     if (s->survival == NULL)
         return lk_barrier(s->comm);
-    said now = *said_now(s->survival->minutes);
+    lki_said now = *said_now(s->survival->minutes);
     if (s->rank == 0 && result != NULL && s->config->done != NULL && !now.done) {
         s->config->done(s->config->done_context, result);
         now.done = true;
@@ -208,7 +186,7 @@ static lk_status find_group(lki_session *s, lk_comm **out, lk_parallel **paralle
         if (status != LK_OK)
             break;
         lk_comm_note(next, s->chained + 1, "going on");
-        memcpy(&s->survival->found, s->survival->minutes, sizeof(minutes));
+        memcpy(&s->survival->found, s->survival->minutes, sizeof(lki_minutes));
         status = open_over(s, parallel, next, standing);
         failed = next;
     } while (status != LK_OK && lk_comm_has_lost(next));
@@ -233,106 +211,13 @@ static lk_status take_files(lki_session *s, uint64_t done)
     return c->checkpoint_async ? lki_background_open(&s->background, s) : LK_OK;
 }
 
-/* ---- What the user sees ------------------------------------------------------------------ */
-
-/* Whether rank `r` of a group is in the one that followed it. */
-static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
-{
-    for (uint32_t i = 0; i < lk_comm_size(now); i++)
-        if (lk_comm_world_rank(now, i) == lk_comm_world_rank(before, r))
-            return true;
-    return false;
-}
-
-/* "2, 4-6" of ascending numbers. */
-typedef struct {
-    char     text[LIST_BYTES];
-    uint32_t count, from, to;
-} list;
-
-static void list_end(list *l)
-{
-    size_t used = strlen(l->text);
-    if (l->count > 0)
-        (void)snprintf(l->text + used, sizeof l->text - used, l->from == l->to ? "%s%u" : "%s%u-%u",
-                       used > 0 ? ", " : "", l->from, l->to);
-}
-
-static void list_add(list *l, uint32_t number)
-{
-    if (l->count > 0 && l->to == number)
-        return;
-    if (l->count > 0 && l->to + 1 == number) {
-        l->to = number;
-    } else {
-        list_end(l);
-        l->from = l->to = number;
-    }
-    l->count++;
-}
-
-/* Whether rank `r` of the group now has a virtual worker of somebody who is lost. */
-static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *then,
-                       const lk_comm *before, const lk_comm *now)
-{
-    lki_share share = lki_share_of(deal, r);
-    for (uint32_t i = 0; i < share.count; i++)
-        if (!is_left(before, lki_share_rank(then, share.first + i * share.stride), now))
-            return true;
-    return false;
-}
-
-/* A group that has come to be. */
-typedef struct {
-    const lk_comm *before, *now;
-    bool           rounds; /* virtual workers are dealt in */
-    bool           late;   /* somebody was waited for in vain */
-    const char    *why;
-    uint32_t       unfinished; /* virtual workers of the next step */
-    double         seconds;
-} succession;
-
-/* Who has taken what over, by the shares before and now. */
-static void tell(const lki_session *s, const succession *t)
-{
-    const lk_comm *before = t->before, *now = t->now;
-    uint32_t       leaves = s->config->virtual_workers, lost = 0;
-    lki_dealing    then   = { leaves, lk_comm_size(before), t->rounds };
-    lki_dealing    deal   = { leaves, lk_comm_size(now), t->rounds };
-    list           ranks  = { .count = 0 }, workers = { .count = 0 }, others = { .count = 0 };
-
-    for (uint32_t r = 0; r < lk_comm_size(before); r++)
-        if (!is_left(before, r, now)) {
-            lost++;
-            list_add(&others, lk_comm_world_rank(before, r));
-        }
-    for (uint32_t v = 0; v < leaves; v++)
-        if (!is_left(before, lki_share_rank(&then, v), now))
-            list_add(&workers, v);
-    for (uint32_t r = 0; r < lk_comm_size(now); r++)
-        if (takes_over(&deal, r, &then, before, now))
-            list_add(&ranks, lk_comm_world_rank(now, r));
-    list_end(&ranks);
-    list_end(&workers);
-    list_end(&others);
-    char fate[LIST_BYTES + 32] = "";
-    if (lost > 1 || t->late)
-        (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", lost > 1 ? "s" : "", others.text,
-                       !t->late ? "are lost" : lost > 1 ? "were killed" : "was killed");
-    lki_journal_note(s->journal,
-                     "%s%s; rank%s %s took over virtual worker%s %s; %u of %u were unfinished; "
-                     "%.1f ms", t->why, fate, ranks.count > 1 ? "s" : "", ranks.text,
-                     workers.count > 1 ? "s" : "", workers.text, t->unfinished, leaves,
-                     1e3 * t->seconds);
-}
-
 /* ---- Going on ---------------------------------------------------------------------------- */
 
 /* What the last complete step gave, where this rank has not come so far. */
 static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
                      lk_train_result *result)
 {
-    const said *told = said_now(&s->survival->found);
+    const lki_said *told = said_now(&s->survival->found);
 
     *at = (lki_position){ .done = standing->steps > 0 ? standing->steps : s->start };
     if (standing->steps == 0)
@@ -355,7 +240,7 @@ static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_p
 }
 
 /* The session is the new group's from here on. */
-static lk_status move(lki_session *s, succession *t, lk_comm *next, const lki_position *at,
+static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lki_position *at,
                       double begun)
 {
     lki_survival *self   = s->survival;
@@ -364,7 +249,11 @@ static lk_status move(lki_session *s, succession *t, lk_comm *next, const lki_po
     t->before = before;
     t->now    = next;
     t->rounds = s->stride > 1; /* as they are among more than one */
-    self->lost += s->ranks - lk_comm_size(next);
+    t->left   = t->planned ? self->change.leavers : 0;
+    t->lost   = s->ranks - lk_comm_size(next) - t->left;
+    self->lost += t->lost;
+    self->left += t->left;
+    self->change = (lki_change){ .agreed = false };
     take_group(s, next);
     lk_status status = take_files(s, at->done);
     if (status == LK_OK)
@@ -372,7 +261,7 @@ static lk_status move(lki_session *s, succession *t, lk_comm *next, const lki_po
     t->seconds = lki_seconds() - begun;
     self->seconds += t->seconds;
     if (status == LK_OK)
-        tell(s, t);
+        lki_tell_succession(s, t);
     if (before != s->given)
         lk_comm_free(before);
     return status;
@@ -390,9 +279,10 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     catch_up(s, &standing, at, result);
-    succession t = { .why        = why.message,
-                     .late       = why.status == LK_ETIMEOUT,
-                     .unfinished = at->done < s->end ? standing.unfinished : 0 };
+    lki_succession t = { .why        = why.message,
+                         .planned    = lki_change_is(s, &why),
+                         .late       = why.status == LK_ETIMEOUT,
+                         .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));
     result->speaks = s->rank == 0;
     return LK_OK;

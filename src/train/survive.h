@@ -39,6 +39,18 @@ LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result
  * nobody reads the model any more, and what becomes of a rank does not matter. */
 LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
 
+/* ---- Between two steps (change.c) --------------------------------------------------------- */
+
+/* Whether this rank wants the group to change. */
+bool lki_change_wished(lki_session *s);
+
+/* Collective, where one does: who leaves when step `done` is over; s->stopped if all would. */
+LK_NODISCARD lk_status lki_change_agree(lki_session *s, uint64_t done);
+
+/* Collective, when all that follows the step has been done: where that was agreed, who leaves does
+ * (s->left), and for the others the group ends as lki_survives() has it. */
+LK_NODISCARD lk_status lki_change_make(lki_session *s, uint64_t done);
+
 /* All that follows a step has been done, and the run goes on: else it is done again by those who
  * are left, as not everybody may know why it ends. */
 void lki_settle(lki_session *s, uint64_t done);

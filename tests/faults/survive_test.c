@@ -3,8 +3,9 @@
  *
  * Goal:   whoever is killed, rank 0 as well, one after the other or several at once, in a step,
  *         between steps, while evaluating or saving: the bits are the same, every step stands in
- *         the log once, and one line tells who was lost and who took over.  What cannot go on is
- *         refused; what goes wrong by itself ends the run as ever; all dead, --restart helps.
+ *         the log once, and one line tells who was lost and who took over.  Who is asked to leaves,
+ *         and nothing is made twice.  What cannot go on is refused; what goes wrong by itself ends
+ *         the run as ever; all dead, --restart helps.
  * Method: the command itself, hit at seeded moments.  An update that is hit in the middle of a
  *         slice is for parallel/ledger_test.c.
  */
@@ -253,6 +254,50 @@ static void who_is_stopped_is_killed(void **state)
     assert_says(j.result.err, " killed); rank");
 }
 
+/* ---- Leaving -------------------------------------------------------------------------------- */
+
+/* A rank that is asked to, rank 0 as well, leaves between two steps, and nothing is made twice. */
+static void who_is_asked_leaves(void **state)
+{
+    static const char *const lines[] = {
+        MLP GOES_ON "--steps 60 --log pipe --strategy zero2",
+        MLP GOES_ON "--steps 60 --log pipe --checkpoint ck --checkpoint-every 3 --checkpoint-async",
+    };
+    static job j;
+    char       wanted[65], says[128];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t rank = 0; rank < 3; rank += 2) {
+        job_start(&j, *state, 3, lines[rank == 0]);
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.worker[rank], SIGTERM);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_told(&j, rank);
+        (void)snprintf(says, sizeof says, "rank %u (pid %d) leaves on request after step ", rank,
+                       (int)j.worker[rank]);
+        assert_says(j.result.err, says);
+        assert_says(j.result.err, "; nothing was redone; ");
+        assert_says(j.result.err, "note: 1 rank left on request, and the run went on with 2;");
+    }
+    goes_on(*state, MLP, 2, STEPS, wanted);
+}
+
+/* Where all are asked, one after the other or at once, the last saves. */
+static void where_all_leave_the_run_stops(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
+    job_await_step(&j, HIT_AT);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        job_hit(&j, j.worker[rank], SIGTERM);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 75);
+    assert_says(j.result.err, "stopped on request after step");
+    goes_on(*state, MLP, 2, STEPS, wanted);
+}
+
 /* ---- What does not go on ------------------------------------------------------------------ */
 
 static void what_cannot_go_on_is_refused(void **state)
@@ -326,6 +371,8 @@ int main(void)
         cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
         cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
+        cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),
+        cmocka_unit_test_setup(where_all_leave_the_run_stops, begin_afresh),
         cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
         cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
         cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),

@@ -1,0 +1,116 @@
+/* tell.c -- what the user sees of groups that follow each other: a line for each, and a sum. */
+#include <stdio.h>
+#include <string.h>
+
+#include "parallel/virtual.h"
+#include "train/succession.h"
+
+/* ---- Numbers ----------------------------------------------------------------------------- */
+
+void lki_list_end(lki_list *l)
+{
+    size_t used = strlen(l->text);
+    if (l->count > 0)
+        (void)snprintf(l->text + used, sizeof l->text - used, l->from == l->to ? "%s%u" : "%s%u-%u",
+                       used > 0 ? ", " : "", l->from, l->to);
+}
+
+void lki_list_add(lki_list *l, uint32_t number)
+{
+    if (l->count > 0 && l->to == number)
+        return;
+    if (l->count > 0 && l->to + 1 == number) {
+        l->to = number;
+    } else {
+        lki_list_end(l);
+        l->from = l->to = number;
+    }
+    l->count++;
+}
+
+/* ---- Who has taken what over ------------------------------------------------------------- */
+
+/* Whether rank `r` of a group is in the one that followed it. */
+static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
+{
+    for (uint32_t i = 0; i < lk_comm_size(now); i++)
+        if (lk_comm_world_rank(now, i) == lk_comm_world_rank(before, r))
+            return true;
+    return false;
+}
+
+/* Virtual workers of somebody who is gone, and who has them now. */
+typedef struct {
+    lki_list ranks, workers, gone;
+} legacy;
+
+/* Whether rank `r` of the group now has one. */
+static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *then,
+                       const lk_comm *before, const lk_comm *now)
+{
+    lki_share share = lki_share_of(deal, r);
+    for (uint32_t i = 0; i < share.count; i++)
+        if (!is_left(before, lki_share_rank(then, share.first + i * share.stride), now))
+            return true;
+    return false;
+}
+
+static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
+{
+    const lk_comm    *before = t->before, *now = t->now;
+    const lki_dealing then   = { leaves, lk_comm_size(before), t->rounds };
+    const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds };
+
+    *l = (legacy){ .ranks = { .count = 0 } };
+    for (uint32_t r = 0; r < lk_comm_size(before); r++)
+        if (!is_left(before, r, now))
+            lki_list_add(&l->gone, lk_comm_world_rank(before, r));
+    for (uint32_t v = 0; v < leaves; v++)
+        if (!is_left(before, lki_share_rank(&then, v), now))
+            lki_list_add(&l->workers, v);
+    for (uint32_t r = 0; r < lk_comm_size(now); r++)
+        if (takes_over(&deal, r, &then, before, now))
+            lki_list_add(&l->ranks, lk_comm_world_rank(now, r));
+    lki_list_end(&l->ranks);
+    lki_list_end(&l->workers);
+    lki_list_end(&l->gone);
+}
+
+void lki_tell_succession(const lki_session *s, const lki_succession *t)
+{
+    uint32_t leaves = s->config->virtual_workers;
+    legacy   l;
+    char     fate[LKI_LIST_BYTES + 32] = "", redone[64] = "nothing was redone";
+
+    find_legacy(&l, t, leaves);
+    bool several = l.gone.count > 1;
+    if (t->planned ? t->lost > 0 : several || t->late)
+        (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", several ? "s" : "", l.gone.text,
+                       t->planned ? "are gone"
+                       : !t->late ? "are lost"
+                       : several  ? "were killed"
+                                  : "was killed");
+    if (!t->planned)
+        (void)snprintf(redone, sizeof redone, "%u of %u were unfinished", t->unfinished, leaves);
+    lki_journal_note(s->journal, "%s%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms",
+                     t->why, fate, l.ranks.count > 1 ? "s" : "", l.ranks.text,
+                     l.workers.count > 1 ? "s" : "", l.workers.text, redone, 1e3 * t->seconds);
+}
+
+/* ---- At the end -------------------------------------------------------------------------- */
+
+void lki_tell_summary(const lki_session *s)
+{
+    const lki_survival *self     = s->survival;
+    char                left[64] = "";
+
+    if (self->left > 0)
+        (void)snprintf(left, sizeof left, "%u rank%s left", self->left, self->left > 1 ? "s" : "");
+    if (self->lost > 0)
+        lki_journal_note(s->journal, "note: the run has lost %u rank%s%s%s and went on with %u; "
+                         "that took %.1f ms in all", self->lost, self->lost > 1 ? "s" : "",
+                         left[0] != '\0' ? ", " : "", left, s->ranks, 1e3 * self->seconds);
+    else if (self->left > 0)
+        lki_journal_note(s->journal, "note: %s on request, and the run went on with %u; that took "
+                         "%.1f ms in all", left, s->ranks, 1e3 * self->seconds);
+}
