@@ -220,6 +220,8 @@ typedef struct {
     double   bucket_bytes;      /* of gradients that travel at once; 0 = 25 MiB */
     double   bandwidth, latency; /* of a host's link: bytes a second that it sends; seconds of a
                                   * message on its way */
+    double   file_bytes; /* that those who share a model read and write of files in an update */
+    double   file_bandwidth; /* bytes a second, read or written, of a host's files; 0: not known */
 } lk_step_model;
 
 typedef struct {
@@ -229,7 +231,9 @@ typedef struct {
     double   compute;       /* seconds: forward and backward of all rounds */
     double   communication; /* seconds that the link is in use */
     double   exposed;       /* of these, those that no computing hides */
-    double   seconds;       /* compute + exposed + update */
+    double   files;         /* seconds that a host's files are in use */
+    double   stalled;       /* of these, those that the update does not hide */
+    double   seconds;       /* compute + exposed + update + stalled */
     double   efficiency;    /* what an even share takes where nothing is sent, over `seconds` */
 } lk_step_prediction;
 
@@ -238,7 +242,8 @@ typedef struct {
  * a bucket takes ceil(log2 H) messages one after another each way.  Buckets become ready at an even
  * pace during the backward pass and travel one at a time.  What stage 1 and 2 gather is exposed,
  * after the update; stage 3 gathers in forward and in backward of every round, a bucket while the
- * one before is computed with.  LK_EINVAL for a model that makes no sense. */
+ * one before is computed with.  Files are in use while the update computes.  LK_EINVAL for a model
+ * that makes no sense. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* Reckoning with what a machine does: see lk_step_model.  0: not known. */
@@ -246,6 +251,7 @@ typedef struct {
     double flops;            /* operations a second that a worker reaches in a model's products */
     double memory_bandwidth; /* bytes a second of a worker; 0: the update is not counted */
     double bandwidth, latency;
+    double file_bandwidth;   /* bytes a second of a host's files; 0: what was measured, if it was */
 } lk_rates;
 
 /* What a machine takes for the blocks of a model's kind and for its update, measured. */
@@ -254,7 +260,7 @@ typedef struct lk_calibration lk_calibration;
 /* Completes a config as lk_train_check() does, and measures that, some seconds long, with the
  * workers of a host as threads (but no more than this one has cores), each with config->threads of
  * its own: blocks of several small models of config->model's kind, of odd sizes of their own, and
- * updates of several sizes. */
+ * updates of several sizes, and a file in config->offload. */
 LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config *config,
                                            uint32_t hosts);
 LK_API void                   lk_calibration_free(lk_calibration *calibration);

@@ -22,6 +22,7 @@ _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row
 
 static const char *const left_out[] = { "restart", "host-memory", "chaos", NULL };
 static const lki_need    need_paper = { "paper", { NULL, NULL } };
+static const lki_need    need_offload = { "offload", { NULL, NULL } };
 
 #define PAPER_REAL(name_, value_, field_, preset_, help_)                                        \
     { .needs = &need_paper, .name = name_, .type = LKI_OPTION_REAL, .value = value_,             \
@@ -46,6 +47,10 @@ static const lki_option own[] = {
              "bytes a second that a host sends; needed for several hosts"),
     LKI_REAL("latency", "SECONDS", AT(rates.latency), &lki_range_not_negative, "0",
              "of a message between hosts"),
+    { .needs = &need_offload, .name = "file-bandwidth", .type = LKI_OPTION_REAL, .value = "RATE",
+      .offset = AT(rates.file_bandwidth), .range = &lki_range_positive,
+      .preset = "measured with --measure",
+      .help = "bytes a second of a host's files, read or written: the step's stall" },
     LKI_U32("most-workers", "N", AT(most_workers), 1, 1 << 20, "4096",
             "up to how many the efficiency is told"),
     { .group = "formulas of others", .name = "paper", .type = LKI_OPTION_FLAG, .offset = AT(paper),
@@ -195,10 +200,15 @@ static lk_status fill_points(const plan_options *o, plan_table *plan)
 
 static lk_status make_plan(plan_options *o, plan_table *plan)
 {
-    lk_calibration *measured = NULL;
-    lk_status       status   = LK_OK;
+    lk_train_config *c        = &o->train.config;
+    const char      *files    = c->offload;
+    lk_calibration  *measured = NULL;
+    lk_status        status   = LK_OK;
+    if (o->rates.file_bandwidth > 0)
+        c->offload = NULL; /* not to be measured: it may be another machine's */
     if (o->measure)
-        status = lk_calibrate(&measured, &o->train.config, lki_plan_hosts(o));
+        status = lk_calibrate(&measured, c, lki_plan_hosts(o));
+    c->offload = files;
     if (status == LK_OK)
         status = fill_rows(o, measured, plan);
     if (status == LK_OK)

@@ -50,13 +50,26 @@ static void print_memory(const plan_options *o, const plan_table *plan)
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
     }
-    for (uint32_t i = 0; i < plan->row_count; i++)
-        if (plan->rows[i].cost.shared.files > 0)
-            printf("%s: with optimizer state of %.2f MiB a host in files\n",
-                   plan->rows[i].strategy, mebi((double)plan->rows[i].cost.shared.files));
     if (plan->rows[0].cost.snapshot > 0)
         printf("all: of the first host, with %.2f MiB that checkpoints are written from\n",
                mebi((double)plan->rows[0].cost.snapshot));
+}
+
+static void print_files(const plan_table *plan)
+{
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        const plan_row *row = &plan->rows[i];
+        if (row->cost.shared.files == 0)
+            continue;
+        printf("%s: optimizer state of %.2f MiB a host in files", row->strategy,
+               mebi((double)row->cost.shared.files));
+        if (plan->timed && row->model.file_bandwidth > 0)
+            printf(", in use for %.3f ms a step, which stalls for %.3f", 1e3 * row->step.files,
+                   1e3 * row->step.stalled);
+        else if (plan->timed)
+            printf("; how long that takes is not known without --file-bandwidth");
+        printf("\n");
+    }
 }
 
 static void print_times(const plan_options *o, const plan_table *plan)
@@ -97,6 +110,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
+    print_files(plan);
     if (plan->timed) {
         print_times(o, plan);
         print_points(plan);
@@ -122,11 +136,11 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
     if (plan->timed)
         printf(", \"step_ms\": %.6f, \"compute_ms\": %.6f, \"communication_ms\": %.6f, "
-               "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"samples_per_s\": %.3f, "
-               "\"efficiency\": %.6f",
+               "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"files_ms\": %.6f, "
+               "\"stalled_ms\": %.6f, \"samples_per_s\": %.3f, \"efficiency\": %.6f",
                1e3 * row->step.seconds, 1e3 * row->step.compute, 1e3 * row->step.communication,
-               1e3 * row->step.exposed, 1e3 * row->model.update, samples_per_second(o, row),
-               row->step.efficiency);
+               1e3 * row->step.exposed, 1e3 * row->model.update, 1e3 * row->step.files,
+               1e3 * row->step.stalled, samples_per_second(o, row), row->step.efficiency);
     printf("}");
 }
 

@@ -39,6 +39,8 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
         least = whole(&cost);
         name  = strategies[i];
     }
+    const bool files = config->offload == NULL && !config->survives &&
+                       lk_optimizer_state_count(&config->optimizer) > 0;
     if (name == NULL)
         (void)snprintf(out, bytes, "make the model smaller");
     else if (least <= limit)
@@ -46,7 +48,8 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
                        least / 0x1p20);
     else
         (void)snprintf(out, bytes, "no strategy fits: %s takes the least, %.1f MiB; take more "
-                       "hosts, fewer workers on each, or a smaller model", name, least / 0x1p20);
+                       "hosts, fewer workers on each, %sor a smaller model", name, least / 0x1p20,
+                       files ? "--offload for the optimizer's state, " : "");
 }
 
 lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)

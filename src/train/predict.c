@@ -1,6 +1,6 @@
 /* predict.c -- the time of a step, before it is made.
  *
- *      step = rounds x (forward + backward) + exposed communication + update
+ *      step = rounds x (forward + backward) + exposed communication + update + stall
  *
  * Forward and backward are sums over the model's blocks: of operations over a rate that is given,
  * or of work of five kinds (predict.h) times what blocks of that type have taken for it in other
@@ -88,6 +88,16 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     out->exposed += exposed_of(in_backward, window, use.buckets) + behind;
 }
 
+/* An update's files: each host has those of its part. */
+static void add_files(lk_step_prediction *out, const lk_step_model *m)
+{
+    double sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : m->hosts;
+    double parts   = m->stage == 0 ? 1 : sharing;
+    if (m->file_bandwidth > 0)
+        out->files = m->file_bytes / parts / m->file_bandwidth;
+    out->stalled = fmax(0, out->files - m->update);
+}
+
 /* ---- A step ------------------------------------------------------------------------------ */
 
 static lk_status check(const lk_step_model *m)
@@ -101,7 +111,8 @@ static lk_status check(const lk_step_model *m)
     if (m->stage > 3)
         return lk_fail(LK_EINVAL, "there is no stage %u of ZeRO", m->stage);
     if (!(m->forward >= 0 && m->backward >= 0 && m->forward + m->backward > 0 && m->update >= 0 &&
-          m->gradient_bytes >= 0 && m->parameter_bytes >= 0 && m->latency >= 0))
+          m->gradient_bytes >= 0 && m->parameter_bytes >= 0 && m->latency >= 0 &&
+          m->file_bytes >= 0 && m->file_bandwidth >= 0))
         return lk_fail(LK_EINVAL, "a step's times and bytes are not negative, and computing takes "
                                   "some");
     if (m->hosts > 1 && !(m->bandwidth > 0))
@@ -120,8 +131,10 @@ lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model)
     out->compute = out->rounds * (model->forward + model->backward);
     if (model->hosts > 1)
         add_communication(out, model);
-    out->seconds    = out->compute + out->exposed + model->update;
-    out->efficiency = (share * (model->forward + model->backward) + model->update) / out->seconds;
+    add_files(out, model);
+    double after    = model->update + out->stalled;
+    out->seconds    = out->compute + out->exposed + after;
+    out->efficiency = (share * (model->forward + model->backward) + after) / out->seconds;
     return LK_OK;
 }
 
@@ -257,6 +270,14 @@ static double gradient_elements(const lk_model *model)
     return sum;
 }
 
+/* Bytes of the optimizer's state that are read and written in a step; lamb goes over it twice. */
+static double file_bytes(const lk_train_config *c, double elements)
+{
+    double passes = c->optimizer.kind == LK_LAMB ? 2 : 1;
+    double states = lk_optimizer_state_count(&c->optimizer);
+    return c->offload != NULL ? 2 * passes * states * sizeof(float) * elements : 0;
+}
+
 static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
 {
     const lk_train_config *c        = from->config;
@@ -275,11 +296,15 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .parameter_bytes = sizeof(float) * elements,
                             .bucket_bytes    = width / sizeof(float) * bucket,
                             .bandwidth       = from->rates->bandwidth,
-                            .latency         = from->rates->latency };
+                            .latency         = from->rates->latency,
+                            .file_bytes      = file_bytes(c, elements),
+                            .file_bandwidth  = from->rates->file_bandwidth };
     for (uint32_t b = 0; b < from->model->block_count; b++)
         add_block(out, from, b, &sum);
     out->forward *= out->micro_count;
     out->backward *= out->micro_count;
+    if (!(out->file_bandwidth > 0) && from->measured != NULL)
+        out->file_bandwidth = from->measured->files;
     out->update = from->measured != NULL
                       ? lki_update_seconds(from->measured, elements, gradient_elements(from->model))
                       : update_by_rate(from, elements, here);

@@ -41,7 +41,11 @@ struct lk_calibration {
     lki_type_rates types[LKI_TYPES_MAX];
     double         elements[LKI_SIZES_MAX], update[LKI_SIZES_MAX]; /* of a size, and its seconds */
     double         again; /* seconds of each element of a gradient after a parameter's first */
+    double         files; /* bytes a second of a file in config->offload; 0: there is none */
 };
+
+/* The same of a file in `dir`, or 0 for NULL. */
+LK_NODISCARD lk_status lki_probe_files(double *rate, const char *dir);
 
 /* Seconds of an update; straight lines between what was measured. */
 double lki_update_seconds(const lk_calibration *calibration, double elements, double gradients);

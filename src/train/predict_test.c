@@ -217,6 +217,35 @@ static void given_a_rate_operations_are_divided_by_it(void **state)
     assert_int_equal(predict(m).rounds, 2);
 }
 
+/* Both moments read and written, by hosts that have all of them or parts; lamb goes over them
+ * twice.  The update hides what it lasts. */
+static void files_stall_a_step(void **state)
+{
+    lk_train_config config = mlp();
+    lk_rates rates = { .flops = 1e9, .memory_bandwidth = 1e9, .bandwidth = 1e9, .latency = 0 };
+    lk_calibration c = { .workers = 1, .size_count = 2, .elements = { 1, 2 }, .files = 5e5 };
+    lk_step_model  m;
+    double         bytes = 4. * (784 * 32 + 32 * 11 + 10);
+    (void)state;
+    config.optimizer = (lk_optimizer){ .kind = LK_ADAMW };
+    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, NULL), LK_OK);
+    assert_true(m.file_bytes == 0 && predict(m).files == 0 && predict(m).stalled == 0);
+    double without = predict(m).seconds;
+    config.offload       = "/tmp";
+    rates.file_bandwidth = 1e6;
+    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, NULL), LK_OK);
+    NEAR(predict(m).files, 4 * bytes / 1e6, 1e-12);
+    NEAR(predict(m).stalled, 4 * bytes / 1e6 - m.update, 1e-12);
+    NEAR(predict(m).seconds, without + 4 * bytes / 1e6 - m.update, 1e-12);
+    m.file_bandwidth = 1e12;
+    assert_true(predict(m).stalled == 0);
+    config.strategy       = "zero1";
+    config.optimizer.kind = LK_LAMB;
+    rates.file_bandwidth  = 0;
+    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, &c), LK_OK);
+    NEAR(predict(m).files, 8 * bytes / 2 / 5e5, 1e-12);
+}
+
 /* Rates that are zero but for operations: the same as that rate. */
 static void measured_rates_are_used(void **state)
 {
@@ -302,6 +331,7 @@ int main(void)
         cmocka_unit_test(goyal_et_al),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(given_a_rate_operations_are_divided_by_it),
+        cmocka_unit_test(files_stall_a_step),
         cmocka_unit_test(measured_rates_are_used),
         cmocka_unit_test(a_fit_finds_the_rates),
         cmocka_unit_test(a_machine_is_measured),

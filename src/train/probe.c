@@ -554,7 +554,8 @@ static lk_status calibrate(calibrating *c, const lk_train_config *config, double
         LK_TRY(probe_blocks(c, &models[i], config));
     while (c->count > 0 && c->out->type_count < LKI_TYPES_MAX)
         fit_type(c);
-    return probe_updates(c, config, planned);
+    LK_TRY(probe_updates(c, config, planned));
+    return lki_probe_files(&c->out->files, config->offload);
 }
 
 /* As many as there are on a host, and as this one has cores for. */

@@ -132,6 +132,25 @@ static void times_follow_from_rates(void **state)
     assert_null(strstr(r.out, "\"workers\": 128, "));
 }
 
+/* Moments of 4810 parameters, of which a worker has two chunks' buffers or more. */
+static void files_take_their_time(void **state)
+{
+    static command_result r;
+    const double          update = 4 * 4810 * (4 + 3 * 3 + (2 + 5 + 4) / 2.) / 1e9;
+
+    run_command(&r, *state, MLP "--workers 2 --strategy ddp --json " GIVEN
+                                "--offload optimizer:/nvme --file-bandwidth 1e6");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"files\"", "ddp") == 2 * 4 * (64 * 64 + 64 + 10 * 64 + 16));
+    assert_true(fabs(number(r.out, "\"files_ms\"", "ddp") - 1e3 * 16 * 4810 / 1e6) < 1e-5);
+    assert_true(fabs(number(r.out, "\"stalled_ms\"", "ddp") -
+                     1e3 * (16 * 4810 / 1e6 - update)) < 1e-5);
+    run_command(&r, *state, MLP "--workers 2 --strategy ddp " GIVEN "--offload optimizer:/nvme");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "not known without --file-bandwidth"));
+}
+
 static void more_workers_go_to_thousands(void **state)
 {
     static command_result r;
@@ -269,6 +288,7 @@ static void says_what_is_wrong(void **state)
         { MLP "--workers 2 --hosts 2 --flops 1e9", "--bandwidth" },
         { MLP "--workers 2 --hosts 2 --measure", "--bandwidth" },
         { MLP "--forward-ms 5", "--paper" },
+        { MLP "--file-bandwidth 1e9", "--offload" },
         { "plan gpt --paper --parameters 1e9 --workers 4 --hosts 2 --backward-ms 5", "bandwidth" },
     };
     static command_result r;
@@ -288,6 +308,7 @@ int main(void)
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
         cmocka_unit_test(knows_the_paper),
         cmocka_unit_test(times_follow_from_rates),
+        cmocka_unit_test(files_take_their_time),
         cmocka_unit_test(more_workers_go_to_thousands),
         cmocka_unit_test(chooses_what_fits),
         cmocka_unit_test(measures_this_machine),
