@@ -94,9 +94,14 @@ LK_API const lk_checkpoint_stored *lk_checkpoint_file_at(const lk_checkpoint *ch
  * LK_EIO. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index);
 
-/* The i-th tensor of the checkpoint (all files, in manifest order), mapped; NULL past the end. */
+/* The i-th tensor of the checkpoint (all files, in manifest order), mapped; NULL past the end.  One
+ * that lies in several pieces is put together in memory: without that it has no data (NULL). */
 LK_API const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index);
 LK_API const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t index);
+
+/* lk_weights_hash() of the tensors of model.safetensors, piece by piece where they lie, to compare
+ * with what the manifest says; false: there are none, or only the manifest is open. */
+LK_API bool lk_checkpoint_weights_hash(const lk_checkpoint *checkpoint, char hex[65]);
 
 /* Copies elements [first, first + count) of FP32 tensor `name` of file `file`, whatever pieces it
  * lies in.  LK_EFORMAT if there is no such tensor or its shape is not `shape`. */

@@ -192,7 +192,7 @@ typedef struct {
     uint32_t         workers;     /* on that host */
     lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
     size_t           activations; /* of each worker, with the blocks' scratch memory */
-    size_t           snapshot;    /* of rank 0: what checkpoint_async copies */
+    size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
 } lk_train_cost;
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers

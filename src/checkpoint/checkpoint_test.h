@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/draft.h"
 #include "lockstep/checkpoint.h"
 
 #define ZEROS_16 "0000000000000000"
@@ -53,6 +54,34 @@ static inline lk_status small_write(const char *dir, uint64_t step, uint32_t kee
     small s;
     small_init(&s, step);
     return lk_checkpoint_write(dir, &s.info, s.files, 3, keep);
+}
+
+/* The same by two who write parts of the model: elements 0 to 3 of wte.weight, and the rest. */
+static inline lk_status small_write_parts(const char *dir, uint64_t step, uint32_t keep)
+{
+    char       path[256];
+    small      s;
+    json_t    *entries = json_array();
+    lki_draft *draft   = NULL;
+    small_init(&s, step);
+    const lki_stretch  left[]   = { { 0, 0, 4, s.weight }, { 1, 0, 3, s.bias } };
+    const lki_stretch  right[]  = { { 0, 4, 2, s.weight + 4 } };
+    const lki_part     parts[]  = { { "model-host1.safetensors", 0, right, 1 },
+                                    { "model-host0.safetensors", 0, left, 2 } };
+    const lki_contents contents = { &s.info, s.files, 3, parts, 2 };
+
+    lk_status status = lki_draft_open(&draft, dir, step);
+    if (status == LK_OK)
+        (void)snprintf(path, sizeof path, "%.200s/%.50s", dir, lki_draft_name(draft));
+    for (size_t i = 0; status == LK_OK && i < 2; i++)
+        status = lki_draft_write_part(path, &contents, &parts[i], entries);
+    for (size_t i = 1; status == LK_OK && i < 3; i++)
+        status = lki_draft_write_file(path, &s.files[i], entries);
+    if (status == LK_OK)
+        status = lki_draft_publish(draft, &contents, entries, keep);
+    lki_draft_free(draft);
+    json_decref(entries);
+    return status;
 }
 
 /* Removes a folder and what is in it. */

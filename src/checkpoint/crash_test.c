@@ -1,7 +1,8 @@
 /* crash_test.c -- a crash, a loss of power or an error at every system call of a write.
  *
- * Goal:   whatever happens while step 2 is written, the directory opens to step 1 or to step 2,
- *         a final name is only ever seen on something whole, and the next write works.
+ * Goal:   whatever happens while step 2 is written, by one or in parts, the directory opens to step
+ *         1 or to step 2, a final name is only ever seen on something whole, and the next write
+ *         works.
  * Method: the linker puts the functions below before the C library's (crash_test.wrap names them).
  *         A forked child writes step 1, then step 2 with a fault at the k-th call; k goes up until
  *         a write gets through without reaching its fault.
@@ -32,6 +33,7 @@ static struct {
     long        calls, at;
     int         error;
     ino_t       failed_fsync;
+    bool        parts; /* step 2 is written in parts */
     made_file   files[FILES_MAX];
     made_rename renames[FILES_MAX];
     size_t      file_count, rename_count;
@@ -187,7 +189,7 @@ static _Noreturn void child(fault kind, long at, int error, bool with_old)
     now.at           = at;
     now.error        = error;
     now.kind         = kind;
-    lk_status status = small_write(folder, 2, 1);
+    lk_status status = now.parts ? small_write_parts(folder, 2, 1) : small_write(folder, 2, 1);
     now.kind         = NOTHING;
     if (status == LK_OK)
         _exit(now.calls < at ? NOT_REACHED : 0);
@@ -273,6 +275,15 @@ static void survives_crashes(void **state)
     strike_everywhere(CRASH, false);
 }
 
+static void survives_crashes_between_parts(void **state)
+{
+    (void)state;
+    now.parts = true;
+    strike_everywhere(CRASH, true);
+    strike_everywhere(POWER_LOSS, true);
+    now.parts = false;
+}
+
 static void survives_losses_of_power(void **state)
 {
     (void)state;
@@ -328,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(survives_crashes),         CASE(survives_losses_of_power),
+        CASE(survives_crashes_between_parts),
         CASE(reports_every_error),      CASE(lives_with_lasting_errors),
         CASE(goes_on_after_short_writes),
     };

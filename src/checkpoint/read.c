@@ -25,7 +25,8 @@ struct lk_checkpoint {
     lki_map              *maps;      /* one for every file; NULL if only the manifest was asked */
     lk_safetensors      **files;     /* views of the maps */
     lk_tensor            *tensors;   /* in the manifest's order */
-    void                **assembled; /* tensors that lie in several pieces */
+    const void          **places;    /* of every piece */
+    void                **assembled; /* tensors that lie in several pieces, once they are wanted */
 };
 
 /* ---- The manifest -------------------------------------------------------------------------- */
@@ -140,27 +141,48 @@ static lk_status find_piece(const lk_tensor **out, const lk_checkpoint *checkpoi
     return LK_OK;
 }
 
+/* All pieces must be there; the data of several are put together when they are wanted. */
 static lk_status place_tensor(lk_checkpoint *checkpoint, size_t index)
 {
     const lki_manifest_tensor *tensor = &checkpoint->manifest.tensors[index];
     const lki_manifest_piece  *pieces = &checkpoint->manifest.pieces[tensor->first_piece];
     const lk_tensor           *found  = NULL;
-    if (tensor->piece_count == 1) {
-        LK_TRY(find_piece(&found, checkpoint, tensor, &pieces[0]));
-        checkpoint->tensors[index].data = found->data;
-        return LK_OK;
+    for (size_t i = 0; i < tensor->piece_count; i++) {
+        const size_t at = tensor->first_piece + i;
+        LK_TRY(find_piece(&found, checkpoint, tensor, &pieces[i]));
+        checkpoint->places[at] = found->data;
     }
-    uint64_t count, bytes;
-    bool     fits = lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes);
+    if (tensor->piece_count == 1)
+        checkpoint->tensors[index].data = found->data;
+    return LK_OK;
+}
+
+/* Copies elements of a tensor from the pieces that have them. */
+static void copy_out(const lk_checkpoint *checkpoint, const lki_manifest_tensor *tensor,
+                     size_t first, size_t count, void *out)
+{
+    const size_t unit = lk_dtype_bytes(tensor->dtype);
+    for (size_t i = 0; i < tensor->piece_count; i++) {
+        const lki_manifest_piece *piece = &checkpoint->manifest.pieces[tensor->first_piece + i];
+        const uint8_t            *from  = checkpoint->places[tensor->first_piece + i];
+        uint64_t                  begin = lki_max(first, piece->first);
+        uint64_t                  end   = lki_min(first + count, piece->first + piece->count);
+        if (begin < end)
+            memcpy((uint8_t *)out + (begin - first) * unit, from + (begin - piece->first) * unit,
+                   (end - begin) * unit);
+    }
+}
+
+/* Puts the pieces of a tensor together. */
+static lk_status assemble(const lk_checkpoint *checkpoint, size_t index)
+{
+    const lki_manifest_tensor *tensor = &checkpoint->manifest.tensors[index];
+    uint64_t                   count, bytes;
+    bool                       fits = lki_shape_size(tensor->shape, tensor->dtype, &count, &bytes);
     LK_ASSERT(fits);
     LK_TRY(lki_alloc(&checkpoint->assembled[index], (size_t)bytes, "a tensor of several pieces"));
+    copy_out(checkpoint, tensor, 0, (size_t)count, checkpoint->assembled[index]);
     checkpoint->tensors[index].data = checkpoint->assembled[index];
-    for (size_t i = 0; i < tensor->piece_count; i++) {
-        size_t unit = lk_dtype_bytes(tensor->dtype);
-        LK_TRY(find_piece(&found, checkpoint, tensor, &pieces[i]));
-        memcpy((uint8_t *)checkpoint->assembled[index] + pieces[i].first * unit, found->data,
-               pieces[i].count * unit);
-    }
     return LK_OK;
 }
 
@@ -205,6 +227,7 @@ static lk_status open_files(lk_checkpoint *checkpoint)
     LK_TRY(LKI_NEW(&checkpoint->maps, manifest->file_count + 1, "the files of a checkpoint"));
     LK_TRY(LKI_NEW(&checkpoint->files, manifest->file_count + 1, "the files of a checkpoint"));
     LK_TRY(LKI_NEW(&checkpoint->assembled, manifest->tensor_count + 1, "a checkpoint's tensors"));
+    LK_TRY(LKI_NEW(&checkpoint->places, manifest->piece_count + 1, "a checkpoint's tensors"));
     for (size_t i = 0; i < manifest->file_count; i++) {
         lki_map *map = &checkpoint->maps[i];
         LK_TRY(lki_directory_join(path, checkpoint->path, manifest->files[i].name));
@@ -337,6 +360,7 @@ void lk_checkpoint_free(lk_checkpoint *checkpoint)
     lki_free(checkpoint->files);
     lki_free(checkpoint->maps);
     lki_free(checkpoint->assembled);
+    lki_free(checkpoint->places);
     lki_free(checkpoint->stored);
     lki_free(checkpoint->tensors);
     lki_manifest_free(&checkpoint->manifest);
@@ -381,7 +405,11 @@ const lk_checkpoint_stored *lk_checkpoint_file_at(const lk_checkpoint *checkpoin
 
 const lk_tensor *lk_checkpoint_tensor(const lk_checkpoint *checkpoint, size_t index)
 {
-    return index < checkpoint->manifest.tensor_count ? &checkpoint->tensors[index] : NULL;
+    if (index >= checkpoint->manifest.tensor_count)
+        return NULL;
+    if (checkpoint->maps != NULL && checkpoint->tensors[index].data == NULL)
+        (void)!assemble(checkpoint, index); /* without memory there are no data */
+    return &checkpoint->tensors[index];
 }
 
 const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t index)
@@ -390,13 +418,34 @@ const char *lk_checkpoint_tensor_file(const lk_checkpoint *checkpoint, size_t in
                                                      : NULL;
 }
 
-static const lk_tensor *find_tensor(const lk_checkpoint *checkpoint, const char *file,
-                                    const char *name)
+bool lk_checkpoint_weights_hash(const lk_checkpoint *checkpoint, char hex[65])
+{
+    const lki_manifest *manifest = &checkpoint->manifest;
+    bool                any      = false;
+    lki_sha256          hash;
+
+    lki_sha256_begin(&hash);
+    for (size_t i = 0; checkpoint->maps != NULL && i < manifest->tensor_count; i++) {
+        const lki_manifest_tensor *tensor = &manifest->tensors[i];
+        if (strcmp(tensor->file, "model.safetensors") != 0)
+            continue;
+        any = true;
+        lki_hash_heading(&hash, &checkpoint->tensors[i]);
+        for (size_t p = tensor->first_piece; p < tensor->first_piece + tensor->piece_count; p++)
+            lki_hash_elements(&hash, tensor->dtype, checkpoint->places[p],
+                              manifest->pieces[p].count * lk_dtype_bytes(tensor->dtype));
+    }
+    lki_sha256_end(&hash, hex);
+    return any;
+}
+
+static const lki_manifest_tensor *find_tensor(const lk_checkpoint *checkpoint, const char *file,
+                                              const char *name)
 {
     for (size_t i = 0; i < checkpoint->manifest.tensor_count; i++)
         if (strcmp(checkpoint->tensors[i].name, name) == 0 &&
             strcmp(checkpoint->manifest.tensors[i].file, file) == 0)
-            return &checkpoint->tensors[i];
+            return &checkpoint->manifest.tensors[i];
     return NULL;
 }
 
@@ -412,11 +461,11 @@ static void describe_shape(char out[120], lk_shape shape)
 lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, const char *name,
                              lk_shape shape, size_t first, size_t count, float *out)
 {
-    const lk_tensor *tensor = find_tensor(checkpoint, file, name);
+    const lki_manifest_tensor *tensor = find_tensor(checkpoint, file, name);
     if (tensor == NULL)
         return lk_fail(LK_EFORMAT, "%s: there is no tensor '%s' in %s", checkpoint->path, name,
                        file);
-    if (tensor->data == NULL)
+    if (checkpoint->maps == NULL)
         return lk_fail(LK_EINVAL, "%s: only the manifest is open", checkpoint->path);
     if (tensor->dtype != LK_F32)
         return lk_fail(LK_EFORMAT, "%s: tensor '%s' of %s has type %s, not F32", checkpoint->path,
@@ -437,6 +486,6 @@ lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, 
     if (first > all || count > all - first)
         return lk_fail(LK_EINVAL, "%s: elements %zu + %zu of tensor '%s', which has %" PRIu64,
                        checkpoint->path, first, count, name, all);
-    memcpy(out, (const float *)tensor->data + first, count * sizeof *out);
+    copy_out(checkpoint, tensor, first, count, out);
     return LK_OK;
 }

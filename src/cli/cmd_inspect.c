@@ -196,28 +196,6 @@ static bool put_files(json_t *report, const lk_checkpoint *checkpoint, bool veri
     return good;
 }
 
-/* The hash of model.safetensors as it lies there, to compare with what the manifest says. */
-static bool put_model_hash(json_t *report, const lk_checkpoint *checkpoint)
-{
-    const lk_tensor *tensor;
-    size_t           count = 0, used = 0;
-    char             hex[65];
-    while (lk_checkpoint_tensor(checkpoint, count) != NULL)
-        count++;
-    lk_tensor *model = calloc(count + 1, sizeof *model);
-    if (model == NULL)
-        return false;
-    for (size_t i = 0; (tensor = lk_checkpoint_tensor(checkpoint, i)) != NULL; i++)
-        if (strcmp(lk_checkpoint_tensor_file(checkpoint, i), "model.safetensors") == 0)
-            model[used++] = *tensor;
-    if (used > 0) {
-        lk_weights_hash(model, used, hex);
-        json_object_set_new(report, "model_hash", json_string(hex));
-    }
-    free(model);
-    return true;
-}
-
 static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options *options,
                          bool *good)
 {
@@ -240,15 +218,14 @@ static json_t *report_of(const lk_checkpoint *checkpoint, const inspect_options 
         json_object_set_new(report, "reason", json_string(lk_error_last()->message));
     }
     totals           t    = { .list = options->tensors ? json_array() : NULL };
-    const lk_checkpoint *from = whole != NULL ? whole : checkpoint;
+    const lk_checkpoint *from = whole != NULL && options->tensors ? whole : checkpoint;
     const lk_tensor     *tensor;
     for (size_t i = 0; (tensor = lk_checkpoint_tensor(from, i)) != NULL; i++)
         add_tensor(&t, tensor, lk_checkpoint_tensor_file(from, i));
     put_totals(report, &t);
-    if (whole != NULL && !put_model_hash(report, whole)) {
-        json_decref(report);
-        report = NULL;
-    }
+    char hash[65]; /* of the model as it lies there, to compare with what the manifest says */
+    if (whole != NULL && lk_checkpoint_weights_hash(whole, hash))
+        json_object_set_new(report, "model_hash", json_string(hash));
     lk_checkpoint_free(whole);
     return report;
 }
@@ -323,7 +300,7 @@ static void print_files(const json_t *files)
     printf("files\n");
     for (size_t i = 0; i < json_array_size(files); i++) {
         const json_t *file = json_array_get(files, i);
-        printf("  %-24s %14lld bytes  %-9s  sha256 %s\n", text_of(file, "name"),
+        printf("  %-28s %14lld bytes  %-9s  sha256 %s\n", text_of(file, "name"),
                number_of(file, "bytes"), text_of(file, "state"), text_of(file, "sha256"));
     }
 }
@@ -371,7 +348,7 @@ static void print_report(const json_t *report)
     else
         printf("%-14s %s%s%s\n", "weights", weights,
                model[0] == '\0'               ? ""
-               : strcmp(model, weights) == 0 ? " (as model.safetensors hashes now)"
+               : strcmp(model, weights) == 0 ? " (as the model hashes now)"
                                              : "\n               but model.safetensors hashes to ",
                model[0] == '\0' || strcmp(model, weights) == 0 ? "" : model);
 }

@@ -67,7 +67,7 @@ static void shows_a_whole_one(void **state)
     assert_int_equal(inspect(out, " --tensors"), 0);
     static const char *const wanted[] = { "step           40", "18446744073709551615", "id-1", "lr",
                                           "0.1\n", "verified", "[2,2]", "min -1.5 max 7",
-                                          "NOT FINITE: 1", "as model.safetensors hashes now" };
+                                          "NOT FINITE: 1", "as the model hashes now" };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         assert_has(out, wanted[i]);
     assert_has(out, weights);

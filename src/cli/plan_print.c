@@ -50,9 +50,10 @@ static void print_memory(const plan_options *o, const plan_table *plan)
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
     }
-    if (plan->rows[0].cost.snapshot > 0)
-        printf("all: of the first host, with %.2f MiB that checkpoints are written from\n",
-               mebi((double)plan->rows[0].cost.snapshot));
+    for (uint32_t i = 0; i < plan->row_count && plan->rows[i].cost.snapshot > 0; i++)
+        printf("%s%s %.2f%s", i == 0 ? "all: with what checkpoints are written from, MiB: " : ", ",
+               plan->rows[i].strategy, mebi((double)plan->rows[i].cost.snapshot),
+               i + 1 == plan->row_count ? "\n" : "");
 }
 
 static void print_files(const plan_table *plan)

@@ -44,18 +44,20 @@ static lk_status look_round(lki_session *s, uint64_t done)
     const lk_train_config *c     = s->config;
     lki_track             *track = lki_exec_track(s->exec);
     uint64_t               begun = lki_trace_begin(track);
-    uint32_t               seen  = lki_change_wished(s) ? SEES_WISH : SEES_NOTHING;
+    uint32_t               seen[] = { lki_change_wished(s) ? SEES_WISH : SEES_NOTHING,
+                                      lki_background_writes(s->background) };
 
     if (time_is_over(s))
-        seen = SEES_TIME;
+        seen[0] = SEES_TIME;
     if (c->survives ? lki_comm_stop_requested(s->comm)
                     : c->stop != NULL && c->stop(c->stop_context))
-        seen = SEES_REQUEST;
-    LK_TRY(lk_all_reduce(s->comm, &seen, &seen, 1, LK_U32, LK_MAX));
-    s->stopped = seen == SEES_REQUEST;
-    if (seen == SEES_TIME)
+        seen[0] = SEES_REQUEST;
+    LK_TRY(lk_all_reduce(s->comm, seen, seen, 2, LK_U32, LK_MAX));
+    s->drafted = seen[1] == 0;
+    s->stopped = seen[0] == SEES_REQUEST;
+    if (seen[0] == SEES_TIME)
         s->ended = "max-time";
-    if (seen == SEES_WISH)
+    if (seen[0] == SEES_WISH)
         LK_TRY(lki_change_agree(s, done));
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     return LK_OK;

@@ -2,15 +2,18 @@
  *
  * The state lies in memory that ranks share, where a fork would not keep it as it is: so it is
  * copied, and a thread of rank 0's writes the copy, hashes and all.  The run stands still for the
- * copy alone.
+ * copy alone.  Where hosts write what they keep (parts.c) each has such a copy and such a thread;
+ * between two steps all learn when the last one is done, and a second thread of rank 0's publishes
+ * what has been written.
  *
  * Rules:  There is one copy: a checkpoint waits until the one before it is written.  The last one
  *         of a run, and that of a request to stop, are written before anything else happens.  If
  *         the disk refuses one the run goes on, as it would lose what the checkpoint did not keep;
  *         the next one tries again, and the last one decides how the run ends.  Refused, it is
  *         none of the best (--keep-best).
- * Memory: parameters, the optimizer's state and running state once more, on rank 0's host.
- * Cost:   the writer takes time of a core that rank 0's host may need for the steps.
+ * Memory: parameters, the optimizer's state and running state once more, on rank 0's host; or on
+ *         each host what it writes.
+ * Cost:   the writer takes time of a core that its host may need for the steps.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +23,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "tensor/exec.h"
-#include "train/save.h"
+#include "train/parts.h"
 #include "train/surroundings.h"
 
 enum { ALIGN = 64, COPY_BYTES = 1 << 20 }; /* COPY_BYTES: what a task copies */
@@ -28,8 +31,11 @@ enum { ALIGN = 64, COPY_BYTES = 1 << 20 }; /* COPY_BYTES: what a task copies */
 struct lki_background {
     const lk_train_config *config;
     lki_journal           *journal;
+    bool                   first; /* rank 0's */
     char                  *copy;
     lki_sheet             *sheet; /* what is copied, or being written; or NULL */
+    lki_writing           *writing; /* where, if others write, too; else NULL */
+    bool                   gathered; /* all have written: it is being published */
     pthread_t              thread;
     bool                   busy;
     uint64_t               step;
@@ -64,6 +70,28 @@ static size_t tensor_count(const lki_sheet *sheet)
     return count;
 }
 
+static bool is_whole(const lki_sheet *sheet, size_t file)
+{
+    const lki_contents contents = lki_sheet_contents(sheet);
+    return !lki_contents_has_parts(&contents, file);
+}
+
+/* Of what this rank writes: what is its own of the parts, and rank 0's files that are whole. */
+static size_t bytes_to_copy(const lki_background *b, const lki_sheet *sheet)
+{
+    size_t bytes = 0;
+    if (sheet->part_count == 0)
+        return lki_background_bytes(sheet->tensors, tensor_count(sheet));
+    for (size_t p = 0; p < sheet->part_count; p++)
+        for (size_t i = 0; i < sheet->parts[p].count; i++)
+            if (sheet->parts[p].stretches[i].data != NULL)
+                bytes += lki_round_up(sheet->parts[p].stretches[i].count * sizeof(float), ALIGN);
+    for (size_t f = 0; b->first && f < sheet->file_count; f++)
+        if (is_whole(sheet, f))
+            bytes += lki_background_bytes(sheet->files[f].tensors, sheet->files[f].tensor_count);
+    return bytes;
+}
+
 lk_status lki_background_open(lki_background **out, lki_session *session)
 {
     lki_background *b = NULL;
@@ -72,11 +100,14 @@ lk_status lki_background_open(lki_background **out, lki_session *session)
     LK_TRY(LKI_NEW(&b, 1, "a writer of checkpoints"));
     b->config        = session->config;
     b->journal       = session->journal;
+    b->first         = session->rank == 0;
     lk_status status = LKI_NEW(&s, 1, "a checkpoint");
     if (status == LK_OK)
         status = lki_sheet_fill(session, s);
+    if (status == LK_OK && session->by_owners)
+        status = lki_sheet_divide(session, s);
     if (status == LK_OK)
-        status = lki_alloc((void **)&b->copy, lki_background_bytes(s->tensors, tensor_count(s)),
+        status = lki_alloc((void **)&b->copy, bytes_to_copy(b, s),
                            "the copy that checkpoints are written from (--checkpoint-async)");
     lki_sheet_free(s);
     if (status != LK_OK) {
@@ -87,13 +118,25 @@ lk_status lki_background_open(lki_background **out, lki_session *session)
     return LK_OK;
 }
 
+/* The sheet that was copied, and a draft that was not published. */
+static void forget(lki_background *b)
+{
+    lki_sheet_free(b->sheet);
+    if (b->writing != NULL)
+        lki_writing_end(b->writing);
+    lki_free(b->writing);
+    b->sheet    = NULL;
+    b->writing  = NULL;
+    b->gathered = false;
+}
+
 void lki_background_close(lki_background *b)
 {
     if (b == NULL)
         return;
     if (b->busy)
         (void)pthread_join(b->thread, NULL);
-    lki_sheet_free(b->sheet);
+    forget(b);
     lki_free(b->copy);
     lki_free(b);
 }
@@ -123,38 +166,74 @@ static lk_status fetch(const lk_checkpoint_file *file, size_t tensor, char *to)
     return LK_OK;
 }
 
-lk_status lki_background_copy(lki_background *b, lk_exec *exec, lki_sheet *sheet)
+static void copy(lk_exec *exec, const void **data, size_t bytes, char **to)
+{
+    stretch s = { *to, *data, bytes };
+    lk_parallel_for(exec, (bytes + COPY_BYTES - 1) / COPY_BYTES, copy_part, &s);
+    *data = *to;
+    *to += lki_round_up(bytes, ALIGN);
+}
+
+static lk_status copy_file(lk_exec *exec, lki_sheet *sheet, lk_checkpoint_file *file, char **to)
+{
+    lk_tensor *first = sheet->tensors + (file->tensors - sheet->tensors);
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const size_t bytes = bytes_of(&first[i]);
+        if (first[i].data != NULL) {
+            copy(exec, &first[i].data, bytes, to);
+            continue;
+        }
+        LK_TRY(fetch(file, i, *to));
+        first[i].data = *to;
+        *to += lki_round_up(bytes, ALIGN);
+    }
+    file->fetch = NULL;
+    return LK_OK;
+}
+
+lk_status lki_background_copy(lki_background *b, lk_exec *exec, lki_sheet *sheet,
+                              lki_writing *writing)
 {
     char *to = b->copy;
     LK_ASSERT(!b->busy);
-    lki_sheet_free(b->sheet); /* one that was never begun, as a rank was lost meanwhile */
-    b->sheet = sheet;
-    for (size_t f = 0; f < sheet->file_count; f++) {
-        lk_checkpoint_file *file  = &sheet->files[f];
-        lk_tensor          *first = sheet->tensors + (file->tensors - sheet->tensors);
-        for (size_t i = 0; i < file->tensor_count; i++) {
-            stretch s = { to, first[i].data, bytes_of(&first[i]) };
-            if (s.from == NULL)
-                LK_TRY(fetch(file, i, to));
-            else
-                lk_parallel_for(exec, (s.bytes + COPY_BYTES - 1) / COPY_BYTES, copy_part, &s);
-            first[i].data = to;
-            to += lki_round_up(s.bytes, ALIGN);
+    forget(b); /* one that was never begun, as a rank was lost meanwhile */
+    b->sheet   = sheet;
+    b->writing = writing;
+    for (size_t p = 0; p < sheet->part_count; p++)
+        for (size_t i = 0; i < sheet->parts[p].count; i++) {
+            lki_stretch *s = &sheet->own_parts[p].stretches[i];
+            if (s->data != NULL)
+                copy(exec, &s->data, s->count * sizeof(float), &to);
         }
-        file->fetch = NULL;
-    }
+    for (size_t f = 0; b->first && f < sheet->file_count; f++)
+        if (is_whole(sheet, f))
+            LK_TRY(copy_file(exec, sheet, &sheet->files[f], &to));
     return LK_OK;
 }
 
 /* ---- Writing ----------------------------------------------------------------------------- */
 
-static lk_status write_copy(lki_background *b)
+/* Where hosts keep parts of parameters, the hash was made with them. */
+static lk_status hash_and_sync(lki_background *b)
 {
     lki_sheet *sheet = b->sheet;
-    lk_weights_hash(sheet->files[0].tensors, sheet->files[0].tensor_count, sheet->weights);
-    LK_TRY(lki_journal_sync(b->journal));
-    return lki_sheet_is_there(sheet, b->config->checkpoint) ? LK_OK
-                                                            : lki_sheet_write(sheet, b->config);
+    if (sheet->weights[0] == '\0')
+        lk_weights_hash(sheet->files[0].tensors, sheet->files[0].tensor_count, sheet->weights);
+    return lki_journal_sync(b->journal);
+}
+
+static lk_status write_copy(lki_background *b)
+{
+    lki_sheet  *sheet = b->sheet;
+    const char *dir   = b->config->checkpoint;
+    if (b->first && !b->gathered)
+        LK_TRY(hash_and_sync(b));
+    if (b->writing != NULL && !b->gathered)
+        return lki_writing_files(b->writing, sheet, b->first);
+    if (b->first && lki_sheet_is_there(sheet, dir))
+        return LK_OK;
+    return b->writing != NULL ? lki_writing_publish(b->writing, sheet, b->config)
+                              : lki_sheet_write(sheet, b->config);
 }
 
 static void *writer(void *argument)
@@ -165,17 +244,15 @@ static void *writer(void *argument)
     if (write_copy(b) != LK_OK)
         b->error = *lk_error_last();
     lki_surroundings_leave(&around);
-    b->seconds = lki_seconds() - begun;
+    b->seconds += lki_seconds() - begun;
     atomic_store_explicit(&b->done, true, memory_order_release);
     return NULL;
 }
 
 /* The thread takes no signals: those are for the run. */
-lk_status lki_background_start(lki_background *b, uint64_t step, double stall)
+static lk_status start(lki_background *b)
 {
     sigset_t all, before;
-    b->step  = step;
-    b->stall = stall;
     b->error = (lk_error){ .status = LK_OK };
     atomic_store_explicit(&b->done, false, memory_order_relaxed);
     (void)sigfillset(&all);
@@ -183,6 +260,21 @@ lk_status lki_background_start(lki_background *b, uint64_t step, double stall)
     b->busy = pthread_create(&b->thread, NULL, writer, b) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return b->busy ? LK_OK : lk_fail(LK_ENOMEM, "cannot start a thread that writes checkpoints");
+}
+
+lk_status lki_background_start(lki_background *b, uint64_t step, double stall)
+{
+    if (b == NULL || b->sheet == NULL)
+        return LK_OK;
+    b->step    = step;
+    b->stall   = stall;
+    b->seconds = 0;
+    return start(b);
+}
+
+bool lki_background_writes(const lki_background *b)
+{
+    return b != NULL && b->busy && !atomic_load_explicit(&b->done, memory_order_acquire);
 }
 
 static lk_status note_failure(lki_session *session, uint64_t step)
@@ -198,17 +290,57 @@ static lk_status note_failure(lki_session *session, uint64_t step)
                              b->error.message);
 }
 
-lk_status lki_background_settle(lki_session *session, uint64_t step, bool wait)
+static void join(lki_background *b)
 {
-    lki_background *b = session->background;
-    if (b == NULL || !b->busy ||
-        (!wait && !atomic_load_explicit(&b->done, memory_order_acquire)))
-        return LK_OK;
     (void)pthread_join(b->thread, NULL);
     b->busy = false;
-    lki_sheet_free(b->sheet);
-    b->sheet = NULL;
+}
+
+/* What has been written is over, well or not. */
+static lk_status conclude(lki_session *session, uint64_t step)
+{
+    lki_background *b = session->background;
+    forget(b);
     if (b->error.status == LK_OK)
         return lki_note_saved(session, step, b->step, b->stall, b->seconds);
     return b->error.status == LK_EIO ? note_failure(session, step) : lki_fail_again(&b->error);
+}
+
+/* All hosts have written, or will have: what that has come to.  Rank 0 goes on alone. */
+static lk_status gather(lki_session *session, uint64_t step)
+{
+    lki_background *b       = session->background;
+    lki_writing     nothing = { 0 };
+    lk_error        mine    = { .status = LK_OK };
+
+    session->drafting = false;
+    if (b != NULL) {
+        join(b);
+        mine = b->error;
+    }
+    lk_status status = lki_writing_gather(b != NULL ? b->writing : &nothing, session, &mine);
+    if (session->rank != 0) {
+        if (b != NULL)
+            forget(b);
+        return status == LK_EIO ? LK_OK : status; /* rank 0 says so */
+    }
+    b->gathered = status == LK_OK;
+    if (status == LK_OK)
+        return start(b);
+    b->error = *lk_error_last();
+    return conclude(session, step);
+}
+
+lk_status lki_background_settle(lki_session *session, uint64_t step, bool wait)
+{
+    lki_background *b = session->background;
+
+    if (session->drafting && !wait && !session->drafted)
+        return LK_OK;
+    if (session->drafting)
+        LK_TRY(gather(session, step));
+    if (b == NULL || !b->busy || (!wait && lki_background_writes(b)))
+        return LK_OK;
+    join(b);
+    return conclude(session, step);
 }

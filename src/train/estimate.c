@@ -1,4 +1,6 @@
 /* estimate.c -- what a configuration will take on some hosts, before anything runs. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "train/save.h"
 
@@ -127,26 +129,46 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     return status;
 }
 
-/* All values and states that a checkpoint has, as tensors without data. */
-static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model)
+/* How many hosts keep the optimizer's state between them; *params: and the parameters, too. */
+static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
+{
+    const char *name   = c->strategy != NULL ? c->strategy : "ddp";
+    bool        hybrid = strcmp(name, "hybrid") == 0;
+    uint32_t    group  = c->shard_hosts > 0 ? c->shard_hosts : 1;
+    uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
+    if (c->offload != NULL) /* rank 0 fetches all */
+        count = 1;
+    *params            = count > 1 && (hybrid || strcmp(name, "zero3") == 0);
+    return count;
+}
+
+/* What rank 0 copies of all values and states that a checkpoint has; where hosts keep parts, the
+ * most that any keeps. */
+static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model, uint32_t hosts,
+                                const lk_parallel_cost *shared)
 {
     uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
     const uint32_t  copies = c->optimizer.ema > 0 ? 2 : 1;
     const lk_param *param = lk_model_params(model, &params);
     const lk_state *state = lk_model_states(model, &states);
-    size_t          bytes = 0;
+    bool            parted;
+    const uint32_t  keepers = count_keepers(c, hosts, &parted);
+    size_t          bytes = 0, values = 0;
 
     if (!c->checkpoint_async)
         return 0;
     for (uint32_t p = 0; p < params; p++) {
         lk_tensor one = { NULL, LK_F32, param[p].shape, NULL };
-        bytes += (1 + slots) * lki_background_bytes(&one, 1);
+        values += lki_background_bytes(&one, 1);
     }
     for (uint32_t i = 0; i < states; i++) {
         lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
         bytes += copies * lki_background_bytes(&one, 1);
     }
-    return bytes;
+    bytes += keepers > 1 ? shared->optimizer : slots * values;
+    if (!parted)
+        return bytes + values;
+    return bytes + (slots > 0 ? shared->optimizer / slots : values / keepers);
 }
 
 lk_status lki_model_alone(lk_model **out, lk_train_config *config)
@@ -170,7 +192,7 @@ lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_co
     *out = (lk_train_cost){ 0 };
     LK_TRY(lki_model_alone(&model, config));
     lk_status status = estimate_model(config, model, hosts, out);
-    out->snapshot    = estimate_snapshot(config, model);
+    out->snapshot    = estimate_snapshot(config, model, hosts, &out->shared);
     lk_model_free(model);
     return status;
 }

@@ -2,9 +2,9 @@
  *
  * Goal:    gpt, resnet (with running state) and mlp, clipped, with micro-batches that accumulate,
  *          give the hash of `single` on hosts of equal and of different sizes; every rank ran the
- *          virtual workers that it should; checkpoints go from hosts to one host and back, though
- *          only the host of rank 0 has the files.  gpt and resnet are evaluated with
- *          moving means.
+ *          virtual workers that it should; checkpoints go from hosts to one host and back, whether
+ *          all hosts see the directory, and each writes what it keeps, or only that of rank 0, and
+ *          hold the same either way.  gpt and resnet are evaluated with moving means.
  * Method:  ranks are threads, hosts have boards and arenas of their own, and what goes between them
  *          goes over a simulated transport.  Rank 0 says who ran what, as in any run.
  * Control: another tree gives another hash.
@@ -18,6 +18,7 @@
 
 #include "base/sanitized.h"
 #include "comm/hosted.h"
+#include "lockstep/checkpoint.h"
 #include "lockstep/train.h"
 
 enum { STEPS = 5, RANKS_MAX = 8, HASH = 96 };
@@ -62,6 +63,7 @@ static lk_train_config config_of(const char *model, uint32_t leaves)
 
 typedef struct {
     lk_train_config config;
+    const char     *elsewhere; /* where hosts but rank 0's look for checkpoints; NULL: as it does */
     lk_status       status[RANKS_MAX];
     lk_error        error[RANKS_MAX];
     lk_train_result result[RANKS_MAX];
@@ -74,7 +76,7 @@ static bool train(lk_comm *comm, void *context)
     lk_train_config mine = r->config;
 
     if (lk_comm_host(comm, rank) != 0 && mine.checkpoint != NULL)
-        mine.checkpoint = "/nowhere/on/this/host";
+        mine.checkpoint = r->elsewhere != NULL ? r->elsewhere : mine.checkpoint;
     r->status[rank] = lk_train_run(comm, &mine, &r->result[rank]);
     if (r->status[rank] != LK_OK)
         r->error[rank] = *lk_error_last();
@@ -121,14 +123,16 @@ static void hear(FILE *said, int stderr_before, const hosted *h, const lk_train_
 }
 
 /* On these hosts; leaves the hash of the run, and the validation loss, which all ranks agree about.
- */
-static void run_on(hosted h, const lk_train_config *config, char hash[HASH])
+ * `elsewhere` is as in the run. */
+static void run_seeing(hosted h, const lk_train_config *config, const char *elsewhere,
+                       char hash[HASH])
 {
     static run r;
     int        stderr_before;
 
     r                = (run){ .config = *config };
     r.config.workers = hosted_size(h);
+    r.elsewhere      = elsewhere;
     assert_int_equal(lk_train_check(&r.config), LK_OK);
     FILE    *said = start_listening(&stderr_before);
     uint32_t good = hosted_run(h, train, &r);
@@ -143,6 +147,11 @@ static void run_on(hosted h, const lk_train_config *config, char hash[HASH])
     }
     assert_int_equal(strlen(r.result[0].run), 64);
     (void)snprintf(hash, HASH, "%s %.17g", r.result[0].run, r.result[0].validation_loss);
+}
+
+static void run_on(hosted h, const lk_train_config *config, char hash[HASH])
+{
+    run_seeing(h, config, "/nowhere/on/this/host", hash);
 }
 
 static const hosted alone = { .hosts = 1, .each = 1 };
@@ -230,19 +239,54 @@ static void another_tree_has_other_bits(void **state)
 
 /* ---- Checkpoints ------------------------------------------------------------------------- */
 
-/* Trains for two steps on some hosts, and the rest on others, by another strategy. */
-static void changes_hosts(hosted first, hosted then, const char *from, const char *model,
-                          const char *want)
+/* Whether the checkpoint of step 2 has files of host 1; and the hash of all that is in it. */
+static bool has_parts(const char *dir, char sha256[65])
 {
-    char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[HASH];
+    char                        path[64];
+    lk_checkpoint              *c;
+    const lk_checkpoint_stored *file;
+    lk_consolidate_options      options = { .path = path, .everything = true };
+    bool                        parts   = false;
+
+    (void)snprintf(path, sizeof path, "%s/whole.safetensors", dir);
+    (void)unlink(path);
+    assert_int_equal(lk_checkpoint_open_step(&c, dir, 2), LK_OK);
+    assert_int_equal(lk_checkpoint_consolidate(c, &options, sha256), LK_OK);
+    for (size_t i = 0; (file = lk_checkpoint_file_at(c, i)) != NULL; i++) {
+        assert_int_equal(lk_checkpoint_verify(c, i), LK_OK);
+        parts |= strstr(file->name, "-host1") != NULL;
+    }
+    lk_checkpoint_free(c);
+    return parts;
+}
+
+typedef struct {
+    char sha256[65]; /* of what any checkpoint of the model's step 2 holds, once one is there */
+    bool async;      /* the next one is written while the run goes on */
+} written;
+
+/* Trains for two steps on some hosts, and the rest on others, by another strategy. */
+static void changes_hosts(hosted first, hosted then, const char *from, const char *model, bool seen,
+                          written *w, const char *want)
+{
+    char            dir[]  = "/tmp/lockstep-hosts-XXXXXX", command[64], got[HASH], sha256[65];
     lk_train_config config = config_of(model, 8);
 
     assert_non_null(mkdtemp(dir));
-    config.checkpoint = dir;
-    config.steps      = 2;
-    config.strategy   = from;
-    run_on(first, &config, got);
+    config.checkpoint       = dir;
+    config.steps            = w->async ? 3 : 2;
+    config.checkpoint_every = w->async ? 2 : 0;
+    config.checkpoint_async = w->async;
+    config.strategy         = from;
+    config.bucket_bytes     = 3000; /* large tensors lie in several */
+    run_seeing(first, &config, seen ? NULL : "/nowhere/on/this/host", got);
     assert_string_not_equal(got, want);
+    assert_true(has_parts(dir, sha256) == (seen && first.hosts > 1));
+    if (w->sha256[0] != '\0')
+        assert_string_equal(sha256, w->sha256);
+    memcpy(w->sha256, sha256, sizeof sha256);
+    w->async = !w->async;
+    config.checkpoint_async = false;
     config.resume = config.resume_required = true;
     config.steps                           = STEPS;
     config.strategy                        = "ddp";
@@ -258,15 +302,59 @@ static void checkpoints_go_from_hosts_to_hosts(void **state)
     (void)state;
     for (size_t m = 0; m < MODELS; m++) {
         char            want[HASH];
+        written         w      = { .async = m == 1 };
         lk_train_config config = config_of(models[m], 8);
         run_on(alone, &config, want);
-        changes_hosts(shapes[1], three, "zero2", models[m], want);
-        changes_hosts(three, shapes[1], "zero1", models[m], want);
-        changes_hosts(shapes[4], shapes[3], "zero3", models[m], want);
+        changes_hosts(three, shapes[1], "zero1", models[m], true, &w, want);
+        changes_hosts(shapes[1], three, "zero2", models[m], false, &w, want);
+        changes_hosts(shapes[3], three, "zero1", models[m], true, &w, want);
+        changes_hosts(shapes[4], shapes[3], "zero3", models[m], m > 0, &w, want);
     }
 }
 
 /* ---- What is found wrong ----------------------------------------------------------------- */
+
+static bool train_without_a_place(lk_comm *comm, void *context)
+{
+    run     *r    = context;
+    run      mine = { .config = r->config, .elsewhere = r->elsewhere };
+    uint32_t rank = lk_comm_rank(comm);
+    (void)train(comm, &mine);
+    CHECK(mine.status[rank] != LK_OK);
+    CHECK(strstr(mine.error[rank].message, "rank 2 on host 1 has not written its part of the "
+                                           "checkpoint: cannot ") != NULL);
+    return true;
+}
+
+/* Host 1 sees the directory's lock, but what others put there it does not: as if it were full. */
+static void a_host_that_cannot_write_is_named(void **state)
+{
+    char dir[] = "/tmp/lockstep-hosts-XXXXXX", there[64], log[64], command[256];
+    run  r     = { .config = config_of("mlp", 8), .elsewhere = there };
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(there, sizeof there, "%s/there", dir);
+    (void)snprintf(log, sizeof log, "%s/log", dir);
+    (void)snprintf(command, sizeof command, "mkdir %s && ln -s ../.lock %s/.lock", there, there);
+    assert_int_equal(system(command), 0);
+    r.config.quiet      = true;
+    r.config.checkpoint = dir;
+    r.config.strategy   = "zero3";
+    r.config.log        = log;
+    r.config.workers    = hosted_size(shapes[1]);
+    for (int async = 0; async < 2; async++) {
+        r.config.checkpoint_every = async ? 2 : 0;
+        r.config.checkpoint_async = async == 1;
+        assert_int_equal(lk_train_check(&r.config), LK_OK);
+        assert_true(hosted_all(shapes[1], train_without_a_place, &r));
+        (void)snprintf(command, sizeof command, "test $(ls -d %s/step-* %s/.tmp-* 2>&- | wc -l) = 0"
+                       " && test $(grep -c 'has not written its part' %s) = %d", dir, dir, log,
+                       async ? 2 : 0);
+        assert_int_equal(system(command), 0);
+    }
+    (void)snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
 
 static bool asks_to_stop(void *context)
 {
@@ -321,6 +409,7 @@ int main(void)
         cmocka_unit_test(running_state_has_a_mean),
         cmocka_unit_test(another_tree_has_other_bits),
         cmocka_unit_test(checkpoints_go_from_hosts_to_hosts),
+        cmocka_unit_test(a_host_that_cannot_write_is_named),
         cmocka_unit_test(one_host_is_heard_by_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,6 @@
 #include "checkpoint/directory.h"
 #include "train/session.h"
 
-#define LOCK_NAME ".lock"
 
 enum { HOLDER_BYTES = 128 };
 
@@ -49,7 +48,7 @@ lk_status lki_lock_check(const char *dir)
 {
     char         path[LKI_PATH_BYTES];
     struct flock lock = whole_file();
-    LK_TRY(lki_directory_join(path, dir, LOCK_NAME));
+    LK_TRY(lki_directory_join(path, dir, LKI_LOCK_NAME));
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return LK_OK; /* nobody has been here; what else it may be, taking it will say */
@@ -81,7 +80,7 @@ lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal)
     char         path[LKI_PATH_BYTES];
     struct flock lock = whole_file();
 
-    LK_TRY(lki_directory_join(path, dir, LOCK_NAME));
+    LK_TRY(lki_directory_join(path, dir, LKI_LOCK_NAME));
     for (;;) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0)
@@ -111,7 +110,7 @@ void lki_lock_drop(int fd, const char *dir)
     char path[LKI_PATH_BYTES];
     if (fd < 0)
         return;
-    if (lki_directory_join(path, dir, LOCK_NAME) == LK_OK)
+    if (lki_directory_join(path, dir, LKI_LOCK_NAME) == LK_OK)
         (void)unlink(path);
     (void)close(fd);
 }

@@ -144,7 +144,8 @@ static lk_status session_open(lki_session *s)
     LK_TRY(lki_introduce(s));
     LK_TRY(lki_feed_open(s, s->start));
     s->chained = s->start;
-    if (s->rank == 0 && c->checkpoint_async)
+    LK_TRY(lki_parts_agree(s));
+    if (c->checkpoint_async && lki_parts_writes(s))
         LK_TRY(lki_background_open(&s->background, s));
     return lki_observe_open(s);
 }

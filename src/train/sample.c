@@ -168,6 +168,8 @@ static lk_status load_weights(sampler *s)
                            "%s: %s has another shape or type than the model's FP32 tensor",
                            s->options->path, params[i].name);
         size_t count = lk_shape_count(params[i].shape);
+        if (tensor->data == NULL)
+            return lk_fail(LK_ENOMEM, "%s: a tensor of %zu elements", tensor->name, count);
         memcpy(to, tensor->data, count * sizeof(float));
         size_t finite = lki_finite_count(to, count);
         if (finite < count)

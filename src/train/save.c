@@ -1,9 +1,9 @@
 /* save.c -- the checkpoints that a run leaves.
  *
  * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
- * What hosts keep parts of they give rank 0 piece by piece, in the order in which it hashes and
- * writes.
- * With checkpoint_async rank 0 copies all of it instead, and the copy is written meanwhile
+ * What hosts keep parts of they write themselves (parts.c), if all see the directory; if not, they
+ * give it to rank 0 piece by piece, in the order in which it hashes and writes.
+ * With checkpoint_async writers copy all of it instead, and the copy is written meanwhile
  * (background.c).
  */
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "base/file.h"
-#include "train/save.h"
+#include "train/parts.h"
 
 enum { PATIENCE_MS = 3600 * 1000 };
 
@@ -189,6 +189,10 @@ void lki_sheet_free(lki_sheet *s)
         return;
     lki_free(s->tensors);
     lki_free(s->names);
+    for (size_t i = 0; s->own_parts != NULL && i < s->part_count; i++)
+        lki_free(s->own_parts[i].stretches);
+    lki_free(s->own_parts);
+    lki_free(s->parts);
     free(s->config);
     lki_free(s);
 }
@@ -213,40 +217,102 @@ void lki_let_rank_0_work(lki_session *session, bool work)
         lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
 }
 
-/* Every rank's part; `s` is rank 0's. */
-static lk_status save_values(lki_session *session, const lki_sheet *s)
+/* All but the weights' hash, which is rank 0's to say; of others what they write. */
+static lk_status prepare_sheet(lki_session *session, uint64_t step, lki_sheet **out)
 {
-    uint32_t writes = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
+    lki_sheet *s;
+    *out = NULL;
+    if (!lki_parts_writes(session))
+        return LK_OK;
+    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
+    lk_status status = session->rank == 0 ? describe(session, step, s) : lki_sheet_fill(session, s);
+    if (status == LK_OK && session->by_owners)
+        status = lki_sheet_divide(session, s);
+    if (status == LK_OK)
+        *out = s;
+    else
+        lki_sheet_free(s);
+    return status;
+}
+
+/* Collective where parameters are in parts; else rank 0's. */
+static lk_status hash_weights(const lki_session *session, lki_sheet *s)
+{
+    char weights[65];
+    if (session->rank == 0)
+        return lki_weights_hash(session, s->weights);
+    return lk_parallel_value(session->parallel, 0, 0) == NULL ? lki_weights_hash(session, weights)
+                                                              : LK_OK;
+}
+
+/* Rank 0 writes what the others give. */
+static lk_status save_alone(lki_session *session, const lki_sheet *s, bool wanted)
+{
+    uint32_t writes = wanted;
     LK_TRY(lk_broadcast(session->comm, &writes, sizeof writes, 0));
     if (writes == 0)
         return LK_OK;
     return session->rank != 0 ? give_values(session) : lki_sheet_write(s, session->config);
 }
 
-/* The part of a rank other than 0. */
-static lk_status give_all(lki_session *session)
+static lk_status write_parts(lki_session *session, const lki_sheet *s, lki_writing *writing)
 {
-    char weights[65];
-    if (lk_parallel_value(session->parallel, 0, 0) == NULL)
-        LK_TRY(lki_weights_hash(session, weights));
-    return save_values(session, NULL);
+    lk_error mine = { .status = LK_OK };
+    if (s != NULL && lki_writing_files(writing, s, session->rank == 0) != LK_OK)
+        mine = *lk_error_last();
+    LK_TRY(lki_writing_gather(writing, session, &mine));
+    return session->rank == 0 ? lki_writing_publish(writing, s, session->config) : LK_OK;
+}
+
+/* Every writer what it has. */
+static lk_status save_parts(lki_session *session, const lki_sheet *s, bool wanted)
+{
+    lki_writing writing;
+    bool        begun;
+    lk_status   status = lki_writing_begin(&writing, session, wanted ? s->info.step : 0, wanted,
+                                           &begun);
+    if (status == LK_OK && begun)
+        status = write_parts(session, s, &writing);
+    lki_writing_end(&writing);
+    return status;
 }
 
 /* Writes while all wait. */
 static lk_status save_now(lki_session *session, uint64_t step)
 {
     lki_sheet *s = NULL;
-    if (session->rank != 0)
-        return give_all(session);
     LK_TRY(lki_background_settle(session, step, true));
-    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
-    lk_status status = describe(session, step, s);
-    if (status == LK_OK)
-        status = lki_weights_hash(session, s->weights);
+    LK_TRY(prepare_sheet(session, step, &s));
+    lk_status status = hash_weights(session, s);
     if (status == LK_OK)
         status = lki_journal_sync(session->journal);
+    if (status == LK_OK) {
+        bool wanted = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
+        status      = session->by_owners ? save_parts(session, s, wanted)
+                                         : save_alone(session, s, wanted);
+    }
+    lki_sheet_free(s);
+    return status;
+}
+
+/* Writers copy what is theirs into a draft, which `s` and what is behind it now belong to. */
+static lk_status copy_parts(lki_session *session, uint64_t step, lki_sheet *s)
+{
+    lki_writing *writing = NULL;
+    bool         begun   = false;
+    lk_status    status  = lk_parallel_value(session->parallel, 0, 0) == NULL
+                               ? hash_weights(session, s)
+                               : LK_OK;
     if (status == LK_OK)
-        status = save_values(session, s);
+        status = LKI_NEW(&writing, 1, "a checkpoint");
+    if (status == LK_OK)
+        status = lki_writing_begin(writing, session, step, session->rank == 0, &begun);
+    session->drafting = begun;
+    if (status == LK_OK && s != NULL)
+        return lki_background_copy(session->background, session->exec, s, writing);
+    if (writing != NULL)
+        lki_writing_end(writing);
+    lki_free(writing);
     lki_sheet_free(s);
     return status;
 }
@@ -255,15 +321,13 @@ static lk_status save_now(lki_session *session, uint64_t step)
 static lk_status save_later(lki_session *session, uint64_t step)
 {
     lki_sheet *s = NULL;
+    LK_TRY(lki_background_settle(session, step, true));
+    LK_TRY(prepare_sheet(session, step, &s));
+    if (session->by_owners)
+        return copy_parts(session, step, s);
     if (session->rank != 0)
         return give_values(session);
-    LK_TRY(lki_background_settle(session, step, true));
-    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
-    lk_status status = describe(session, step, s);
-    if (status == LK_OK)
-        return lki_background_copy(session->background, session->exec, s);
-    lki_sheet_free(s);
-    return status;
+    return lki_background_copy(session->background, session->exec, s, NULL);
 }
 
 lk_status lki_save(lki_session *session, uint64_t step, bool later)
@@ -276,10 +340,10 @@ lk_status lki_save(lki_session *session, uint64_t step, bool later)
     LK_TRY(lk_barrier(session->comm));
     lki_let_rank_0_work(session, false);
     double stall = lki_seconds() - begun;
-    if (session->rank != 0)
-        return LK_OK;
     if (later)
         return lki_background_start(session->background, step, stall);
+    if (session->rank != 0)
+        return LK_OK;
     return lki_note_saved(session, step, step, stall, stall);
 }
 

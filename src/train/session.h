@@ -15,6 +15,7 @@
 #define LKI_MODEL_FILE "model.safetensors"
 #define LKI_OPTIMIZER_FILE "optimizer.safetensors"
 #define LKI_STATE_FILE "state.safetensors"
+#define LKI_LOCK_NAME ".lock" /* in the directory of checkpoints */
 
 enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 
@@ -69,7 +70,10 @@ typedef struct {
     bool          left;           /* this rank alone, likewise: the others go on */
     double        began;          /* by the clock of max_time_ms */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */
-    lki_background     *background; /* rank 0's, if checkpoints are written while the run goes on */
+    lki_background     *background; /* a writer's, with checkpoint_async */
+    bool          by_owners;      /* each host writes what it keeps of a checkpoint: see parts.c */
+    bool          drafting;       /* and is at it, or another one is, while the run goes on */
+    bool          drafted;        /* but no longer: all hosts have written */
     lk_checkpoint_times checkpoints;
     double        stalled;        /* seconds of waiting for the offload file, so far */
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
@@ -187,8 +191,14 @@ LK_NODISCARD lk_status lki_visit_value(const lki_session *session, uint32_t para
                                                      size_t count),
                                        void *context);
 
-/* Collective: rank 0 writes; every rank learns whether it worked.  `later`: with checkpoint_async
- * all wait for a copy only. */
+/* Collective, once parameters and directory are there: whether hosts write what they keep. */
+LK_NODISCARD lk_status lki_parts_agree(lki_session *session);
+
+/* Whether this rank writes anything of a checkpoint. */
+bool lki_parts_writes(const lki_session *session);
+
+/* Collective: the writers write; every rank learns whether it worked.  `later`: with
+ * checkpoint_async all wait for a copy only. */
 LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later);
 
 /* While rank 0 is busy with files the others, who wait for it, have patience.  A death still wakes

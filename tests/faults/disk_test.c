@@ -22,26 +22,42 @@ static void run_unshared(command_result *r, const char *folder, const char *line
     (void)run_shell(r, folder, whole);
 }
 
-static void a_full_disk_loses_nothing_older(void **state)
+/* `how` it is run, and what it says of the checkpoint for which there is no room. */
+static void fill_disk(const char *folder, const char *how, const char *says)
 {
     static command_result r;
+    static char           line[2500];
     char                  wanted[65], digits[65];
-    undisturbed(*state, MLP, STEPS, wanted);
-    run_unshared(
-        &r, *state,
+    undisturbed(folder, MLP, STEPS, wanted);
+    (void)snprintf(
+        line, sizeof line,
         "cd mnt && mount -t tmpfs -o size=64k none . && cd . && cd $PWD && " LK_TEST_COMMAND " " MLP
         "--checkpoint ck --checkpoint-every 2 --keep 100 --quiet "
-        "--workers 2 --steps 60; test $? = 1 || exit 9; ls -A ck | grep -v ^step-; " LK_TEST_COMMAND
-        " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && " LK_TEST_COMMAND " " MLP
-        "--checkpoint ck --resume --workers 3 --steps 60");
+        "%s --workers 2 --steps 60; test $? = 1 || exit 9; ls -A ck | grep -v ^step-; "
+        LK_TEST_COMMAND " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && "
+        LK_TEST_COMMAND " " MLP
+        "--checkpoint ck --resume --workers 3 --steps 60", how);
+    run_unshared(&r, folder, line);
     if (r.status != 0)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
-    assert_says(r.err, "in writing a checkpoint: cannot ");
+    assert_says(r.err, says);
     assert_says(r.err, "No space left on device");
     assert_says(r.err, "resuming from ck/step-000000");
     assert_int_equal(strlen(r.out), 73); /* ls found nothing half-written */
     read_weights(&r, digits);
     assert_string_equal(digits, wanted);
+}
+
+static void a_full_disk_loses_nothing_older(void **state)
+{
+    fill_disk(*state, "", "in writing a checkpoint: cannot ");
+}
+
+/* Any of those who write may be the first to find no room: it is named. */
+static void a_full_disk_that_hosts_share_loses_nothing_older(void **state)
+{
+    fill_disk(*state, "--hosts 2 --strategy zero3",
+              "has not written its part of the checkpoint: cannot ");
 }
 
 static void a_directory_that_cannot_be_written_is_said_first(void **state)
@@ -203,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_full_disk_loses_nothing_older, begin_afresh),
+        cmocka_unit_test_setup(a_full_disk_that_hosts_share_loses_nothing_older, begin_afresh),
         cmocka_unit_test_setup(a_directory_that_cannot_be_written_is_said_first, begin_afresh),
         cmocka_unit_test_setup(a_path_that_is_no_directory_is_said_first, begin_afresh),
         cmocka_unit_test_setup(a_full_device_fails_log_and_output, begin_afresh),

@@ -1,0 +1,50 @@
+/* kept.c -- which elements of a model a host keeps.
+ *
+ * A shard has the spans of its owners.  In its own space those of a parameter lie behind each
+ * other, so a stretch is as long as spans are neighbours in the parameter.
+ */
+#include "parallel/kept.h"
+
+#include "parallel/strategy.h"
+
+uint32_t lki_kept_shards(const lk_parallel *parallel)
+{
+    return parallel->shards;
+}
+
+bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which)
+{
+    return which == 0 ? parallel->gathers : parallel->shards > 1;
+}
+
+bool lki_kept_writer(const lk_parallel *parallel, uint32_t *shard)
+{
+    *shard = parallel->shard;
+    return parallel->world.host_of[parallel->rank] < parallel->shards && parallel->local == 0;
+}
+
+static const float *data_of(const lk_parallel *parallel, const lki_param_span *span, uint32_t which)
+{
+    if (which == 0)
+        return lki_values_of(parallel, span);
+    return parallel->optimizer_state[which - 1] + span->kept;
+}
+
+bool lki_kept_next(const lk_parallel *parallel, uint32_t param, uint32_t which, uint32_t shard,
+                   size_t *at, lki_kept *out)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            i = layout->first_span[param] + *at, end = layout->first_span[param + 1];
+
+    while (i < end && layout->owners[layout->spans[i].owner].shard != shard)
+        i++;
+    if (i == end)
+        return false;
+    const lki_param_span *span = &layout->spans[i];
+    *out = (lki_kept){ span->inside, 0, shard == parallel->shard ? data_of(parallel, span, which)
+                                                                 : NULL };
+    for (; i < end && layout->owners[layout->spans[i].owner].shard == shard; i++)
+        out->count += layout->spans[i].count;
+    *at = i - layout->first_span[param];
+    return true;
+}
