@@ -126,6 +126,14 @@ typedef struct {
     const char    *offload;
     lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
     void          *hook_context;
+    /* Audits: the turns of this share of the virtual workers, drawn in each step by the seed, are
+     * made again by another rank, which lk_parallel_next() asks for at the end of its own, and what
+     * comes of them is compared by hash before anything is updated.  If it differs a third rank
+     * decides, and LK_ECORRUPT names the odd one on all ranks; with `survives` on that one alone,
+     * which is to leave, and the others get LK_EPEER and make the step again without it.  0 = none;
+     * takes memory for one gradient of each rank.  Not in lock step, nor with "zero3" over several
+     * hosts. */
+    double audit;
 } lk_parallel_options;
 
 /* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",
@@ -221,6 +229,7 @@ LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint
 /* In lock step the turn is that of all virtual workers of my share, of which this is the first. */
 typedef struct {
     uint32_t virtual_worker, micro_index;
+    bool     again; /* of another rank's virtual worker, for an audit: to be made like any other */
 } lk_parallel_turn;
 
 /* Every step is begun once and finished once: anything else is LK_EINVAL and changes nothing. */
@@ -316,6 +325,7 @@ typedef struct {
     bool     skipped; /* by a dynamic loss scale: loss or norm is not finite, nothing was updated */
     uint32_t unused;  /* parameters that nobody used; 0 with LK_UNUSED_ZERO, which does not look */
     double   stalled; /* seconds that this rank has waited for its file: options.offload */
+    uint32_t audited; /* virtual workers that were made again, and came out alike */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
@@ -331,6 +341,18 @@ LK_API void lk_parallel_unused_names(const lk_parallel *parallel, char *names, s
 /* The steps that were not counted for a parameter, and going on with a checkpoint's. */
 LK_API uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param);
 LK_API void     lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed);
+
+/* With audits: two results of a virtual worker that were not alike, and so ended the last step.
+ * Ranks are named as in the job. */
+typedef struct {
+    uint64_t step; /* from 1 */
+    uint32_t virtual_worker;
+    uint32_t ranks[3], count; /* whose it is, and who made it again: `count` of them */
+    uint32_t odd;             /* among these; UINT32_MAX: nobody can tell */
+    char     what[LK_NAME_MAX + 64]; /* "gradient of 'w'" */
+} lk_audit_finding;
+
+LK_API bool lk_parallel_finding(const lk_parallel *parallel, lk_audit_finding *out);
 
 /* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
  * (my share's count, width) rows in order of virtual worker. */

@@ -19,6 +19,7 @@ typedef enum {
     LKI_RNG_AUGMENT = 6, /* epoch, sample */
     LKI_RNG_DATA    = 7, /* synthetic data sets */
     LKI_RNG_SAMPLE  = 8, /* tokens drawn from a trained model */
+    LKI_RNG_AUDIT   = 9, /* step */
 } lki_rng_purpose;
 
 typedef struct { uint32_t word[4]; } lki_random;

@@ -37,6 +37,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
                                  options->noise_decay,
+                                 options->audit,
                                  options->clip_value,
                                  options->optimizer.ema,
                                  options->optimizer.momentum,
@@ -106,7 +107,8 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
                        "micro-batches, optimizer, groups, clipping, seed, buckets, comm_dtype, "
-                       "hook or none, order of gradient terms or of reads, or running state)",
+                       "hook or none, audit, order of gradient terms or of reads, or running "
+                       "state)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

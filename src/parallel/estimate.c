@@ -1,7 +1,8 @@
 /* estimate.c -- what a strategy will take, told by the arithmetic with which it places things.
  *
- * Memory is that of the arenas, to the byte.  What travels is what tree_reduce and the gathering of
- * parameters send (comm/span/forest.c, shards.c), without the few bytes by which ranks agree.
+ * Memory is that of the arenas, to the byte, and with audits what each rank has for them.  What
+ * travels is what tree_reduce and the gathering of parameters send (comm/span/forest.c, shards.c),
+ * without the few bytes by which ranks agree.
  */
 #include "base/memory.h"
 #include "device/reduce.h"
@@ -121,6 +122,8 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
         status = LKI_NEW(&times, parallel->layout->bucket_count, "times that units are gathered");
     if (status == LK_OK)
         status = estimate(parallel, out, times);
+    if (status == LK_OK && options->audit > 0) /* a gradient that each rank makes again */
+        out->gradients += parallel->world.widest * parallel->width * sizeof(float);
     lki_free(times);
     lk_parallel_free(parallel);
     return status;

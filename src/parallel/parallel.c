@@ -57,6 +57,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->survives && options->offload != NULL)
         return lk_fail(LK_EUNSUPPORTED, "the optimizer's state in a rank's file goes with the "
                                         "rank: leave out survives, or offload");
+    if (!(options->audit >= 0 && options->audit <= 1))
+        return lk_fail(LK_EINVAL, "audit is %g; give a share of the steps from 0 to 1",
+                       options->audit);
     LK_TRY(lk_loss_scaling_check(&options->scaling));
     return lk_optimizer_check(&options->optimizer);
 }
@@ -269,6 +272,8 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
         LK_TRY(lki_noise_open(parallel));
     if (parallel->hook != NULL)
         LK_TRY(lki_hooks_open(parallel));
+    if (options->audit > 0)
+        LK_TRY(lki_audit_open(parallel, options->audit, options->seed));
     return parallel->ops->attach(parallel);
 }
 
@@ -320,7 +325,7 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
         LK_TRY(lk_barrier(parallel->comm));
     else
         LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
-    if (parallel->ops->salvage != NULL)
+    if (parallel->ops->salvage != NULL && parallel->audit == NULL) /* what it has is not audited */
         LK_TRY(parallel->ops->salvage(parallel, standing->steps));
     standing->unfinished = parallel->remains.there ? parallel->remains.unfinished
                                                    : parallel->leaves;
@@ -367,6 +372,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_rows_close(parallel);
     lki_noise_close(parallel);
     lki_hooks_close(parallel);
+    lki_audit_close(parallel);
     lki_usage_close(parallel);
     lki_order_close(parallel);
     lki_offload_close(parallel);

@@ -350,7 +350,7 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
                    "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
                    "it was written; something else wrote into the model's memory, or the "
                    "memory is faulty",
-                   parallel->rank, (unsigned long long)parallel->step,
+                   parallel->rank, (unsigned long long)parallel->step + 1,
                    parallel->layout->params[span->param].name, span->inside,
                    span->inside + span->count - 1);
 }
@@ -508,6 +508,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
+    result->audited = lki_audit_alike(parallel);
     lki_order_hear(parallel);
     LK_TRY(lki_usage_collect(parallel, &result->unused));
     LK_TRY(scale_loss(parallel, result));

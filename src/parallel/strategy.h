@@ -96,6 +96,7 @@ typedef struct lki_noise lki_noise;           /* noise.c */
 typedef struct lki_order      lki_order;      /* reorder.c */
 typedef struct lki_offload    lki_offload;    /* offload.c */
 typedef struct lki_hooking    lki_hooking;    /* hooks.c */
+typedef struct lki_audit      lki_audit;      /* audit.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -137,6 +138,7 @@ struct lk_parallel {
     lk_bucket_hook   hook;    /* or NULL, and so is `hooking` */
     void            *hook_context;
     lki_hooking     *hooking;
+    lki_audit       *audit;   /* or NULL */
     lk_param_rule   *rules; /* of each parameter */
     uint32_t         leaves, micro_count;
     uint32_t         micros; /* of this step */
@@ -193,6 +195,9 @@ struct lk_parallel {
     uint32_t together;    /* virtual workers of a turn */
     uint32_t chosen;      /* among them */
     bool     turning;
+    bool     remaking; /* the turn is an audit's */
+    bool     reduced;  /* `sums` are there */
+    lki_gradients  sums;
     lki_gradients *current; /* [together] */
     lk_error      failure; /* kept until lk_parallel_finish() */
 };
@@ -325,6 +330,22 @@ LK_NODISCARD lk_status lki_hooks_open(lk_parallel *parallel);
 void                   lki_hooks_close(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_hooks_begin(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_hooks_term(lk_parallel *parallel, uint32_t term);
+
+/* audit.c: a step begins; whether the current virtual worker is the one that is audited (made for
+ * the first time, or again); it has made a term, or all; its turn was left out; which one it is,
+ * and its report, while it is made again.  Then the turns to be made again, once all sums are
+ * there; collective; and how many virtual workers came out alike. */
+LK_NODISCARD lk_status lki_audit_open(lk_parallel *parallel, double rate, uint64_t seed);
+void                   lki_audit_close(lk_parallel *parallel);
+void                   lki_audit_begin(lk_parallel *parallel);
+bool                   lki_audit_watches(const lk_parallel *parallel);
+void                   lki_audit_term(lk_parallel *parallel, uint32_t term);
+void                   lki_audit_finish(lk_parallel *parallel);
+void                   lki_audit_leave_out(lk_parallel *parallel);
+uint32_t               lki_audit_leaf(const lk_parallel *parallel);
+lki_report            *lki_audit_report(const lk_parallel *parallel);
+LK_NODISCARD lk_status lki_audit_next(lk_parallel *parallel, bool *more);
+uint32_t               lki_audit_alike(const lk_parallel *parallel);
 
 /* noise.c: all virtual workers of a turn begin; the chosen one has made a term, or all of them
  * (out: the square of its gradient); and a step will be made, of which all reports are there. */

@@ -65,6 +65,9 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     parallel->micro     = 0;
     parallel->turning   = false;
     parallel->seed      = 1;
+    parallel->reduced   = false;
+    if (parallel->audit != NULL)
+        lki_audit_begin(parallel);
     return LK_OK;
 }
 
@@ -93,6 +96,8 @@ void lk_parallel_load_scaler(lk_parallel *parallel, const lk_loss_scaler *scaler
 
 uint32_t lki_leaf_now(const lk_parallel *parallel)
 {
+    if (parallel->remaking)
+        return lki_audit_leaf(parallel);
     return lki_leaf_of_turn(parallel, parallel->leaf + parallel->chosen);
 }
 
@@ -128,6 +133,10 @@ static bool announce(lk_parallel *parallel, uint32_t term)
         return false;
     *ready = 1;
     clear_raw(parallel, term);
+    if (lki_audit_watches(parallel))
+        lki_audit_term(parallel, term);
+    if (parallel->remaking)
+        return false;
     if (parallel->noise != NULL)
         lki_noise_term(parallel, term);
     if (parallel->hooking != NULL && parallel->leaf < lki_turns(parallel))
@@ -154,6 +163,18 @@ static void end_terms(lk_parallel *parallel)
     }
 }
 
+/* Of a virtual worker that is made again nothing is kept but hashes. */
+static void end_remaking(lk_parallel *parallel)
+{
+    if (parallel->micro + 1 == parallel->micros) {
+        end_terms(parallel);
+        lki_audit_finish(parallel);
+    }
+    parallel->micro    = 0;
+    parallel->turning  = false;
+    parallel->remaking = false;
+}
+
 static void end_turn(lk_parallel *parallel)
 {
     if (parallel->micro + 1 == parallel->micros) {
@@ -169,6 +190,8 @@ static void end_turn(lk_parallel *parallel)
     for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
         lki_report_of(parallel, lki_leaf_now(parallel))->squares = lki_noise_leaf(parallel);
     parallel->chosen = 0;
+    if (lki_audit_watches(parallel))
+        lki_audit_finish(parallel);
     keep(parallel, parallel->ops->end_leaf(parallel));
     parallel->micro = 0;
     parallel->leaf += parallel->together;
@@ -205,18 +228,43 @@ static void begin_turn(lk_parallel *parallel)
         lki_units_begin(parallel);
 }
 
-bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
+/* After its own turns: once all sums are there it may be asked to make others' again. */
+static bool next_again(lk_parallel *parallel)
 {
-    if (parallel->turning)
-        end_turn(parallel);
-    if (failed(parallel) || !parallel->under_way || parallel->leaf == lki_turns(parallel))
+    bool more = false;
+    if (parallel->audit == NULL)
         return false;
+    if (!parallel->reduced)
+        keep(parallel, parallel->ops->reduce(parallel, &parallel->sums));
+    parallel->reduced = true;
+    if (!failed(parallel))
+        keep(parallel, lki_audit_next(parallel, &more));
+    parallel->turning = more;
+    return more;
+}
+
+static bool next_own(lk_parallel *parallel)
+{
     if (parallel->micro == 0)
         begin_leaves(parallel);
     if (failed(parallel))
         return false;
     begin_turn(parallel);
-    *turn = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->micro };
+    return true;
+}
+
+bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
+{
+    if (parallel->turning && parallel->remaking)
+        end_remaking(parallel);
+    else if (parallel->turning)
+        end_turn(parallel);
+    if (failed(parallel) || !parallel->under_way)
+        return false;
+    bool own = parallel->leaf < lki_turns(parallel);
+    if (!(own ? next_own(parallel) : next_again(parallel)))
+        return false;
+    *turn = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->micro, !own };
     return true;
 }
 
@@ -248,7 +296,7 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
 float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
 {
     float *at = NULL;
-    if (parallel->ops->find_term == NULL)
+    if (parallel->ops->find_term == NULL || parallel->remaking)
         return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
     keep(parallel, parallel->ops->find_term(parallel, term, &at));
     return at;
@@ -259,7 +307,7 @@ static uint32_t use_term(lk_parallel *parallel, uint32_t term)
 {
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     term = lki_order_term(parallel, term);
-    if (parallel->unused != LK_UNUSED_ZERO)
+    if (parallel->unused != LK_UNUSED_ZERO && !parallel->remaking)
         lki_usage_note(parallel, lki_report_of(parallel, lki_leaf_now(parallel)), term);
     return term;
 }
@@ -315,7 +363,8 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
                         uint64_t hits)
 {
     LK_ASSERT(parallel->turning);
-    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
+    lki_report *report = parallel->remaking ? lki_audit_report(parallel)
+                                            : lki_report_of(parallel, lki_leaf_now(parallel));
     report->loss += loss_sum;
     report->count += count;
     report->hits += hits;
@@ -324,19 +373,18 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
 
 lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *result)
 {
-    lki_gradients    sums;
     lk_parallel_turn turn;
     *result = (lk_step_result){ 0 };
     if (!parallel->under_way && !failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
     while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
-        continue;
+        lki_audit_leave_out(parallel);
     if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)
         sit_out(parallel);
+    if (!failed(parallel) && !parallel->reduced)
+        keep(parallel, parallel->ops->reduce(parallel, &parallel->sums));
     if (!failed(parallel))
-        keep(parallel, parallel->ops->reduce(parallel, &sums));
-    if (!failed(parallel))
-        keep(parallel, lki_step_finish(parallel, &sums, lr, result));
+        keep(parallel, lki_step_finish(parallel, &parallel->sums, lr, result));
     if (!failed(parallel))
         keep(parallel, lki_order_settle(parallel));
     parallel->under_way = false;
