@@ -117,6 +117,7 @@ typedef struct {
     uint32_t     base_batch;
     double       clip_norm, clip_value; /* 0 = none */
     double       noise_decay;           /* of the gradient noise scale's averages; 0 = none */
+    double       audit; /* share of virtual workers that are made twice; see lk_parallel_options */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
     lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16; see
@@ -288,6 +289,7 @@ struct lk_train_result {
     double   loss, validation_loss, validation_accuracy; /* NaN where there is none */
     const char *ended; /* "max-time", "patience" ...: what ended it before its last step; or NULL */
     lk_checkpoint_times checkpoints; /* rank 0's alone */
+    uint64_t    audited; /* virtual workers that were made again, and came out alike */
     bool        speaks; /* this rank has the log and the checkpoints: rank 0 of those left */
     bool        left;   /* LK_ESTOPPED: this rank has left, and the others go on */
 };

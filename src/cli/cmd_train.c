@@ -246,6 +246,9 @@ const lki_option lki_train_table[] = {
                "what becomes of the others when a worker is killed: they end, or take its part of "
                "the work over in the middle of the step (on one host); then SIGTERM to a worker "
                "makes it leave when its step is over"),
+    LKI_REAL("audit", "RATE", AT(config.audit), &lki_range_share, "none",
+             "make this share of the virtual workers, up to 1, on a second worker as well, and "
+             "compare: finds faulty processors and memory, and names them"),
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",

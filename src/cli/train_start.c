@@ -281,6 +281,19 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
     return NULL;
 }
 
+/* Why --audit cannot be; NULL: it can, or was not asked for. */
+static const char *cannot_audit(const train_options *options, uint32_t hosts)
+{
+    const char *strategy = options->config.strategy;
+    bool        gathers  = hosts > 1 && strategy != NULL &&
+                   (strcmp(strategy, "zero3") == 0 ||
+                    (is_hybrid(options) && options->config.shard_hosts > 1));
+    return options->config.audit > 0 && gathers
+               ? "--audit needs --strategy ddp, zero1 or zero2 on several hosts: with zero3 and "
+                 "hybrid no worker has the parameters to make a gradient again alone"
+               : NULL;
+}
+
 /* Why --chaos cannot be; NULL: it can, or was not asked for. */
 static const char *no_chaos(const train_options *options)
 {
@@ -322,6 +335,7 @@ static int start(train_options *options, char **argv)
     const char *why   = cannot_go_on(options, &how);
     why               = why != NULL ? why : no_chaos(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
+    why               = why != NULL ? why : cannot_audit(options, hosts);
     if (why != NULL)
         return refuse(options, why);
     options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;

@@ -18,6 +18,7 @@ const lki_range lki_range_not_negative = { 0, DBL_MAX, false, false, "a number o
 const lki_range lki_range_fraction     = { 0, 1, false, true,
                                            "a number of at least 0 and below 1" };
 const lki_range lki_range_unit_open    = { 0, 1, true, true, "a number above 0 and below 1" };
+const lki_range lki_range_share        = { 0, 1, true, false, "a number above 0 and up to 1" };
 /* clang-format on */
 
 bool lki_refuse(lki_message *error, const char *format, ...)

@@ -245,6 +245,17 @@ static lk_status check_clipping(const lk_train_config *c)
     return LK_OK;
 }
 
+static lk_status check_audit(const lk_train_config *c)
+{
+    if (!(c->audit >= 0 && c->audit <= 1))
+        return lk_fail(LK_EINVAL, "--audit %g is no share of the virtual workers; give one from 0 "
+                                  "to 1", c->audit);
+    if (c->audit > 0 && c->model_options.batchnorm == LK_BATCHNORM_SYNC)
+        return lk_fail(LK_EINVAL, "--audit needs --batchnorm ghost: with sync no virtual worker "
+                                  "can be made again alone");
+    return LK_OK;
+}
+
 static lk_status check_noise(const lk_train_config *c)
 {
     if (c->noise_decay > 0 && c->virtual_workers < 2)
@@ -375,6 +386,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_batch(c));
     LK_TRY(check_workers(c));
     LK_TRY(check_noise(c));
+    LK_TRY(check_audit(c));
     LK_TRY(lki_order_check(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */

@@ -28,7 +28,8 @@ struct lki_feed {
     uint64_t   step, samples;    /* of the step under way */
 };
 
-static lk_status open_loader(lki_session *s, lki_share share, uint64_t start, uint64_t end)
+static lk_status open_loader(const lki_session *s, lk_loader **out, lki_share share,
+                             uint64_t start, uint64_t end)
 {
     const lk_train_config *c       = s->config;
     lk_loader_options      options = { .seed            = c->seed,
@@ -45,7 +46,7 @@ static lk_status open_loader(lki_session *s, lki_share share, uint64_t start, ui
                                        .start_step      = start,
                                        .end_step        = lki_max(start, end) };
     lki_exec_pin_caller(s->exec, false); /* its threads run where there is room */
-    lk_status status = lk_loader_open(&s->loader, s->dataset, &options);
+    lk_status status = lk_loader_open(out, s->dataset, &options);
     lki_exec_pin_caller(s->exec, true);
     return status;
 }
@@ -79,7 +80,8 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
     const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
     uint64_t               batch = s->config->global_batch;
     if (!lki_dataset_is_stream(s->dataset))
-        return open_loader(s, (lki_share){ s->first, s->count, s->stride }, start, s->end);
+        return open_loader(s, &s->loader, (lki_share){ s->first, s->count, s->stride }, start,
+                           s->end);
     lki_feed *feed = NULL;
     LK_TRY(LKI_NEW(&feed, 1, "a feed"));
     s->feed       = feed;
@@ -97,13 +99,14 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 
 lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
 {
-    return open_loader(s, (lki_share){ first, last + 1 - first, 1 }, step, step + 1);
+    return open_loader(s, &s->loader, (lki_share){ first, last + 1 - first, 1 }, step, step + 1);
 }
 
 void lki_feed_close(lki_session *s)
 {
     lk_loader_free(s->loader);
-    s->loader = NULL;
+    lk_loader_free(s->again);
+    s->loader = s->again = NULL;
     if (s->feed == NULL)
         return;
     lki_ahead_close(s->feed->stream);
@@ -187,6 +190,18 @@ lk_status lki_feed_next(lki_session *s, uint64_t step, uint32_t v, uint32_t micr
                        .y = feed->y + first * feed->y_count };
     out->samples = lk_micro_samples(feed->samples, b, s->micro_count, v, micro);
     return LK_OK;
+}
+
+lk_status lki_feed_again(lki_session *s, uint64_t step, uint32_t v, uint32_t micro, lk_batch *out)
+{
+    if (s->feed != NULL)
+        return lki_feed_next(s, step, v, micro, out);
+    if (micro == 0) {
+        lk_loader_free(s->again);
+        s->again = NULL;
+        LK_TRY(open_loader(s, &s->again, (lki_share){ v, 1, 1 }, step, step + 1));
+    }
+    return lk_loader_next(s->again, out);
 }
 
 lk_step_span lki_step_span(const lki_session *s, uint64_t step)

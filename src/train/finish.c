@@ -94,6 +94,9 @@ static void tell_end(lki_session *s, uint64_t done)
     const lki_watch *watch = &s->watch;
     tell_checkpoints(s);
     tell_offload(s, done);
+    if (s->config->audit > 0)
+        lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "
+                        "alike", (unsigned long long)s->audited);
     if (s->ended != NULL && strcmp(s->ended, "patience") == 0)
         lki_journal_note(s->journal, "--patience %u ended the run after step %llu: the loss has "
                          "not fallen below %.4f of step %llu in %llu evaluations",
@@ -114,6 +117,7 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     result->steps = done;
     result->ended = s->ended;
     result->checkpoints = s->checkpoints;
+    result->audited = s->audited;
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));

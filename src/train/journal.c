@@ -282,10 +282,18 @@ static void write_noise(const lki_journal *journal, const lk_noise *n, char text
                        number_text(trace, n->trace * mean), number_text(square, n->square * mean));
 }
 
+/* With audits: how many virtual workers of the step came out alike. */
+static void write_audited(const lki_journal *journal, uint32_t audited, char text[32])
+{
+    text[0] = '\0';
+    if (journal->config->audit > 0)
+        (void)snprintf(text, 32, ", \"audited\": %u", audited);
+}
+
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
     char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[32] = "";
-    char stall[48] = "";
+    char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
     show(journal, r);
@@ -298,6 +306,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     lki_loss_bits(r->loss, bits);
     write_scale(r, scale);
     write_noise(journal, &r->noise, noise);
+    write_audited(journal, r->audited, audited);
     if (r->tokens > 0)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
@@ -311,11 +320,11 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s%s%s%s}\n",
+        "\"finish_ms\": %.3f%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, travels, stall);
+        scale, noise, travels, stall, audited);
     return log_checked(journal, written);
 }
 
@@ -353,17 +362,39 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     return status;
 }
 
+/* "odd" is the rank that agrees with nobody; null: nobody can tell. */
+lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *f)
+{
+    char ranks[64], odd[16] = "null";
+    if (journal == NULL || journal->log == NULL)
+        return LK_OK;
+    for (uint32_t i = 0, used = 0; i < f->count; i++)
+        used += (uint32_t)snprintf(ranks + used, sizeof ranks - used, i > 0 ? ", %u" : "%u",
+                                   f->ranks[i]);
+    if (f->odd < f->count)
+        (void)snprintf(odd, sizeof odd, "%u", f->ranks[f->odd]);
+    return log_checked(journal,
+                       fprintf(journal->log,
+                               "{\"step\": %llu, \"audit\": {\"virtual_worker\": %u, "
+                               "\"ranks\": [%s], \"odd\": %s, \"what\": \"%s\"}}\n",
+                               (unsigned long long)f->step, f->virtual_worker, ranks, odd,
+                               f->what));
+}
+
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL || journal->log == NULL)
         return LK_OK;
-    char ended[64] = "";
+    char ended[64] = "", audited[48] = "";
+    if (journal->config->audit > 0)
+        (void)snprintf(audited, sizeof audited, ", \"audited\": %llu",
+                       (unsigned long long)result->audited);
     if (result->ended != NULL)
         (void)snprintf(ended, sizeof ended, ", \"ended\": \"%s\"", result->ended);
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"weights\": \"%s\", "
-                               "\"run\": \"%s\"%s}\n",
+                               "\"run\": \"%s\"%s%s}\n",
                                (unsigned long long)result->steps, result->weights, result->run,
-                               ended));
+                               ended, audited));
 }

@@ -312,10 +312,11 @@ static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn
 {
     for (uint32_t c = 0; c < s->together; c++) {
         lk_batch *batch = &s->batches[c];
-        LK_TRY(lki_feed_next(s, step, turn->virtual_worker + c * s->stride, turn->micro_index,
-                             batch));
+        uint32_t  v     = turn->virtual_worker + c * s->stride;
+        LK_TRY(turn->again ? lki_feed_again(s, step, v, turn->micro_index, batch)
+                           : lki_feed_next(s, step, v, turn->micro_index, batch));
         LK_ASSERT(batch->step == step && batch->micro_index == turn->micro_index &&
-                  batch->virtual_worker == turn->virtual_worker + c * s->stride);
+                  batch->virtual_worker == v);
     }
     return LK_OK;
 }
@@ -393,8 +394,16 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->grad_norm  = result->grad_norm;
     record->skips      = result->skipped;
     record->stalled    = result->stalled;
+    record->audited    = result->audited;
     record->noise      = lk_parallel_noise(s->parallel);
     record->skipped    = lk_parallel_scaler(s->parallel).skipped;
+}
+
+void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
+{
+    lki_loss_chain_add(s->loss_chain, result->loss);
+    s->audited += result->audited;
+    s->chained = done;
 }
 
 static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record)
@@ -411,8 +420,7 @@ static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record
     record->finish_seconds = end - mark;
     record->seconds        = end - s->begun;
     lki_session_record(s, &result, scale, record);
-    lki_loss_chain_add(s->loss_chain, result.loss);
-    s->chained = step + 1;
+    lki_session_chain(s, step + 1, &result);
     s->stalled += result.stalled;
     return s->mends ? lki_session_deal(s, step + 1) : LK_OK;
 }
@@ -537,6 +545,19 @@ static lk_status open_and_loop(lki_session *s, lk_train_result *result)
     return status == LK_OK ? loop(s, result) : status;
 }
 
+/* What ends the run stands in the log, too, before anybody leaves: then all are made to.  Where
+ * others go on they say it. */
+static void tell_finding(lki_session *s)
+{
+    lk_audit_finding finding;
+    if (s->parallel == NULL || !lk_parallel_finding(s->parallel, &finding) ||
+        (s->survival != NULL && finding.odd != UINT32_MAX))
+        return;
+    lk_status told = lki_say_finding(s, &finding), met = lk_barrier(s->comm);
+    (void)told;
+    (void)met;
+}
+
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
     lki_session s = session_of(config, comm, comm);
@@ -547,8 +568,11 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
     lki_surroundings around = lki_surroundings_enter();
     lk_status    status = open_and_loop(&s, result);
     lk_error why = *lk_error_last();
-    if (status != LK_OK && status != LK_ESTOPPED)
+    tell_finding(&s);
+    if (status != LK_OK && status != LK_ESTOPPED) {
+        (void)lki_fail_again(&why);
         lk_comm_abort(s.comm); /* records this rank's error and wakes the others */
+    }
     lk_status closed = session_close(&s);
     if (s.comm != comm)
         lk_comm_free(s.comm);

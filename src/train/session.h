@@ -37,6 +37,7 @@ typedef struct {
     lk_engine   *engine;
     lk_parallel *parallel;
     lk_loader   *loader; /* or NULL, and a stream feeds all */
+    lk_loader   *again;  /* of a virtual worker that is made again, if there was one */
     lki_feed    *feed;
     lki_journal  *journal;  /* log and progress: rank 0 only, else NULL */
     lki_observer *observer; /* what a trace or a report needs, else NULL */
@@ -81,6 +82,7 @@ typedef struct {
     bool          mends;          /* it makes what is missing of a step that was broken off */
     double        begun;          /* the step under way */
     uint64_t      chained;        /* steps whose loss is in loss_chain */
+    uint64_t      audited;        /* virtual workers that were made again, and came out alike */
     uint64_t      judged;         /* the step of the last evaluation in `watch` ... */
     bool          judged_best;    /* ... and what came of it */
 } lki_session;
@@ -162,6 +164,9 @@ void                   lki_feed_close(lki_session *session);
 LK_NODISCARD lk_status lki_feed_step(lki_session *session, uint64_t step, bool *there);
 LK_NODISCARD lk_status lki_feed_next(lki_session *session, uint64_t step, uint32_t v,
                                      uint32_t micro, lk_batch *out);
+/* The same of any virtual worker, whoever runs it. */
+LK_NODISCARD lk_status lki_feed_again(lki_session *session, uint64_t step, uint32_t v,
+                                      uint32_t micro, lk_batch *out);
 
 /* Appends a step's loss to the chain. */
 void lki_loss_chain_add(char chain[65], double loss);
@@ -285,6 +290,7 @@ struct lki_step_record {
     double   loss_scale; /* 0: there is none */
     uint64_t skipped;    /* steps so far, with this one */
     bool     skips;      /* this one */
+    uint32_t audited;    /* virtual workers that came out alike, where there are audits */
     lk_noise noise;      /* so far, if it is wanted */
     double   stalled;    /* seconds of rank 0's waiting for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
@@ -313,6 +319,9 @@ size_t lki_log_prefix(const uint8_t *log, size_t bytes, uint64_t step);
 /* After `step` steps: the checkpoint of an earlier step is written, or `error` says why not. */
 LK_NODISCARD lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
                                          double stall, double seconds, const char *error);
+
+/* What an audit has found. */
+LK_NODISCARD lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *finding);
 
 /* Waits until the log is on the disk, where it is a file. */
 LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);

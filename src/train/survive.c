@@ -99,6 +99,16 @@ lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double 
     return LK_OK;
 }
 
+lk_status lki_say_finding(lki_session *s, const lk_audit_finding *finding)
+{
+    LK_TRY(lki_journal_finding(s->journal, finding));
+    if (s->survival == NULL || s->rank != 0)
+        return LK_OK;
+    lki_said now = *said_now(s->survival->minutes);
+    note_said(s, &now);
+    return LK_OK;
+}
+
 lk_status lki_say_end(lki_session *s, const lk_train_result *result)
 {
     if (s->survival == NULL || s->rank != 0)
@@ -223,8 +233,7 @@ static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_p
     if (standing->steps == 0)
         return;
     if (s->chained < at->done)
-        lki_loss_chain_add(s->loss_chain, standing->last.loss);
-    s->chained   = at->done;
+        lki_session_chain(s, at->done, &standing->last);
     result->loss = standing->last.loss;
     if (told->evaluation == at->done && at->done > 0) {
         result->validation_loss     = told->loss;
@@ -274,6 +283,8 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     lk_comm             *next;
     lk_parallel         *parallel = NULL;
     lk_parallel_standing standing;
+    lk_audit_finding     finding;
+    bool                 found = lk_parallel_finding(s->parallel, &finding);
 
     LK_TRY(find_group(s, &next, &parallel, &standing));
     lk_parallel_free(s->parallel);
@@ -285,5 +296,5 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
                          .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));
     result->speaks = s->rank == 0;
-    return LK_OK;
+    return found ? lki_say_finding(s, &finding) : LK_OK;
 }

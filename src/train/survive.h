@@ -33,6 +33,7 @@ LK_NODISCARD lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_resu
 LK_NODISCARD lk_status lki_say_step(lki_session *s, const lki_step_record *record);
 LK_NODISCARD lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss,
                                           double accuracy);
+LK_NODISCARD lk_status lki_say_finding(lki_session *s, const lk_audit_finding *finding);
 LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result);
 
 /* Rank 0 tells the caller, who was not told yet, unless there is no result.  Collective: then
@@ -55,8 +56,10 @@ LK_NODISCARD lk_status lki_change_make(lki_session *s, uint64_t done);
  * are left, as not everybody may know why it ends. */
 void lki_settle(lki_session *s, uint64_t done);
 
-/* run.c: the session's share of the work, from step `start` on; a record of step record->step. */
+/* run.c: the session's share of the work, from step `start` on; a step is complete that is the
+ * `done`-th; a record of step record->step. */
 LK_NODISCARD lk_status lki_session_deal(lki_session *s, uint64_t start);
+void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result);
 void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
                         lki_step_record *record);
 

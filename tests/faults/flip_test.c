@@ -1,0 +1,221 @@
+/* flip_test.c -- one bit that is not what was computed: what a run makes of it.
+ *
+ * Goal:   a gradient that differs by one bit on one worker is found by `train --audit 1` in that
+ *         step, and worker, virtual worker and tensor are named, on stderr and in the log; with
+ *         --on-failure continue that worker is left out, and the weights and the log are those of
+ *         the undisturbed run.  A bit that flips in the parameters between two steps is found in
+ *         the next one, and tensor, elements and worker are named.
+ * Method: this program is the command as well, and its workers are copies of it, as ever.  In them
+ *         the linker puts the calls below before the strategy's (flip_test.wrap), and LKT_FLIP says
+ *         "KIND RANK STEP".
+ * Control: without --audit nobody notices, and the weights are others.
+ */
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "parallel/strategy.h"
+
+#define MLP                                                                                        \
+    "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 5 --hidden 8 "   \
+    "--global-batch 20 --micro-batch 2 --momentum 0.9 --lr 0.05 --steps 9 --quiet "
+enum { AT_STEP = 3, TERM = 1 }; /* counted from 1; the last bias */
+
+/* ---- What happens in a worker ------------------------------------------------------------- */
+
+void             __real_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
+lk_status        __real_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
+void             __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
+LK_NODISCARD lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step);
+
+static bool flipped; /* once is enough */
+
+static bool strikes(const lk_parallel *parallel, const char *kind, uint64_t step)
+{
+    const char   *wish = getenv("LKT_FLIP");
+    char          what[16];
+    unsigned      rank;
+    unsigned long at;
+    return !flipped && wish != NULL && sscanf(wish, "%15s %u %lu", what, &rank, &at) == 3 &&
+           strcmp(what, kind) == 0 && at == step + 1 &&
+           lk_comm_world_rank(parallel->comm, parallel->rank) == rank;
+}
+
+static void flip(float *value)
+{
+    uint32_t bits;
+    memcpy(&bits, value, sizeof bits);
+    bits ^= 1u << 20;
+    memcpy(value, &bits, sizeof bits);
+    flipped = true;
+}
+
+void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
+{
+    if (term == TERM && parallel->micro + 1 == parallel->micros &&
+        (strikes(parallel, "gradient", parallel->step) ||
+         (parallel->remaking && strikes(parallel, "again", parallel->step))))
+        flip(lk_parallel_grad(parallel, term));
+    __real_lk_parallel_grad_ready(parallel, term);
+}
+
+lk_status __wrap_lk_parallel_begin(lk_parallel *parallel, uint64_t step)
+{
+    if (strikes(parallel, "parameter", step))
+        flip(&parallel->params[parallel->layout->spans[parallel->layout->first_span[TERM]].at + 5]);
+    return __real_lk_parallel_begin(parallel, step);
+}
+
+/* ---- Runs ---------------------------------------------------------------------------------- */
+
+static char self[256];
+
+/* `flips`: "KIND RANK", in that step; or NULL. */
+static void run(command_result *r, const char *folder, const char *flips, uint32_t workers,
+                const char *options)
+{
+    char line[1024], wish[64] = "";
+    if (flips != NULL)
+        (void)snprintf(wish, sizeof wish, "LKT_FLIP='%s %d' ", flips, AT_STEP);
+    (void)snprintf(line, sizeof line, "%s%s " MLP "--workers %u --log log %s", wish, self, workers,
+                   options);
+    (void)run_shell(r, folder, line);
+}
+
+/* The steps in the log, without times, and without its end. */
+static void read_steps(command_result *r, const char *folder)
+{
+    (void)run_shell(r, folder, "sed '/\"audit\"/d; /\"weights\"/d; /\"checkpoint\"/d; "
+                               "s/\"samples_per_s.*//' log");
+}
+
+static void undisturbed(const char *folder, char digits[65], command_result *steps)
+{
+    static command_result r;
+    run(&r, folder, NULL, 1, "--strategy single");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, digits);
+    read_steps(steps, folder);
+}
+
+/* What stderr and the log say of it. */
+static void assert_named(const command_result *r, const char *folder, uint32_t rank)
+{
+    static command_result log;
+    char                  wanted[128];
+    (void)snprintf(wanted, sizeof wanted, "step %d: rank %u has made other results of virtual "
+                   "worker ", AT_STEP, rank);
+    assert_says(r->err, wanted);
+    assert_says(r->err, "(gradient of 'fc1.bias') than ranks ");
+    (void)run_shell(&log, folder, "grep audit\\\" log");
+    (void)snprintf(wanted, sizeof wanted, "{\"step\": %d, \"audit\": {\"virtual_worker\": ",
+                   AT_STEP);
+    assert_ptr_equal(strstr(log.out, wanted), log.out);
+    (void)snprintf(wanted, sizeof wanted, "], \"odd\": %u, \"what\": \"gradient of "
+                   "'fc1.bias'\"}}\n", rank);
+    assert_says(log.out, wanted);
+    assert_true(strchr(log.out, '\n')[1] == '\0'); /* once */
+}
+
+static const char *const kinds[]      = { "gradient", "again" };
+static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+
+static void a_flipped_gradient_ends_the_run(void **state)
+{
+    static command_result r;
+    char                  options[64], flips[32];
+    for (uint32_t i = 0; i < 4; i++) {
+        (void)snprintf(options, sizeof options, "--audit 1 --strategy %s", strategies[i]);
+        (void)snprintf(flips, sizeof flips, "%s %u", kinds[i % 2], i % 3);
+        run(&r, *state, flips, 3, options);
+        if (r.status != 1)
+            fail_msg("%s: status %d: %s", options, r.status, r.err);
+        assert_named(&r, *state, i % 3);
+    }
+    run(&r, *state, "gradient 1", 2, "--audit 1");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "and there is no third rank to tell which (nothing was updated)");
+}
+
+static void a_worker_that_errs_is_left_out(void **state)
+{
+    static command_result r, want, got;
+    char                  options[128], flips[32], wanted[65], digits[65];
+    undisturbed(*state, wanted, &want);
+    for (uint32_t i = 0; i < 4; i++) {
+        (void)snprintf(options, sizeof options, "--audit 1 --on-failure continue --strategy %s "
+                       "--checkpoint ck", strategies[i]);
+        (void)snprintf(flips, sizeof flips, "%s %u", kinds[i / 2], i % 3);
+        run(&r, *state, flips, 3, options);
+        if (r.status != 0)
+            fail_msg("%s: status %d: %s", options, r.status, r.err);
+        assert_named(&r, *state, i % 3);
+        assert_says(r.err, "; 5 of 5 were unfinished; ");
+        read_weights(&r, digits);
+        assert_string_equal(digits, wanted);
+        read_steps(&got, *state);
+        assert_string_equal(got.out, want.out);
+        (void)run_shell(&got, *state, "rm -rf ck");
+    }
+}
+
+static void nobody_notices_without_audits(void **state)
+{
+    static command_result r, steps;
+    char                  wanted[65], digits[65];
+    undisturbed(*state, wanted, &steps);
+    run(&r, *state, "gradient 1", 3, "");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, digits);
+    assert_string_not_equal(digits, wanted);
+    run(&r, *state, NULL, 3, "--audit 1"); /* and audits change nothing */
+    assert_int_equal(r.status, 0);
+    read_weights(&r, digits);
+    assert_string_equal(digits, wanted);
+}
+
+static void flipped_parameters_are_found(void **state)
+{
+    static command_result r;
+    char                  options[64], wanted[64];
+    for (uint32_t i = 0; i < 4; i++) {
+        (void)snprintf(options, sizeof options, "--strategy %s", strategies[i]);
+        run(&r, *state, "parameter 1", 3, options);
+        if (r.status != 1)
+            fail_msg("%s: status %d: %s", options, r.status, r.err);
+        (void)snprintf(wanted, sizeof wanted, ", step %d: parameter 'fc", AT_STEP);
+        assert_says(r.err, wanted);
+        assert_says(r.err, "changed since it was written");
+    }
+}
+
+static void what_cannot_be_audited_is_refused(void **state)
+{
+    static const char *const lines[][2] = {
+        { MLP "--workers 2 --audit 1.5", "must be a number above 0 and up to 1" },
+        { MLP "--workers 3 --hosts 3 --strategy zero3 --audit 1", "needs --strategy ddp, zero1" },
+        { "train resnet --data synthetic:images=60,h=9,w=9,c=3,classes=4 --batchnorm sync "
+          "--virtual-workers 4 --global-batch 8 --steps 2 --lr 0.1 --audit 1",
+          "--audit needs --batchnorm ghost" },
+    };
+    static command_result r;
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        run_command(&r, *state, lines[i][0]);
+        assert_int_equal(r.status, 2);
+        assert_says(r.err, lines[i][1]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_flipped_gradient_ends_the_run),
+        cmocka_unit_test(a_worker_that_errs_is_left_out),
+        cmocka_unit_test(nobody_notices_without_audits),
+        cmocka_unit_test(flipped_parameters_are_found),
+        cmocka_unit_test(what_cannot_be_audited_is_refused),
+    };
+    if (argc > 1)
+        return lki_command_train.main(argc - 1, argv + 1);
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
