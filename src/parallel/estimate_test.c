@@ -92,9 +92,10 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     CHECK(lk_comm_split(&again, comm, 0, lk_comm_rank(comm)) == LK_OK);
     size_t arenas = arena_bytes(comm), split = arenas - before_any;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
-    CHECK(lk_arena_bytes(p->arena) == j->cost.params + j->cost.optimizer + j->cost.tables);
+    size_t states = j->options.offload == NULL ? j->cost.optimizer : 0; /* else in a file */
+    CHECK(lk_arena_bytes(p->arena) == j->cost.params + states + j->cost.tables);
     CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) == /* that has a communicator */
-          j->cost.params + j->cost.optimizer + j->cost.tables + j->cost.gradients);
+          j->cost.params + states + j->cost.tables + j->cost.gradients);
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     if (!take_step(comm, p))
         return false;
@@ -125,6 +126,7 @@ static void steps_take_what_was_told(void **state)
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + leaves / 4) % 3],
+                                       .offload         = hosts == 5 ? "/tmp" : NULL,
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },
                                        .states          = running,
@@ -155,6 +157,32 @@ static void states_are_shared_out(void **state)
         assert_int_equal(lk_parallel_estimate(&cost, &large, 1, &options, sizes, hosts), LK_OK);
         assert_int_equal(cost.params, params);
         assert_in_range(cost.optimizer, 2 * params / hosts, 2 * params / hosts + 2 * slack);
+    }
+}
+
+/* What a host has of states is in files then, but for four chunks of each rank: of 64 blocks. */
+static void files_take_states_out_of_memory(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+    static const uint32_t    sizes[]      = { 2, 2 };
+    static const lk_param    large        = { .name = "w", .shape = { 2, { 4096, 3000 } } };
+    const size_t             chunk        = 64 * LKI_NORM_BLOCK * 2 * sizeof(float);
+    (void)state;
+    for (size_t s = 0; s < 4; s++) {
+        lk_parallel_options options = { .strategy        = strategies[s],
+                                        .virtual_workers = 8,
+                                        .optimizer       = { .kind = LK_ADAMW } };
+        lk_parallel_cost    whole, aside;
+        assert_int_equal(lk_parallel_estimate(&whole, &large, 1, &options, sizes, 2), LK_OK);
+        options.offload = "/tmp";
+        assert_int_equal(lk_parallel_estimate(&aside, &large, 1, &options, sizes, 2), LK_OK);
+        assert_int_equal(whole.files, 0);
+        assert_int_equal(aside.files, whole.optimizer);
+        assert_int_equal(aside.optimizer, 2 * 4 * chunk);
+        assert_int_equal(aside.params, whole.params);
+        assert_int_equal(aside.gradients, whole.gradients);
+        assert_int_equal(aside.tables, whole.tables);
+        assert_int_equal(aside.sent_params, whole.sent_params);
     }
 }
 
@@ -313,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
+        cmocka_unit_test(files_take_states_out_of_memory),
         cmocka_unit_test(gradients_are_shared_out),
         cmocka_unit_test(rounded_gradients_are_half),
         cmocka_unit_test(parameters_are_shared_out),

@@ -200,10 +200,11 @@ static lk_status end_read(const lk_parallel *parallel, size_t k, uint32_t slot)
                          *to   = &layout->spans[parallel->mine[c->end - 1]];
     return lk_fail(LK_ECORRUPT,
                    "rank %u: the optimizer's state in '%s', bytes %" PRIu64 " to %" PRIu64
-                   " ('%.60s' to '%.60s'), is not what was written: the disk is faulty, or "
+                   " (of '%.60s%s%.60s'), is not what was written: the disk is faulty, or "
                    "something else wrote there; go on from the last checkpoint",
                    parallel->rank, parallel->offload_dir, c->offset, c->offset + c->bytes,
-                   layout->params[from->param].name, layout->params[to->param].name);
+                   layout->params[from->param].name, from->param == to->param ? "" : "' to '",
+                   from->param == to->param ? "" : layout->params[to->param].name);
 }
 
 static void begin_write(lki_offload *o, size_t k, uint32_t slot)
