@@ -1,4 +1,5 @@
 # src/tensor/isa/ holds the kernels' table once per instruction set; each file is compiled for its own.
+# So are a few loops of other rooms.
 # Sanitizers give every inlined lane its own stack slot: kernels call nothing, so 128 KiB do no harm.
 set(frames -Wframe-larger-than=131072)
 set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS "${frames}")
@@ -10,6 +11,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/tensor/isa/avx2.c PROPERTIES COMPILE_OPTIONS "${frames};-mavx2;-mfma;-mf16c")
   set_source_files_properties(src/base/hash_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")
   set_source_files_properties(src/base/hash_avx2.c PROPERTIES COMPILE_OPTIONS -mavx2)
+  set_source_files_properties(src/data/lanes_avx512.c PROPERTIES COMPILE_OPTIONS "-mavx512f;-mprefer-vector-width=512")
+  set_source_files_properties(src/data/lanes_avx2.c PROPERTIES COMPILE_OPTIONS -mavx2)
 endif()
 
 # gcc 12 for 64-bit ARM crashes on the portable vectors at -O3 (in its sink and loop passes).

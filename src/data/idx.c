@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
+#include "data/lanes.h"
 
 typedef struct {
     lki_map map[2]; /* images, labels */
@@ -75,8 +76,7 @@ static lk_status idx_read_sample(const lk_dataset *dataset, uint64_t index, floa
     const idx     *self  = dataset->state;
     size_t         count = dataset->elements;
     const uint8_t *from  = self->file[0].values + index * count;
-    for (size_t i = 0; i < count; i++)
-        x[i] = self->pixel[from[i]];
+    lki_lanes_best()->pixels(count, from, x);
     *label = self->file[1].values[index];
     return LK_OK;
 }

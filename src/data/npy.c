@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
+#include "data/lanes.h"
 
 typedef struct {
     lki_map  map[2]; /* X, Y */
@@ -137,8 +138,7 @@ static lk_status npy_read_sample(const lk_dataset *dataset, uint64_t index, floa
     if (self->x.dtype == LK_F32)
         memcpy(x, self->x.values + first * sizeof *x, count * sizeof *x);
     else if (self->x.dtype == LK_U8)
-        for (size_t i = 0; i < count; i++)
-            x[i] = self->pixel[self->x.values[first + i]];
+        lki_lanes_best()->pixels(count, self->x.values + first, x);
     else
         for (size_t i = 0; i < count; i++)
             x[i] = lki_npy_number(&self->x, first + i);

@@ -15,9 +15,12 @@
  *          800-38G takes 8, and so do we.
  * Cost:    the bits are even, so the domain is below 4n: under 4 passes, 2 on average, and a
  *          pass is 8 Philox blocks: well under a microsecond.  No memory, no state: any position
- *          of any epoch at once, which is what makes a resumed run exact.
+ *          of any epoch at once, which is what makes a resumed run exact.  A run of positions goes
+ *          through the network side by side (lanes.h).
  */
 #include "data/source.h"
+
+#include "data/lanes.h"
 
 enum { ROUNDS = 8 };
 
@@ -48,6 +51,39 @@ uint64_t lki_permute(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uin
         at = (uint64_t)left << half | right;
     } while (at >= n);
     return at;
+}
+
+/* A lane whose value has arrived takes the next position; one without has nowhere to put it. */
+void lki_permute_run(uint64_t seed, lki_rng_purpose purpose, uint64_t epoch, uint64_t n,
+                     uint64_t first, size_t count, uint64_t *out)
+{
+    const lki_lanes  *lanes = lki_lanes_best();
+    const lki_network of    = { .seed = seed, .epoch = epoch, .purpose = purpose,
+                                .half = half_bits(n), .rounds = ROUNDS };
+    uint32_t          left[LKI_LANES] = { 0 }, right[LKI_LANES] = { 0 };
+    size_t            place[LKI_LANES], begun = 0, done = 0;
+
+    LK_ASSERT(count == 0 || (first < n && count <= n - first));
+    for (int l = 0; l < LKI_LANES; l++)
+        place[l] = SIZE_MAX; /* is free */
+    while (done < count) {
+        for (int l = 0; l < LKI_LANES && begun < count; l++)
+            if (place[l] == SIZE_MAX) {
+                uint64_t at = first + begun;
+                place[l]    = begun++;
+                left[l]     = (uint32_t)(at >> of.half);
+                right[l]    = (uint32_t)at & lki_network_mask(&of);
+            }
+        lanes->pass(&of, left, right);
+        for (int l = 0; l < LKI_LANES; l++) {
+            uint64_t at = (uint64_t)left[l] << of.half | right[l];
+            if (place[l] == SIZE_MAX || at >= n)
+                continue;
+            out[place[l]] = at;
+            place[l]      = SIZE_MAX;
+            done++;
+        }
+    }
 }
 
 uint32_t lki_window_offset(uint64_t seed, uint64_t epoch, uint32_t context)

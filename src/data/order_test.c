@@ -34,6 +34,20 @@ static void every_sample_once(void **state)
         assert_bijection(UINT64_MAX - i, i, wide[i]);
 }
 
+static void a_run_is_its_positions(void **state)
+{
+    static const uint64_t sizes[]  = { 1, 2, 15, 32, 33, 300, 6400, 65537, UINT64_MAX };
+    static const size_t   counts[] = { 0, 1, 31, 32, 33, 100, 300 };
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0] && counts[k] <= sizes[i]; k++) {
+            uint64_t got[300], n = sizes[i], first = (n - counts[k]) / 3;
+            lki_permute_run(n + k, LKI_RNG_ORDER, k << 31, n, first, counts[k], got);
+            for (size_t p = 0; p < counts[k]; p++)
+                assert_true(got[p] == lki_permute(n + k, LKI_RNG_ORDER, k << 31, n, first + p));
+        }
+}
+
 /* 2^40 cannot be walked; but a bijection has an inverse, so no two of any positions meet. */
 static void huge_n_stays_inside(void **state)
 {
@@ -171,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sample_once),
+        cmocka_unit_test(a_run_is_its_positions),
         cmocka_unit_test(huge_n_stays_inside),
         cmocka_unit_test(seed_and_epoch_change_it),
         cmocka_unit_test(small_orders_are_fair),

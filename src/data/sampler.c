@@ -144,6 +144,12 @@ uint32_t lki_sampler_take(lki_sampler *sampler, const lk_step_span *span, uint32
                            : lk_micro_samples(span->samples, o->micro_batch, sampler->micro_count,
                                               v, micro);
     uint64_t first = (uint64_t)micro * o->micro_batch;
+    if (o->order == LK_ORDER_PERMUTED) {
+        first += span->first + (uint64_t)v * sampler->micro_count * o->micro_batch;
+        lki_permute_run(o->seed, LKI_RNG_ORDER, span->epoch, sampler->dataset->info.train_count,
+                        first, mine, indices);
+        return mine;
+    }
     for (uint64_t i = 0; i < mine; i++) {
         uint64_t slot = dealt ? (first + i) * workers + v
                               : (uint64_t)v * sampler->micro_count * o->micro_batch + first + i;
