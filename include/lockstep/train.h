@@ -206,6 +206,37 @@ LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_
  * fit.  What workers then take is held to it while they run. */
 LK_API LK_NODISCARD lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts);
 
+/* ---- One virtual worker again ------------------------------------------------------------ */
+
+/* Something that is not finite. */
+typedef struct {
+    uint32_t    block;  /* of the model; backward goes from the last to the first */
+    const char *param;  /* whose gradient it is */
+    size_t      element, count; /* the first, and how many elements there are */
+    float       value;
+} lk_replay_odd;
+
+typedef struct {
+    uint64_t step;           /* from 1 */
+    uint32_t virtual_worker; /* from 0 */
+
+    /* (optional) Told of each gradient in which something is not finite, in backward's order. */
+    void (*odd)(void *context, const lk_replay_odd *odd);
+    void *context;
+
+    /* What comes out. */
+    uint64_t from;         /* steps that were there to begin with: a checkpoint's */
+    uint64_t samples, count; /* count: what the loss is a mean over */
+    double   loss;
+    char     gradient[65]; /* hash, before it is summed, clipped or rounded */
+} lk_replay;
+
+/* Makes the turns of one virtual worker of one step again, alone and in this process, with what the
+ * newest checkpoint before that step leads to, or, where there is none, the beginning: whoever ran
+ * them, on however many workers, has made the same bits.  Nothing is written.  Neither of streams
+ * nor of virtual workers in lock step. */
+LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_replay *replay);
+
 /* ---- Predicting a step ------------------------------------------------------------------- */
 
 /* All that the time of a step is told from.  Hosts have equal parts of the workers. */

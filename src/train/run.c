@@ -112,13 +112,13 @@ lk_status lki_session_deal(lki_session *s, uint64_t start)
 static lk_status own_directory(lki_session *s)
 {
     const lk_train_config *c = s->config;
-    if (s->rank != 0 || c->checkpoint == NULL)
+    if (s->rank != 0 || c->checkpoint == NULL || s->replays)
         return LK_OK;
     LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
     return lki_checkpoint_check(c);
 }
 
-static lk_status session_open(lki_session *s)
+lk_status lki_session_open(lki_session *s)
 {
     const lk_train_config *c       = s->config;
     lk_dataset_options     options = lki_dataset_options(c);
@@ -150,7 +150,7 @@ static lk_status session_open(lki_session *s)
     return lki_observe_open(s);
 }
 
-static lk_status session_close(lki_session *s)
+lk_status lki_session_close(lki_session *s)
 {
     lki_feed_close(s);
     lki_background_close(s->background);
@@ -221,6 +221,8 @@ static void on_before_backward(void *user, uint32_t block)
 static void on_grad_ready(void *user, uint32_t context, uint32_t term)
 {
     lki_session *s = user;
+    if (s->alone)
+        return;
     lk_parallel_choose(s->parallel, context);
     lk_parallel_grad_ready(s->parallel, term);
 }
@@ -279,7 +281,7 @@ static void report_pass(lki_session *s, uint32_t c)
 }
 
 /* One micro-batch, or one of each virtual worker. */
-static void run_turn(lki_session *s)
+void lki_session_turn(lki_session *s)
 {
     lk_hooks hooks = { .user            = s,
                        .before_forward  = on_before_forward,
@@ -349,7 +351,7 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
 
     while (next_turn(s, step, &record->data_seconds, &status)) {
         double loaded = lki_seconds();
-        run_turn(s);
+        lki_session_turn(s);
         record->compute_seconds += lki_seconds() - loaded;
     }
     return status;
@@ -370,7 +372,7 @@ static uint64_t rows_of_step(const lki_session *s, uint64_t step)
     return lki_step_span(s, step).samples * lk_model_loss_rows(s->model);
 }
 
-static lk_status begin_step(lki_session *s, uint64_t step)
+lk_status lki_session_begin(lki_session *s, uint64_t step)
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
@@ -406,13 +408,13 @@ void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *resu
     s->chained = done;
 }
 
-static lk_status run_step(lki_session *s, uint64_t step, lki_step_record *record)
+lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *record)
 {
     lk_step_result result;
     double         scale = lk_parallel_scaler(s->parallel).scale;
 
     record->lr = lk_schedule_at(&s->config->schedule, step);
-    LK_TRY(begin_step(s, step));
+    LK_TRY(lki_session_begin(s, step));
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
     LK_TRY(finish_step(s, record, &result));
@@ -466,7 +468,7 @@ static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *res
     LK_TRY(feed_step(s, *done, &record, &there));
     if (!there)
         return s->stopped ? lki_after_step(s, *done, result) : LK_OK;
-    LK_TRY(run_step(s, *done, &record));
+    LK_TRY(lki_session_step(s, *done, &record));
     result->loss = record.loss;
     lki_observe_step(s, &record);
     LK_TRY(leave_step(s, &record, result));
@@ -518,7 +520,7 @@ static lk_status loop(lki_session *s, lk_train_result *result)
     return status;
 }
 
-static lki_session session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm)
+lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm)
 {
     return (lki_session){ .config      = config,
                           .comm        = comm,
@@ -533,13 +535,13 @@ static lki_session session_of(const lk_train_config *config, lk_comm *given, lk_
 /* Before the first step nothing is there that could not be made again. */
 static lk_status open_and_loop(lki_session *s, lk_train_result *result)
 {
-    lk_status status = session_open(s);
+    lk_status status = lki_session_open(s);
 
     while (lki_survives(s, status)) {
-        (void)session_close(s);
+        (void)lki_session_close(s);
         LK_TRY(lki_regroup(s));
-        *s     = session_of(s->config, s->given, s->comm);
-        status = session_open(s);
+        *s     = lki_session_of(s->config, s->given, s->comm);
+        status = lki_session_open(s);
     }
     result->speaks = s->rank == 0;
     return status == LK_OK ? loop(s, result) : status;
@@ -560,7 +562,7 @@ static void tell_finding(lki_session *s)
 
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
-    lki_session s = session_of(config, comm, comm);
+    lki_session s = lki_session_of(config, comm, comm);
     *result       = (lk_train_result){ .loss                = (double)NAN,
                                        .validation_loss     = (double)NAN,
                                        .validation_accuracy = (double)NAN };
@@ -573,7 +575,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
         (void)lki_fail_again(&why);
         lk_comm_abort(s.comm); /* records this rank's error and wakes the others */
     }
-    lk_status closed = session_close(&s);
+    lk_status closed = lki_session_close(&s);
     if (s.comm != comm)
         lk_comm_free(s.comm);
     lki_surroundings_leave(&around);

@@ -24,6 +24,7 @@ typedef struct lki_observer    lki_observer;
 typedef struct lki_background  lki_background;
 typedef struct lki_survival    lki_survival;
 typedef struct lki_feed        lki_feed;
+typedef struct lki_step_record lki_step_record;
 
 typedef struct {
     const lk_train_config *config;
@@ -79,6 +80,8 @@ typedef struct {
     double        stalled;        /* seconds of waiting for the offload file, so far */
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
     bool          patient;        /* rank 0 works, and the others wait */
+    bool          replays;        /* leaves the checkpoints' directory alone: replay.c ... */
+    bool          alone;          /* ... and runs a turn whose gradients nobody sums */
     bool          mends;          /* it makes what is missing of a step that was broken off */
     double        begun;          /* the step under way */
     uint64_t      chained;        /* steps whose loss is in loss_chain */
@@ -223,6 +226,18 @@ LK_NODISCARD lk_status lki_lock_check(const char *dir);
 LK_NODISCARD lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal);
 void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to do */
 
+/* ---- The loop's parts (run.c) ------------------------------------------------------------ */
+
+lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm);
+LK_NODISCARD lk_status lki_session_open(lki_session *session);
+lk_status              lki_session_close(lki_session *session);
+
+/* Begins a step; runs the turn whose micro-batches are there; and a whole step, to its update. */
+LK_NODISCARD lk_status lki_session_begin(lki_session *session, uint64_t step);
+void                   lki_session_turn(lki_session *session);
+LK_NODISCARD lk_status lki_session_step(lki_session *session, uint64_t step,
+                                        lki_step_record *record);
+
 /* ---- Parameters that are read (run.c) ---------------------------------------------------- */
 
 /* The hook before_read of lk_hooks; `user` is the session. */
@@ -263,8 +278,6 @@ LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,
 LK_NODISCARD lk_status lki_finish(lki_session *session, uint64_t done, lk_train_result *result);
 
 /* ---- Where the time goes (observe.c): nothing without --trace or a report ---------------- */
-
-typedef struct lki_step_record lki_step_record;
 
 LK_NODISCARD lk_status lki_observe_open(lki_session *session);
 

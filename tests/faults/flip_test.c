@@ -187,6 +187,73 @@ static void flipped_parameters_are_found(void **state)
     }
 }
 
+#define OPTIONS                                                                                    \
+    "mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --hidden 8 --global-batch 20 "           \
+    "--micro-batch 2 --momentum 0.9 --steps 9 --quiet "
+
+/* The line of stdout that begins with a word. */
+static void read_line(const command_result *r, const char *word, char line[128])
+{
+    const char *at     = strstr(r->out, word);
+    size_t      length = at != NULL ? strcspn(at, "\n") : 0;
+    if (length == 0 || length >= 128)
+        fail_msg("no '%s': status %d: %s%s", word, r->status, r->out, r->err);
+    memcpy(line, at, length);
+    line[length] = '\0';
+}
+
+static void one_virtual_worker_can_be_made_again(void **state)
+{
+    static command_result r;
+    char                  here[128], there[128], loss[64];
+    run_command(&r, *state, "train " OPTIONS "--virtual-workers 5 --lr 0.05 --workers 3 "
+                            "--checkpoint ck --checkpoint-every 3");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "verify " OPTIONS "--virtual-workers 5 --lr 0.05 --workers 3 "
+                            "--checkpoint ck --step 6 --virtual-worker 2");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step 6, virtual worker 2, from step 3 on\nsamples 4\nloss ");
+    read_line(&r, "gradient", here);
+    for (uint32_t v = 2; v < 4; v++) {
+        char line[512];
+        (void)snprintf(line, sizeof line, "verify " OPTIONS "--virtual-workers 5 --lr 0.05 "
+                       "--step 6 --virtual-worker %u", v);
+        run_command(&r, *state, line);
+        assert_says(r.out, ", from step 0 on\n");
+        read_line(&r, "gradient", there);
+        assert_true((strcmp(here, there) == 0) == (v == 2));
+    }
+    run_command(&r, *state, "train " OPTIONS "--virtual-workers 1 --lr 0.05 --log log");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "sed -n 's/^{\"step\": 6, .*\"loss\": \\([^,]*\\),.*/\\1/p' log");
+    (void)snprintf(loss, sizeof loss, "\nloss %.*s (a mean over 20)\n",
+                   (int)strcspn(r.out, "\n"), r.out);
+    run_command(&r, *state, "verify " OPTIONS "--virtual-workers 1 --lr 0.05 --step 6 "
+                            "--virtual-worker 0");
+    assert_says(r.out, loss);
+}
+
+static void what_is_not_finite_is_found_again(void **state)
+{
+    static command_result r;
+    unsigned long         step = 0;
+    char                  line[512];
+    run_command(&r, *state, "train " OPTIONS "--virtual-workers 5 --lr 1e30");
+    assert_int_equal(r.status, 3);
+    const char *said = strstr(r.err, ": step ");
+    assert_true(said != NULL && sscanf(said, ": step %lu:", &step) == 1);
+    (void)snprintf(line, sizeof line, "verify " OPTIONS "--virtual-workers 5 --lr 1e30 --step %lu "
+                   "--virtual-worker 0", step);
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 3);
+    assert_says(r.out, "not finite: block ");
+    assert_says(r.out, ", gradient of 'fc1.bias': element ");
+    run_command(&r, *state, "verify " OPTIONS "--virtual-workers 5 --lr 1 --step 10 "
+                            "--virtual-worker 0");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "there is no step 10: they are numbered from 1, up to 9");
+}
+
 static void what_cannot_be_audited_is_refused(void **state)
 {
     static const char *const lines[][2] = {
@@ -211,6 +278,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_worker_that_errs_is_left_out),
         cmocka_unit_test(nobody_notices_without_audits),
         cmocka_unit_test(flipped_parameters_are_found),
+        cmocka_unit_test(one_virtual_worker_can_be_made_again),
+        cmocka_unit_test(what_is_not_finite_is_found_again),
         cmocka_unit_test(what_cannot_be_audited_is_refused),
     };
     if (argc > 1)
