@@ -44,7 +44,17 @@ typedef struct {
      * test batch has none): .npy, or text with white space between.  NULL: none.  For
      * LK_ORDER_WEIGHTED; the content hash counts it in. */
     const char *weights;
+
+    /* A target that is this number, a class or none, counts for nothing: it becomes -1. */
+    bool    ignores;
+    int64_t ignored;
+
+    /* A file as `weights` is, of numbers up to 256: what training samples with labels count for in
+     * the loss, in steps of 1 / LK_WEIGHT_ONE.  NULL: none. */
+    const char *loss_weights;
 } lk_dataset_options;
+
+enum { LK_WEIGHT_ONE = 65536 };
 
 typedef struct {
     bool tokens;          /* samples are `context` token ids with a target each; otherwise
@@ -165,6 +175,7 @@ typedef struct {
     uint32_t       first_slot; /* slot in the global batch of its first sample */
     const void    *x;
     const int32_t *y;
+    const uint32_t *weights;   /* of the samples in the loss, LK_WEIGHT_ONE is 1; NULL: 1 each */
 } lk_batch;
 
 /* Starts the prefetching threads.  Borrows the data set.  LK_EINVAL if the numbers do not fit one

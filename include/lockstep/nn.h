@@ -74,11 +74,12 @@ typedef struct {
 
     /* loss blocks only: targets as the data set gives them; loss and hit have a row each; grads, in
      * forward when training, for a block that does its backward pass there */
-    float *const  *forward_grads;
-    const int32_t *targets;
+    float *const   *forward_grads;
+    const int32_t  *targets;
+    const uint32_t *weights; /* a row's gradient is multiplied by its own; NULL: 1 each */
     float         *loss;
     uint8_t       *hit;
-    float          loss_scale; /* what the gradient is to be multiplied by */
+    float          loss_scale; /* what all gradients are multiplied by */
 } lk_block_call;
 
 /* Floating-point operations of a sample that the definition of a block cannot do without, counted
@@ -235,8 +236,8 @@ typedef struct {
 } lk_hooks;
 
 /* One context's micro-batch.  loss_sum, count and hits continue from what they hold, rows in
- * order, FP64.  A pass without samples does nothing but call grad_ready.  `targets` may be NULL
- * in evaluation: the loss is left out. */
+ * order, FP64; a row with a weight counts as so many.  A pass without samples does nothing but call
+ * grad_ready.  `targets` may be NULL in evaluation: the loss is left out. */
 typedef struct {
     uint32_t       samples, first_slot;
     uint32_t       length; /* positions of each sample, where every value of the model begins with
@@ -244,6 +245,7 @@ typedef struct {
                             * so many.  0 = T */
     const void    *x;
     const int32_t *targets;
+    const uint32_t *weights;   /* up to 2^24, one a target; NULL: 1 each */
     float *const  *grads;      /* one a term of lk_model_terms(); NULL in evaluation */
     bool          *empty;      /* one a term: its memory holds nothing yet, so that the engine writes
                                 * the gradient instead of adding it, and leaves false.  NULL: none */

@@ -93,6 +93,9 @@ typedef struct {
     lk_augment  augment;      /* of images */
     lk_order    order;
     const char *weights;      /* a file of them; the order is LK_ORDER_WEIGHTED then */
+    const char *loss_weights; /* likewise, of what samples count for in the loss */
+    bool        ignores;      /* a target that is `ignored` counts for nothing */
+    int64_t     ignored;
     uint32_t    loader_threads; /* of each worker, preparing its micro-batches; 0 = 1 */
 
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */

@@ -232,6 +232,10 @@ const lki_option lki_train_table[] = {
                "for each virtual worker (see docs/data.md)"),
     LKI_STRING("weights", "FILE", AT(config.weights), NULL,
                "draw samples with replacement, by a number for each (text or .npy)"),
+    LKI_STRING("loss-weights", "FILE", AT(config.loss_weights), NULL,
+               "what each sample counts for in the loss, a number for each (text or .npy)"),
+    { .name = "ignore-label", .type = LKI_OPTION_CUSTOM, .value = "N", .read = lki_read_ignored,
+      .preset = "none", .help = "samples or tokens with this label count for nothing" },
     LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
 
     { .group = "workers (they never change the result)", .name = "workers",

@@ -40,8 +40,9 @@ bool lki_read_group(const char *text, void *target, lki_message *error);
 /* What is laid aside, and where. */
 bool lki_read_offload(const char *text, void *target, lki_message *error);
 
-/* What images go through. */
+/* What images go through, and a label that counts for nothing. */
 bool lki_read_augment(const char *text, void *target, lki_message *error);
+bool lki_read_ignored(const char *text, void *target, lki_message *error);
 
 /* Train's rows but those named, of which none but MODEL is required, and `own`; the caller's to
  * free().  NULL without memory. */

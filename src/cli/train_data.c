@@ -38,3 +38,16 @@ bool lki_read_augment(const char *text, void *target, lki_message *error)
                                      "1), or flip, or one of these and flip, as in crop=4,flip, or "
                                      "none");
 }
+
+bool lki_read_ignored(const char *text, void *target, lki_message *error)
+{
+    lk_train_config *config = &((train_options *)target)->config;
+    bool             below  = *text == '-';
+    uint64_t         size   = 0;
+    if (!lki_parse_u64(text + below, strlen(text + below), &size) || size > INT32_MAX)
+        return lki_refuse(error, "must be a whole number from -%d to %d, such as 255 or -100",
+                          INT32_MAX, INT32_MAX);
+    config->ignores = true;
+    config->ignored = below ? -(int64_t)size : (int64_t)size;
+    return true;
+}

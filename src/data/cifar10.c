@@ -25,7 +25,7 @@ typedef struct {
     float    pixel[3][256];
 } cifar10;
 
-static lk_status check_records(const lki_map *map, const char *path)
+static lk_status check_records(const lk_dataset *dataset, const lki_map *map, const char *path)
 {
     if (map->bytes == 0)
         return lk_fail(LK_EFORMAT, "'%s' is empty", path);
@@ -34,7 +34,7 @@ static lk_status check_records(const lki_map *map, const char *path)
                                    "truncated, or not CIFAR-10's binary version", path,
                        map->bytes, map->bytes / RECORD, RECORD, map->bytes % RECORD);
     for (size_t i = 0; i < map->bytes; i += RECORD)
-        if (map->data[i] >= CLASSES)
+        if (map->data[i] >= CLASSES && !lki_is_ignored(dataset, map->data[i]))
             return lk_fail(LK_EFORMAT, "'%s': record %zu has label %u, expected 0 to %d", path,
                            i / RECORD, map->data[i], CLASSES - 1);
     return LK_OK;
@@ -54,7 +54,7 @@ static lk_status add_file(lk_dataset *dataset, const char *folder, const char *n
         status = lki_data_watch(dataset, path);
     }
     if (status == LK_OK)
-        status = check_records(&self->maps[self->count - 1], path);
+        status = check_records(dataset, &self->maps[self->count - 1], path);
     lki_free(path);
     return status;
 }

@@ -158,6 +158,7 @@ void lk_dataset_free(lk_dataset *dataset)
         dataset->source->close(dataset);
     lki_data_watch_end(dataset);
     lki_free(dataset->cumulative);
+    lki_free(dataset->loss_weights);
     lki_free(dataset->pieces);
     lki_free(dataset);
 }
@@ -192,19 +193,16 @@ uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t i
                        (place + index) % dataset->total);
 }
 
-lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
-                          uint64_t index, void *x, int32_t *y)
+void lki_ignore(const lk_dataset *dataset, size_t count, int32_t *y)
 {
-    const lk_dataset_info *info = &dataset->info;
-    if (lki_dataset_is_stream(dataset))
-        return lk_fail(LK_EINVAL, "a stream is read from its beginning on, by one reader");
-    LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
-    if (info->documents)
-        return lki_documents_read(dataset, validation, &index, 1, dataset->options.context, x, y);
-    if (info->tokens) {
-        read_window(dataset, validation, epoch, index, x, y);
-        return LK_OK;
-    }
+    for (size_t i = 0; dataset->options.ignores && i < count; i++)
+        if (lki_is_ignored(dataset, y[i]))
+            y[i] = -1;
+}
+
+static lk_status read_array(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                            uint64_t index, float *x, int32_t *y)
+{
     const lki_source *source = dataset->source;
     const lki_draw    draw   = { epoch, index };
     uint64_t          place  = lki_sample_place(dataset, validation, index);
@@ -214,6 +212,23 @@ lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t e
     LK_TRY(part ? source->read_part(dataset, place, &draw, x, y)
                 : source->read_sample(dataset, place, x, y));
     return lki_augment_apply(dataset, &draw, part, x);
+}
+
+lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
+                          uint64_t index, void *x, int32_t *y)
+{
+    const lk_dataset_info *info = &dataset->info;
+    if (lki_dataset_is_stream(dataset))
+        return lk_fail(LK_EINVAL, "a stream is read from its beginning on, by one reader");
+    LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
+    if (info->documents)
+        return lki_documents_read(dataset, validation, &index, 1, dataset->options.context, x, y);
+    if (info->tokens)
+        read_window(dataset, validation, epoch, index, x, y);
+    else
+        LK_TRY(read_array(dataset, validation, epoch, index, x, y));
+    lki_ignore(dataset, info->tokens ? dataset->elements : 1, y);
+    return LK_OK;
 }
 
 lk_status lki_batch_read(const lk_dataset *dataset, bool validation, uint64_t epoch,

@@ -111,5 +111,6 @@ lk_status lki_documents_read(const lk_dataset *dataset, bool validation, const u
     for (uint32_t i = 0; i < count; i++)
         LK_TRY(read_piece(dataset, validation, indices[i], length, x + (size_t)i * length,
                           y + (size_t)i * length));
+    lki_ignore(dataset, (size_t)count * length, y);
     return LK_OK;
 }

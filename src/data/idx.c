@@ -50,7 +50,8 @@ static lk_status idx_open(lk_dataset *dataset, const char *rest)
     uint8_t        max = 0;
     char           hashes[2][33];
     for (size_t i = 0; i < labels->count; i++)
-        max = labels->values[i] > max ? labels->values[i] : max;
+        if (labels->values[i] > max && !lki_is_ignored(dataset, labels->values[i]))
+            max = labels->values[i];
     dataset->total        = images->dims[0];
     dataset->info.classes = (uint32_t)max + 1;
     dataset->info.x       = (lk_shape){ .rank = 3,

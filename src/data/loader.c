@@ -49,6 +49,7 @@ struct lk_loader {
     uint64_t         *indices;
     uint8_t          *x;
     int32_t          *y;
+    uint32_t         *weights; /* or NULL */
 
     pthread_t *threads;
     uint32_t   running; /* of them; above 0 the locks and the signals exist, too */
@@ -138,6 +139,14 @@ static place *begin(lk_loader *loader)
     return p;
 }
 
+static void weigh(const lk_loader *loader, place *p, uint32_t *weights)
+{
+    const lk_dataset *set = loader->dataset;
+    for (uint32_t i = 0; i < p->batch.samples; i++)
+        weights[i] = set->loss_weights[lki_sample_place(set, false, p->indices[i])];
+    p->batch.weights = weights;
+}
+
 static lk_status fill(lk_loader *loader, place *p)
 {
     size_t   b = loader->options.micro_batch, at = (size_t)(p - loader->ring) * b;
@@ -152,6 +161,8 @@ static lk_status fill(lk_loader *loader, place *p)
     memset(x + used, 0, b * loader->x_bytes - used);
     p->batch.x = x;
     p->batch.y = y;
+    if (loader->weights != NULL)
+        weigh(loader, p, loader->weights + at);
     return LK_OK;
 }
 
@@ -245,6 +256,8 @@ static lk_status allocate(lk_loader *loader)
     LK_TRY(lki_alloc_array((void **)&loader->x, places, loader->x_bytes, "loader's samples"));
     LK_TRY(lki_alloc_array((void **)&loader->y, places, loader->y_count * sizeof(int32_t),
                            "loader's targets"));
+    if (loader->dataset->loss_weights != NULL)
+        LK_TRY(LKI_NEW(&loader->weights, places, "loader's weights"));
     for (size_t i = 0; i < loader->slots; i++)
         loader->ring[i].indices = loader->indices + i * b;
     return LK_OK;
@@ -322,6 +335,7 @@ void lk_loader_free(lk_loader *loader)
     lki_sampler_close(&loader->sampler);
     lki_free(loader->indices);
     lki_free(loader->y);
+    lki_free(loader->weights);
     lki_free(loader->x);
     lki_free(loader->ring);
     lki_free(loader);

@@ -75,7 +75,10 @@ static lk_status read_labels(lk_dataset *dataset, const lki_npy *y, char *const 
                        (unsigned long long)y->dims[0]);
     LK_TRY(LKI_NEW(&self->labels, y->count, "labels"));
     for (size_t i = 0; i < y->count; i++) {
-        uint64_t label = integer_at(y, i);
+        uint64_t label  = integer_at(y, i);
+        self->labels[i] = -1;
+        if (lki_is_ignored(dataset, (int64_t)label))
+            continue;
         if (label >= LKI_CLASSES_MAX)
             return lk_fail(LK_EFORMAT, "'%s': label %zu is %lld, expected 0 to %d", path[1], i,
                            (long long)label, INT32_MAX - 1);

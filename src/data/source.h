@@ -77,6 +77,7 @@ struct lk_dataset {
     lki_piece         *pieces;   /* of documents: those to train on, behind them the others */
     int32_t            separator; /* the token at both ends of a document */
     double            *cumulative; /* weights up to each training sample and with it, or NULL */
+    uint32_t          *loss_weights; /* of each sample of the files, or NULL */
     lki_watched       *watched;  /* files whose content is read where it lies */
     size_t             watched_count, watched_capacity;
 };
@@ -112,7 +113,14 @@ LK_NODISCARD lk_status lki_documents_read(const lk_dataset *dataset, bool valida
 /* Where sample `index` of a part lies in the files. */
 uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t index);
 
-/* Weights, see weights.c: reads the file that the options name, if they do; the sample that is
+/* Whether the options have a target left out; leaves those out. */
+static inline bool lki_is_ignored(const lk_dataset *dataset, int64_t target)
+{
+    return dataset->options.ignores && target == dataset->options.ignored;
+}
+void lki_ignore(const lk_dataset *dataset, size_t count, int32_t *y);
+
+/* Weights, see weights.c: reads the files that the options name, if they do; the sample that is
  * drawn at a position. */
 LK_NODISCARD lk_status lki_weights_open(lk_dataset *dataset, const char *spec);
 uint64_t lki_weighted_at(const lk_dataset *dataset, uint64_t seed, uint64_t epoch,

@@ -86,8 +86,9 @@ static lk_status describe(lk_dataset *dataset, source *self, const char *rest)
     if (dataset->options.validation > 0)
         return lk_fail(LK_EINVAL, "'stream:%s' has no part to keep for validation: nobody knows "
                                   "where it ends; leave out --validation", rest);
-    if (dataset->options.weights != NULL)
-        return lk_fail(LK_EINVAL, "'stream:%s' cannot be drawn from; leave out --weights", rest);
+    if (dataset->options.weights != NULL || dataset->options.loss_weights != NULL)
+        return lk_fail(LK_EINVAL, "'stream:%s' has no number of samples to have weights; leave out "
+                                  "--weights and --loss-weights", rest);
     if (((images || archive) && tokens) ||
         (images && !archive && (self->height == 0 || self->columns == 0 || self->classes == 0)))
         return lk_fail(LK_EINVAL, "'stream:%s' must have h=, w= and classes= (and c=) for images, "
@@ -262,7 +263,7 @@ static lk_status take_image(const lki_stream *stream, const uint8_t *from, uint6
 {
     const source *self  = stream->dataset->state;
     size_t        plane = self->height * self->columns;
-    if (from[0] >= self->classes)
+    if (from[0] >= self->classes && !lki_is_ignored(stream->dataset, from[0]))
         return lk_fail(LK_EFORMAT, "'stream:%s': record %llu at byte %llu has class %u, expected 0 "
                                    "to %llu", self->path, (unsigned long long)number,
                        (unsigned long long)(number * self->record), from[0],
@@ -309,8 +310,12 @@ static lk_status take_records(lki_stream *stream, uint64_t count, void *x, int32
 lk_status lki_stream_take(lki_stream *stream, int wake, uint64_t count, void *x, int32_t *y,
                           uint64_t *got, bool *last)
 {
+    const lk_dataset *dataset = stream->dataset;
     stream->wake = wake;
     if (stream->tar != NULL)
-        return lki_stream_tar_take(stream->tar, count, x, y, got, last);
-    return take_records(stream, count, x, y, got, last);
+        LK_TRY(lki_stream_tar_take(stream->tar, count, x, y, got, last));
+    else
+        LK_TRY(take_records(stream, count, x, y, got, last));
+    lki_ignore(dataset, *got * (dataset->info.tokens ? dataset->elements : 1), y);
+    return LK_OK;
 }

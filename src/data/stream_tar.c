@@ -100,7 +100,8 @@ static lk_status see_member(lki_stream_tar *self)
     const lki_stream_source *source = self->stream->dataset->state;
     lki_picture              before = self->now;
     LK_TRY(lki_picture_add(&self->now, &self->walk.tar, &self->walk.member, self->walk.extension));
-    if (self->now.label != before.label && (uint64_t)self->now.label >= source->classes)
+    if (self->now.label != before.label && (uint64_t)self->now.label >= source->classes &&
+        !lki_is_ignored(self->stream->dataset, self->now.label))
         return lk_fail(LK_EFORMAT, "'%s': '%s' at byte %zu is class %d, expected 0 to %llu",
                        self->path, self->walk.member.name, self->walk.member.start,
                        self->now.label, (unsigned long long)source->classes - 1);

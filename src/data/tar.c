@@ -94,7 +94,8 @@ static lk_status count_classes(lk_dataset *dataset, const char *rest)
     const archive *self = dataset->state;
     uint64_t       most = 0;
     for (size_t i = 0; i < self->count; i++)
-        most = lki_max(most, (uint64_t)self->samples[i].label);
+        if (!lki_is_ignored(dataset, self->samples[i].label))
+            most = lki_max(most, (uint64_t)self->samples[i].label);
     if (self->classes > 0 && most >= self->classes)
         return lk_fail(LK_EFORMAT, "'%s' has a sample of class %llu, but classes=%llu: 0 to %llu",
                        rest, (unsigned long long)most, (unsigned long long)self->classes,

@@ -1,5 +1,10 @@
-/* weights.c -- samples drawn with replacement, each as often as its weight says.
+/* weights.c -- numbers for samples: how often they are drawn, what they count for in the loss.
  *
+ * In the loss: a weight is a whole number of 65536ths, and a sample is as good as so many, so that
+ * weights that are all the same give the bits of none where they are powers of two, and sums of
+ * weights are exact.  4 bytes a sample.
+ *
+ * Samples drawn with replacement, each as often as its weight says:
  * The weights are added up once, one after the other, in the order of the training part; what they
  * have come to after each sample is kept, 8 bytes a sample.  Position p of epoch e draws 53 bits
  * for (seed, e, p), as a fraction of the whole, and takes the sample in whose share that falls, by
@@ -17,6 +22,8 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "data/files.h"
+
+enum { LOSS_WEIGHT_MAX = 256 }; /* and so 2^24 steps, which FP32 has all of */
 
 typedef struct {
     double *values; /* of all samples of the files */
@@ -83,13 +90,20 @@ static lk_status read_text(weights *out, const lki_map *map, const char *path)
     return LK_OK;
 }
 
-/* Of the training part's samples; its own content hash becomes one of data and weights. */
-static lk_status add_up(lk_dataset *dataset, const weights *all, const lki_map *map,
-                        const char *path)
+/* The data set's own content hash becomes one of data and weights. */
+static lk_status add_hash(lk_dataset *dataset, const lki_map *map)
+{
+    char hashes[2][33];
+    memcpy(hashes[0], dataset->info.content_hash, sizeof hashes[0]);
+    lki_xxh3_128(map->data, map->bytes, hashes[1]);
+    return lki_hash_of_hashes(dataset->info.content_hash, hashes, 2);
+}
+
+/* Of the training part's samples. */
+static lk_status add_up(lk_dataset *dataset, const weights *all, const char *path)
 {
     uint64_t n   = dataset->info.train_count;
     double   sum = 0;
-    char     hashes[2][33];
     LK_ASSERT(all->values != NULL); /* one for each sample */
     LK_TRY(LKI_NEW(&dataset->cumulative, n, "weights"));
     for (uint64_t i = 0; i < n; i++)
@@ -97,21 +111,39 @@ static lk_status add_up(lk_dataset *dataset, const weights *all, const lki_map *
     if (!(sum > 0) || !isfinite(sum))
         return lk_fail(LK_EFORMAT, "'%s': the weights of the %llu samples to train on come to %g",
                        path, (unsigned long long)n, sum);
-    memcpy(hashes[0], dataset->info.content_hash, sizeof hashes[0]);
-    lki_xxh3_128(map->data, map->bytes, hashes[1]);
-    return lki_hash_of_hashes(dataset->info.content_hash, hashes, 2);
+    return LK_OK;
 }
 
-lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
+/* In whole 65536ths. */
+static lk_status count_for_loss(lk_dataset *dataset, const weights *all, const char *path)
+{
+    uint64_t sum = 0;
+    LK_ASSERT(all->values != NULL);
+    LK_TRY(LKI_NEW(&dataset->loss_weights, all->count, "weights in the loss"));
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->values[i] > LOSS_WEIGHT_MAX)
+            return lk_fail(LK_EFORMAT, "'%s': weight %zu is %g; in the loss they are at most %d; "
+                                       "divide all by the same number, which changes nothing else",
+                           path, i, all->values[i], LOSS_WEIGHT_MAX);
+        dataset->loss_weights[i] = (uint32_t)(all->values[i] * LK_WEIGHT_ONE + 0.5);
+    }
+    for (uint64_t i = 0; i < dataset->info.train_count; i++)
+        sum += dataset->loss_weights[lki_sample_place(dataset, false, i)];
+    if (sum == 0)
+        return lk_fail(LK_EFORMAT, "'%s': no sample to train on has a weight of 1/131072 or more",
+                       path);
+    return LK_OK;
+}
+
+/* For drawing, or for the loss. */
+static lk_status open_weights(lk_dataset *dataset, const char *spec, const char *path, bool drawing)
 {
     static const uint8_t magic[] = { 0x93, 'N', 'U', 'M', 'P', 'Y' };
-    const char          *path    = dataset->options.weights;
     weights              all     = { NULL, 0, 0 };
     lki_map              map;
-    if (path == NULL)
-        return LK_OK;
     if (dataset->info.tokens)
-        return lk_fail(LK_EINVAL, "--weights are of samples with labels; '%s' has tokens", spec);
+        return lk_fail(LK_EINVAL, "%s are of samples with labels; '%s' has tokens",
+                       drawing ? "--weights" : "--loss-weights", spec);
     LK_TRY(lki_map_open(&map, path));
     bool      npy    = map.bytes >= sizeof magic && memcmp(map.data, magic, sizeof magic) == 0;
     lk_status status = npy ? read_npy(&all, &map, path) : read_text(&all, &map, path);
@@ -120,10 +152,22 @@ lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
                          all.count, spec,
                          (unsigned long long)(dataset->total - dataset->held_out));
     if (status == LK_OK)
-        status = add_up(dataset, &all, &map, path);
+        status = drawing ? add_up(dataset, &all, path) : count_for_loss(dataset, &all, path);
+    if (status == LK_OK)
+        status = add_hash(dataset, &map);
     lki_map_close(&map);
     lki_free(all.values);
     return status;
+}
+
+lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
+{
+    const lk_dataset_options *options = &dataset->options;
+    if (options->weights != NULL)
+        LK_TRY(open_weights(dataset, spec, options->weights, true));
+    if (options->loss_weights != NULL)
+        LK_TRY(open_weights(dataset, spec, options->loss_weights, false));
+    return LK_OK;
 }
 
 /* The permutation's numbers have half the bits of a sample above the round in their last word, at

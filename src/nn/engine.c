@@ -258,6 +258,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
                                      : value_of(engine, context, entry->inputs[0]);
     f->call.x[0]    = f->call.y;
     f->call.targets = pass->targets;
+    f->call.weights = pass->weights;
     f->call.loss    = engine->loss;
     f->call.loss_scale = walk->loss_scale != 0 ? walk->loss_scale : 1;
     f->call.hit     = engine->hits;
@@ -299,11 +300,12 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     size_t each = pass->length != 0 ? pass->length : lk_model_loss_rows(engine->model);
     size_t rows = pass->samples * each;
     for (size_t i = 0; i < rows; i++) {
-        if (pass->targets[i] < 0)
+        uint32_t weight = pass->weights != NULL ? pass->weights[i] : 1;
+        if (pass->targets[i] < 0 || weight == 0)
             continue;
-        pass->loss_sum += (double)engine->loss[i];
-        pass->count++;
-        pass->hits += engine->hits[i];
+        pass->loss_sum += (double)weight * (double)engine->loss[i];
+        pass->count += weight;
+        pass->hits += (uint64_t)weight * engine->hits[i];
     }
 }
 

@@ -131,6 +131,23 @@ static double tensor_norms(const lk_parallel *parallel, lki_measure measure)
     return lki_tree_sum_f64(sums, layout->param_count);
 }
 
+static lk_status fail_empty(lk_parallel *parallel)
+{
+    uint64_t samples = 0;
+    for (uint32_t v = 0; v < parallel->leaves; v++)
+        for (uint32_t k = 0; k < parallel->micros; k++)
+            samples += lki_report_of(parallel, v)->samples[k];
+    if (samples > 0)
+        return lk_fail(LK_EINVAL, "step %llu: none of its %llu samples counts for anything, by "
+                                  "their labels or weights, so there is no mean; take larger "
+                                  "batches", (unsigned long long)parallel->step + 1,
+                       (unsigned long long)samples);
+    return lk_fail(LK_EINVAL, "step %llu: no virtual worker reported a sample; call "
+                              "lk_parallel_report() once a turn",
+                   (unsigned long long)parallel->step + 1);
+}
+
+
 static lk_status collect(lk_parallel *parallel, lk_step_result *result)
 {
     double *losses = parallel->scratch;
@@ -148,10 +165,7 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
     }
     double sum = lki_tree_sum_f64(losses, parallel->leaves);
     if (result->count == 0)
-        return lk_fail(LK_EINVAL,
-                       "step %llu: no virtual worker reported a sample; call "
-                       "lk_parallel_report() once a turn",
-                       (unsigned long long)parallel->step);
+        return fail_empty(parallel);
     result->loss      = sum / (double)result->count;
     parallel->root_squares = tensor_norms(parallel, LKI_OF_GRADIENT);
     result->grad_norm = sqrt(parallel->root_squares) / (double)result->count / parallel->seed;

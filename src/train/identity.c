@@ -27,7 +27,10 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .split_seed = config->split_seed,
                                  .fold       = config->fold,
                                  .augment    = config->augment,
-                                 .weights    = config->weights };
+                                 .weights    = config->weights,
+                                 .ignores    = config->ignores,
+                                 .ignored    = config->ignored,
+                                 .loss_weights = config->loss_weights };
 }
 
 static void put_integer(json_t *object, const char *key, uint64_t value)
@@ -43,6 +46,11 @@ static void put_real(json_t *object, const char *key, double value)
 static void put_text(json_t *object, const char *key, const char *value)
 {
     (void)json_object_set_new(object, key, json_string(value));
+}
+
+static void put_flag(json_t *object, const char *key, bool value)
+{
+    (void)json_object_set_new(object, key, json_boolean(value));
 }
 
 /* The model's own options, as they are without being given, too. */
@@ -97,11 +105,9 @@ static void put_data(json_t *object, const lk_train_config *config, const lk_dat
     (void)json_object_set_new(object, "input", input);
     put_augment(object, &config->augment);
     put_text(object, "order", lki_order_name(config->order));
-}
-
-static void put_flag(json_t *object, const char *key, bool value)
-{
-    (void)json_object_set_new(object, key, json_boolean(value));
+    put_flag(object, "loss-weights", config->loss_weights != NULL);
+    (void)json_object_set_new(object, "ignore-label",
+                              config->ignores ? json_integer(config->ignored) : json_null());
 }
 
 static void put_rule(json_t *object, const lk_optimizer *o)
@@ -291,6 +297,8 @@ static json_t *since_then(void)
     put_text(since, "batchnorm", "ghost");
     put_text(since, "comm-dtype", "fp32");
     put_flag(since, "hook", false);
+    put_flag(since, "loss-weights", false);
+    (void)json_object_set_new(since, "ignore-label", json_null());
     return since;
 }
 

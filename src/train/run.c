@@ -265,6 +265,7 @@ static void begin_pass(lki_session *s, uint32_t c)
     pass->first_slot = batch->first_slot;
     pass->x          = batch->x;
     pass->targets    = batch->y;
+    pass->weights    = batch->weights;
     pass->grads      = s->grads + (size_t)c * s->term_count;
     pass->empty      = s->empty + (size_t)c * s->term_count;
     pass->state_sums = sums;
@@ -366,10 +367,11 @@ static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_re
     return status;
 }
 
-/* What the step's loss is a mean over, if no target is left out. */
+/* What the step's loss is a mean over, if no target is left out and weights are 1. */
 static uint64_t rows_of_step(const lki_session *s, uint64_t step)
 {
-    return lki_step_span(s, step).samples * lk_model_loss_rows(s->model);
+    uint64_t rows = lki_step_span(s, step).samples * lk_model_loss_rows(s->model);
+    return s->config->loss_weights != NULL ? rows * LK_WEIGHT_ONE : rows;
 }
 
 lk_status lki_session_begin(lki_session *s, uint64_t step)

@@ -3,7 +3,8 @@
  * Goal:   pictures in archives, augmented, drawn by weights or in PyTorch's order, from any number
  *         of loader threads, train the same model with one, two and three workers; so do documents,
  *         and each of their tokens weighs as much however they are split; a stream, that of the
- *         same samples in files, whatever is left for its last step, pictures in archives, too.
+ *         same samples in files, whatever is left for its last step, pictures in archives, too; and
+ *         labels that are ignored, and weights in the loss, which are exact sums.
  * Method: the command itself; the hash of each run.
  */
 #include <math.h>
@@ -319,6 +320,93 @@ static void archives_of_a_stream_are_those_of_files(void **state)
              "has not given a batch of 12 samples in 300 ms");
 }
 
+/* ---- What counts ---------------------------------------------------------------------------- */
+
+/* A number for each image: `text` where its class is `which`, else `other`. */
+static void write_weights(const char *folder, const char *name, size_t which, const char *text,
+                          const char *other)
+{
+    char path[128], all[512] = "";
+    for (size_t i = 0; i < SAMPLES; i++)
+        (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s\n",
+                       i % 4 == which ? text : other);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    lkt_write_text(path, all);
+}
+
+/* Weights that are all 4 give the bits of none, and those of 0 the bits of labels that are to be
+ * ignored; weights of all kinds the same bits on any workers, in every precision. */
+static void weights_and_labels_count_alike_on_any_workers(void **state)
+{
+    static const char *const ways[] = {
+        "--workers 1", "--workers 2 --strategy zero2", "--workers 3 --worker-mode threads",
+        "--workers 3 --hosts 3 --strategy zero3",
+    };
+    static const char *const precisions[] = { "fp32", "bf16", "fp16" };
+    char line[512], want[65], got[65], none[65];
+    make_images(*state);
+    write_weights(*state, "fours", 0, "4", "4");
+    write_weights(*state, "zeros", 1, "0", "1");
+    write_weights(*state, "mixed", 2, "0.3", "1.7");
+#define IMAGES TRAIN "--data idx:images,labels --steps 6 --workers 1 "
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(line, sizeof line, IMAGES "--precision %s", precisions[i]);
+        run_line(*state, line, 0, none, NULL);
+        (void)snprintf(line, sizeof line, IMAGES "--precision %s --loss-weights fours",
+                       precisions[i]);
+        run_line(*state, line, 0, got, NULL);
+        assert_string_equal(got, none);
+    }
+    run_line(*state, IMAGES "--loss-weights zeros", 0, want, NULL);
+    run_line(*state, IMAGES "--ignore-label 1", 0, got, NULL);
+    assert_string_equal(got, want);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        (void)snprintf(line, sizeof line, TRAIN "--data idx:images,labels --steps 6 "
+                       "--loss-weights mixed --ignore-label 3 %s", ways[i]);
+        run_line(*state, line, 0, got, NULL);
+        if (i == 0)
+            strcpy(want, got);
+        assert_string_equal(got, want);
+    }
+    write_weights(*state, "zeros", 5, "1", "0");
+    run_line(*state, IMAGES "--loss-weights zeros", 1, NULL, "no sample to train on has a weight");
+    run_line(*state, "head -c 120 records | " TRAIN STREAM("-") "--steps 1 --workers 1 "
+             "--ignore-label -1", 0, NULL, NULL);
+    run_line(*state, "(head -c 10 records; head -c 10 records) | " TRAIN STREAM("-")
+             "--steps 1 --workers 2 --ignore-label 0", 1, NULL,
+             "step 1: none of its 2 samples counts for anything, by their labels or weights");
+}
+
+/* The first loss of a batch of all images, where the classes have these weights. */
+static double weighted_loss(const char *folder, const char *const weights[4])
+{
+    double losses[16];
+    char   path[128], all[512] = "";
+    for (size_t i = 0; i < SAMPLES; i++)
+        (void)snprintf(all + strlen(all), sizeof all - strlen(all), "%s ", weights[i % 4]);
+    (void)snprintf(path, sizeof path, "%s/classes", folder);
+    lkt_write_text(path, all);
+    run_line(folder, TRAIN "--data idx:images,labels --global-batch 48 --steps 1 --workers 2 "
+             "--loss-weights classes --log log", 0, NULL, NULL);
+    assert_int_equal(losses_of(folder, losses), 1);
+    return losses[0];
+}
+
+static void a_weighted_loss_is_that_of_its_classes(void **state)
+{
+    static const char *const some[4] = { "0.5", "2", "0", "10" };
+    static const double      share[4] = { 0.5 * 11, 2 * 10, 0 * 10, 10 * 10 };
+    double                   want = 0, sum = 0;
+    make_images(*state);
+    for (size_t k = 0; k < 4; k++) {
+        const char *one[4] = { "0", "0", "0", "0" };
+        one[k]             = "1";
+        want += share[k] * weighted_loss(*state, one);
+        sum += share[k];
+    }
+    assert_true(fabs(weighted_loss(*state, some) - want / sum) < 1e-6 * want / sum);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +418,8 @@ int main(void)
         cmocka_unit_test(bad_streams_are_refused),
         cmocka_unit_test(tokens_of_a_stream),
         cmocka_unit_test(archives_of_a_stream_are_those_of_files),
+        cmocka_unit_test(weights_and_labels_count_alike_on_any_workers),
+        cmocka_unit_test(a_weighted_loss_is_that_of_its_classes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -11,7 +11,10 @@
  * Every element of dW is one chain over the rows in order, and every other result belongs to one
  * row, so the bits are those of two blocks.
  */
+#include <string.h>
+
 #include "base/memory.h"
+#include "device/half.h"
 #include "nn/blocks/blocks.h"
 
 static lk_status cross_entropy_plan(lk_plan *plan)
@@ -33,11 +36,37 @@ static float loss_factor(const lk_block_call *call)
     return call->training ? call->loss_scale : 0;
 }
 
+static void weigh_row(lk_dtype dtype, size_t classes, uint32_t weight, void *row)
+{
+    float    *wide   = row;
+    uint16_t *narrow = row;
+    for (size_t i = 0; dtype == LK_F32 && i < classes; i++)
+        wide[i] *= (float)weight;
+    for (size_t i = 0; dtype == LK_BF16 && i < classes; i++)
+        narrow[i] = lki_bf16_narrow(lki_bf16_widen(narrow[i]) * (float)weight);
+}
+
+/* The gradients of rows first .. first + m - 1.  What is rounded is rounded again; what weighs
+ * nothing is 0, whatever its logits are. */
+static void weigh(const lk_block_call *call, size_t first, size_t m, size_t classes, void *logits)
+{
+    size_t bytes = classes * lk_dtype_bytes(call->dtype);
+    for (size_t r = 0; call->training && call->weights != NULL && r < m; r++) {
+        char    *row    = (char *)logits + r * bytes;
+        uint32_t weight = call->weights[first + r];
+        if (weight == 0)
+            memset(row, 0, bytes);
+        else if (weight > 1)
+            weigh_row(call->dtype, classes, weight, row);
+    }
+}
+
 static void cross_entropy_forward(const lk_block_call *call)
 {
     lk_shape x = call->block->x[0];
     lki_softmax_xent(call->exec, call->dtype, call->samples * lki_rows(x), lki_width(x), call->y,
                      call->targets, call->loss, call->hit, loss_factor(call));
+    weigh(call, 0, call->samples * lki_rows(x), lki_width(x), call->y);
 }
 
 static void cross_entropy_backward(const lk_block_call *call)
@@ -122,6 +151,7 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
     lki_gemm(call->exec, &logits);
     lki_softmax_xent(call->exec, call->dtype, m, h->classes, h->logits, call->targets + first,
                      call->loss + first, call->hit + first, loss_factor(call));
+    weigh(call, first, m, h->classes, h->logits);
     if (!call->training)
         return;
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
