@@ -59,6 +59,12 @@ typedef struct {
     lk_bind       bind;
     lk_on_failure on_failure;
 
+    /* With LK_ON_FAILURE_CONTINUE, on one host: for a worker that was lost a new one is started,
+     * which waits in lk_join() until the others let it enter (train does: lk_train_config.enter).
+     * So many in a row may be lost again before they have made two steps.  0: none is started. */
+    uint32_t replacements;
+    bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest */
+
     /* Is told what happened without ending the job, in one line: a worker that was lost, a group
      * that goes on, strangers whom a door between hosts has turned away.  NULL = nobody. */
     void (*note)(void *context, const char *text);
@@ -176,6 +182,10 @@ LK_API LK_NODISCARD lk_status lk_join_with(lk_comm **out, const lk_join_options 
  * one) ends the job; a program that
  * may be long about its next look calls it once at its start. */
 LK_API bool lk_stop_requested(const lk_comm *comm);
+
+/* Whether this process was started in place of one that was lost: lk_join() waits until the others
+ * let it enter. */
+LK_API bool lk_enters(void);
 
 /* Whether this process was asked to leave the others, where it has joined with options.leaves. */
 LK_API bool lk_leave_requested(void);

@@ -376,7 +376,8 @@ typedef struct {
  * tells which is the next.  Of that one ddp and zero1 keep what any rank, also a dead one, has
  * finished of virtual workers, so that lk_parallel_next() gives the ranks only the others.
  * `failed` stays the caller's, to be freed; if this fails, with LK_EPEER because one more was lost,
- * it can be called again with the next group.
+ * it can be called again with the next group.  NULL: this rank was not in the group before, whose
+ * arenas it has been given.
  *
  * On one host, and not in lock step; else options.survives is LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,

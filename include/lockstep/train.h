@@ -169,8 +169,16 @@ typedef struct {
      * (optional) is told the result of a run that has come to its end by one rank, before any of
      * them may leave: if that one is lost, by another, possibly once more. */
     bool survives;
+    uint32_t workers_least; /* with fewer the run saves and ends, as if the others were lost as
+                             * well (LK_EPEER); 0: one is enough */
     void (*done)(void *context, const lk_train_result *result);
     void *done_context;
+
+    /* (optional) This process takes the place of one that was lost: lk_train_run() is given no
+     * communicator, opens data and model, and then calls this, which waits until the others let
+     * it in (lk_join(), lk_enters()). */
+    lk_status (*enter)(void *context, lk_comm **out);
+    void *enter_context;
 
     /* (optional) With `survives` each rank asks once a step: true = it leaves when the step is over
      * and the others go on without it; on all of them = as a request to stop. */
@@ -328,7 +336,8 @@ struct lk_train_result {
     bool        left;   /* LK_ESTOPPED: this rank has left, and the others go on */
 };
 
-/* Trains, as one rank of `comm`, a config that lk_train_check() has completed. */
+/* Trains, as one rank of `comm` (or NULL, see config->enter), a config that lk_train_check() has
+ * completed. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
                                            lk_train_result *result);
 

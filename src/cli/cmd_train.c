@@ -9,20 +9,21 @@
 #include "lockstep/launch.h"
 
 #define AT(field) offsetof(train_options, field)
-#define HERE_LATER "is not part of this version"
 
 /* ---- Values of their own kind ------------------------------------------------------------ */
 
 static bool read_workers(const char *text, void *target, lki_message *error)
 {
     train_options *options = target;
-    uint64_t       count   = 0;
-    if (strchr(text, ':') != NULL)
-        return lki_refuse(error,
-                          "a range of workers (elastic runs) " HERE_LATER "; give one number");
-    if (!lki_parse_u64(text, strlen(text), &count) || count == 0 || count > 4096)
-        return lki_refuse(error, "must be an integer from 1 to 4096");
-    options->config.workers = (uint32_t)count;
+    const char    *colon   = strchr(text, ':'), *most = colon == NULL ? text : colon + 1;
+    uint64_t       count   = 0, least = 0;
+    if (!lki_parse_u64(most, strlen(most), &count) || count == 0 || count > 4096)
+        return lki_refuse(error, "must be an integer from 1 to 4096, or two: MIN:MAX");
+    if (colon != NULL && (!lki_parse_u64(text, (size_t)(colon - text), &least) || least == 0 ||
+                          least > count))
+        return lki_refuse(error, "MIN:MAX must be integers from 1 to 4096, in order");
+    options->config.workers       = (uint32_t)count;
+    options->config.workers_least = (uint32_t)least;
     return true;
 }
 
@@ -240,12 +241,15 @@ const lki_option lki_train_table[] = {
 
     { .group = "workers (they never change the result)", .name = "workers",
       .type = LKI_OPTION_CUSTOM, .value = "N", .letter = 'n', .read = read_workers,
-      .preset = "one per core, at most V", .help = "worker processes on this machine" },
+      .preset = "one per core, at most V",
+      .help = "worker processes on this machine; MIN:MAX begins with MAX, goes on without those "
+              "that are lost (--on-failure continue) and ends when fewer than MIN are left" },
     LKI_U32("threads", "N", AT(config.threads), 1, 1024, "1", "threads of each worker"),
     { .needs = &checkpoint, .name = "restart", .type = LKI_OPTION_CUSTOM, .value = "N",
       .value_optional = true, .read = read_restart, .preset = "never; alone: 3",
       .help = "when a worker is killed or a host is lost, start all again from the newest "
-              "checkpoint, N times without a newer one" },
+              "checkpoint, N times without a newer one; where the others go on, start one in its "
+              "place, which enters between two steps" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "what becomes of the others when a worker is killed: they end, or take its part of "
                "the work over in the middle of the step (on one host); then SIGTERM to a worker "

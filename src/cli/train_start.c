@@ -153,15 +153,56 @@ static bool merges(const train_options *options, lk_comm *comm)
            lk_comm_local_rank(comm, lk_comm_rank(comm)) == 0;
 }
 
+static lk_status join(void *context, lk_comm **out)
+{
+    train_options        *options = context;
+    const lk_join_options how     = { .timeout_ms    = options->config.timeout_ms,
+                                      .flight        = options->flight,
+                                      .ended         = merge_what_is_left,
+                                      .ended_context = options,
+                                      .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE };
+    lk_status status = lki_join_workers(out, &how);
+    if (status == LK_OK)
+        lki_name_worker(lk_comm_world_rank(*out, lk_comm_rank(*out)));
+    return status;
+}
+
+/* What a run goes by that survives. */
+static void survive(train_options *options)
+{
+    options->config.survives     = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    options->config.leave        = is_to_leave;
+    options->config.done         = print_done;
+    options->config.done_context = options;
+}
+
+/* In place of one that was lost.  The directory of checkpoints is in use, by the run that it
+ * enters. */
+static int run_late_worker(train_options *options)
+{
+    const char *world               = getenv("WORLD_SIZE");
+    options->config.workers         = world == NULL ? 0 : (uint32_t)strtoul(world, NULL, 10);
+    options->config.workers_here    = options->config.workers;
+    options->config.files_elsewhere = true;
+    options->config.trace           = NULL;
+    options->config.enter           = join;
+    options->config.enter_context   = options;
+    survive(options);
+    lk_status status                = lk_train_check(&options->config);
+    options->config.files_elsewhere = false;
+    if (status == LK_OK)
+        status = work(NULL, options);
+    if (options->result.speaks)
+        print_end(options, status);
+    (void)fflush(stdout);
+    bool said = status == LK_EPEER || status == LK_ETIMEOUT || status == LK_ESTOPPED;
+    return said ? exit_code(status) : report(status);
+}
+
 static int run_worker(train_options *options)
 {
-    const lk_join_options how = { .timeout_ms    = options->config.timeout_ms,
-                                  .flight        = options->flight,
-                                  .ended         = merge_what_is_left,
-                                  .ended_context = options,
-                                  .leaves = options->on_failure == LK_ON_FAILURE_CONTINUE };
     lk_comm  *comm   = NULL;
-    lk_status status = lki_join_workers(&comm, &how);
+    lk_status status = join(options, &comm);
     /* Our launcher knows of peers, and says it once for all; another does not. */
     bool silent = getenv("LOCKSTEP_CONTROL_FD") != NULL;
     if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
@@ -170,7 +211,6 @@ static int run_worker(train_options *options)
         return report(status);
 
     uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
-    lki_name_worker(rank);
     if (lki_started_again()) {
         options->config.resume          = true;
         options->config.resume_required = false;
@@ -180,11 +220,8 @@ static int run_worker(train_options *options)
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
-    options->config.survives        = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    options->config.leave           = is_to_leave;
-    options->config.done            = print_done;
-    options->config.done_context    = options;
-    status                          = lk_train_check(&options->config);
+    survive(options);
+    status = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else
@@ -343,11 +380,11 @@ static int start(train_options *options, char **argv)
     if (status != LK_OK)
         return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;
+    how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
+    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;
     how.chaos.note_context = how.note_context;
-    if (how.on_failure == LK_ON_FAILURE_CONTINUE)
-        how.note = NULL; /* who goes on says who was lost */
     int exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
                : options->restart == 0              ? lki_start_workers(argv, how)
                                                     : keep_workers(options, argv, how);
@@ -373,6 +410,8 @@ int lki_train_start(train_options *options, char **argv)
     (void)sigemptyset(&warning);
     (void)sigaddset(&warning, SIGUSR1);
     (void)pthread_sigmask(SIG_BLOCK, &warning, NULL);
+    if (options->config.workers_least > 0)
+        options->on_failure = LK_ON_FAILURE_CONTINUE;
     int result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
@@ -380,7 +419,9 @@ int lki_train_start(train_options *options, char **argv)
     else if (find_kernels(options) != LK_OK)
         result = report(LK_EUNSUPPORTED);
     else
-        result = lk_launched() ? run_worker(options) : start(options, argv);
+        result = lk_enters() ? run_late_worker(options)
+                 : lk_launched() ? run_worker(options)
+                                 : start(options, argv);
     free(options->file.text);
     return result;
 }

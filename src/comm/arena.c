@@ -155,36 +155,54 @@ static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t 
                    why.message);
 }
 
-/* Waits for the descriptor of this arena; what else ends a wait ends this one. */
-static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
+/* Waits for the descriptor of an arena; what else ends a wait ends this one.  What comes is the
+ * next arena of this group, or nothing of ours. */
+static lk_status receive_any(lk_comm *comm, lki_arena_message *out, int *fd)
 {
     int64_t end = lki_now_ms() + comm->timeout_ms;
 
     *fd = -1;
     while (*fd < 0) {
-        struct pollfd            ready   = { .fd = comm->self->socket, .events = POLLIN };
-        lki_packet               packet;
-        const lki_arena_message *message = &packet.arena;
-        bool                     open    = true;
+        struct pollfd ready = { .fd = comm->self->socket, .events = POLLIN };
+        lki_packet    packet;
+        bool          open = true;
         if (poll(&ready, 1, PATIENCE_MS) > 0)
             LK_TRY(lki_packet_receive(comm->self->socket, &packet, fd, &open));
-        if (*fd >= 0 && (packet.kind != LKI_PACKET_ARENA || message->bytes != bytes
-                         || message->group != comm->key || message->index != comm->arena_count)) {
-            (void)close(*fd);
-            return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (number %u, %zu "
-                           "bytes), got that of %s (number %u, %llu bytes)", name,
-                           comm->arena_count, bytes, message->name, message->index,
-                           (unsigned long long)message->bytes);
-        }
         if (!open)
-            return lk_fail(LK_EPEER, "arena %s: the launcher is gone", name);
+            return lk_fail(LK_EPEER, "arena number %u: the launcher is gone", comm->arena_count);
+        if (*fd >= 0)
+            *out = packet.arena;
+        if (*fd >= 0 && packet.kind == LKI_PACKET_ARENA && out->group == comm->key
+            && out->index == comm->arena_count)
+            return LK_OK;
+        if (*fd >= 0) {
+            (void)close(*fd);
+            return lk_fail(LK_EFORMAT, "expected the descriptor of arena number %u, got that of %s "
+                           "(number %u, %llu bytes)", comm->arena_count,
+                           packet.kind == LKI_PACKET_ARENA ? out->name : "something else",
+                           out->index, (unsigned long long)out->bytes);
+        }
         if (lki_failed(comm))
             return lki_group_failure(comm);
-        if (*fd < 0 && lki_now_ms() > end)
-            return lk_fail(LK_ETIMEOUT, "arena %s: its descriptor did not come within %u ms; is "
-                           "the launcher stopped?", name, comm->timeout_ms);
+        if (lki_now_ms() > end)
+            return lk_fail(LK_ETIMEOUT, "arena number %u: its descriptor did not come within %u "
+                           "ms; is the launcher stopped?", comm->arena_count, comm->timeout_ms);
     }
     return LK_OK;
+}
+
+/* The same for this one. */
+static lk_status receive(lk_comm *comm, const char *name, size_t bytes, int *fd)
+{
+    lki_arena_message message;
+
+    LK_TRY(receive_any(comm, &message, fd));
+    if (message.bytes == bytes)
+        return LK_OK;
+    (void)close(*fd);
+    *fd = -1;
+    return lk_fail(LK_EFORMAT, "expected the descriptor of arena %s (%zu bytes), got that of %s "
+                   "(%llu bytes)", name, bytes, message.name, (unsigned long long)message.bytes);
 }
 
 /* ---- Putting it together ----------------------------------------------------------------- */
@@ -207,23 +225,24 @@ static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
     return LK_OK;
 }
 
-/* *open: the descriptor, where the others need it open. */
+/* Whether somebody may come later who needs the descriptors of this group's arenas. */
+static bool may_be_entered(const lk_comm *comm)
+{
+    return comm->parent == NULL && comm->self->socket >= 0
+           && comm->board->size == comm->board->seated;
+}
+
+/* *open: the descriptor, where others need it open. */
 static lk_status create_here(lk_comm *comm, const char *name, size_t bytes, void **memory,
                              int *open)
 {
-    int fd;
     if (comm->rank != 0)
         return LK_OK;
-    LK_TRY(create(&fd, memory, name, bytes, comm));
+    LK_TRY(create(open, memory, name, bytes, comm));
     lk_status st     = keep(comm, *memory, bytes);
     bool      shared = !comm->self->group->threads && comm->size > 1;
-    if (st == LK_OK && shared && comm->self->socket < 0) {
-        *open = fd;
-        return LK_OK;
-    }
-    if (st == LK_OK && shared)
-        st = send_to_launcher(comm, name, bytes, fd);
-    (void)close(fd);
+    if (st == LK_OK && shared && comm->self->socket >= 0)
+        st = send_to_launcher(comm, name, bytes, *open);
     return st;
 }
 
@@ -236,22 +255,21 @@ static lk_status open_there(lk_comm *comm, int there, int *fd)
     return lki_descriptor_open(fd, atomic_load(&lki_rank_of(comm, 0)->pid), there);
 }
 
-/* How the others come to the memory that rank 0 has made. */
-static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory, int open)
+/* How the others come to the memory that rank 0 has made; *open as above. */
+static lk_status reach(lk_comm *comm, const char *name, size_t bytes, void **memory, int *open)
 {
-    int fd = -1;
-
     if (comm->self->group->threads)
         return lk_broadcast(comm, memory, sizeof *memory, 0);
+    int fd = -1;
     if (comm->self->socket < 0)
-        LK_TRY(open_there(comm, open, &fd));
+        LK_TRY(open_there(comm, *open, &fd));
     if (comm->rank == 0)
         return LK_OK;
+    *open = fd;
     if (fd < 0)
-        LK_TRY(receive(comm, name, bytes, &fd));
-    lk_status st = map_fd(memory, fd, name, bytes, NULL);
-    (void)close(fd);
-    return st == LK_OK ? keep(comm, *memory, bytes) : st;
+        LK_TRY(receive(comm, name, bytes, open));
+    LK_TRY(map_fd(memory, *open, name, bytes, NULL));
+    return keep(comm, *memory, bytes);
 }
 
 static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
@@ -266,27 +284,38 @@ static lk_status meet(lk_comm *comm, const char *name, size_t bytes)
     return LK_OK;
 }
 
-/* All or nothing; *memory is NULL unless all went well. */
-static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void **memory)
+/* All or nothing; *memory is NULL unless all went well, and *open -1 unless it is to be kept. */
+static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void **memory, int *open)
 {
-    int open = -1;
-
+    *open = -1;
     LK_TRY(meet(comm, name, bytes));
     lk_status st = lki_limit_take(comm, name, bytes);
     if (st == LK_OK)
-        st = create_here(comm, name, bytes, memory, &open);
+        st = create_here(comm, name, bytes, memory, open);
     st = lki_agree(comm, st);
     if (st == LK_OK)
         st = lki_agree(comm, reach(comm, name, bytes, memory, open));
-    if (open >= 0)
-        (void)close(open);
+    if (*open >= 0 && (st != LK_OK || !may_be_entered(comm))) {
+        (void)close(*open);
+        *open = -1;
+    }
     return st;
+}
+
+static void add_arena(lk_comm *comm, lk_arena *arena, const char *name, void *memory, size_t bytes,
+                      int open)
+{
+    *arena = (lk_arena){ .next = comm->arenas, .data = memory, .bytes = bytes,
+                         .index = comm->arena_count++, .fd = open };
+    (void)snprintf(arena->name, sizeof arena->name, "%.51s", name);
+    comm->arenas = arena;
 }
 
 lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes)
 {
     lk_arena *arena;
     void     *memory = NULL;
+    int       open;
 
     *out = NULL;
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
@@ -294,15 +323,13 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     if (comm->span != NULL)
         return lki_span_arena(out, comm, name, bytes);
     LK_TRY(LKI_NEW(&arena, 1, "arena"));
-    lk_status st = establish(comm, name, bytes, &memory);
+    lk_status st = establish(comm, name, bytes, &memory, &open);
     if (st != LK_OK) {
         lki_free(arena);
         return st;
     }
-    *arena       = (lk_arena){ .next = comm->arenas, .data = memory, .bytes = bytes,
-                               .index = comm->arena_count++ };
-    comm->arenas = arena;
-    *out         = arena;
+    add_arena(comm, arena, name, memory, bytes, open);
+    *out = arena;
     return LK_OK;
 }
 
@@ -324,6 +351,70 @@ static void take_mappings(lki_group *to, lki_group *from)
     (void)pthread_mutex_unlock(&to->lock);
 }
 
+/* ---- For who enters ---------------------------------------------------------------------- */
+
+static lk_arena *arena_at(const lk_comm *comm, uint32_t index)
+{
+    lk_arena *arena = comm->arenas;
+    while (arena != NULL && arena->index != index)
+        arena = arena->next;
+    return arena;
+}
+
+/* Rank 0 hands out all that there is, in order; who is gone meanwhile is missed later. */
+static lk_status hand_out_arenas(lk_comm *comm)
+{
+    uint32_t count = comm->arena_count;
+
+    LK_TRY(lk_broadcast(comm, &count, sizeof count, 0));
+    for (uint32_t i = 0; i < count && comm->rank == 0; i++) {
+        lki_packet      packet = { .kind = LKI_PACKET_ARENA };
+        const lk_arena *arena  = arena_at(comm, i);
+        LK_ASSERT(arena != NULL && arena->fd >= 0);
+        packet.arena = (lki_arena_message){ .bytes = arena->bytes, .group = comm->key, .index = i };
+        for (uint32_t rank = 0; rank < comm->size; rank++)
+            if (lki_comm_is_fresh(comm, rank))
+                packet.arena.members[comm->world[rank] / 64] |= UINT64_C(1)
+                                                                << comm->world[rank] % 64;
+        (void)snprintf(packet.arena.name, sizeof packet.arena.name, "%s", arena->name);
+        LK_TRY(lki_packet_send(comm->self->socket, &packet, arena->fd));
+    }
+    return LK_OK;
+}
+
+lk_status lki_comm_receive_arenas(lk_comm *comm)
+{
+    uint32_t count = 0;
+
+    LK_TRY(lk_broadcast(comm, &count, sizeof count, 0));
+    while (comm->arena_count < count) {
+        lki_arena_message what;
+        lk_arena         *arena;
+        void             *memory;
+        int               fd;
+        LK_TRY(receive_any(comm, &what, &fd));
+        lk_status st = map_fd(&memory, fd, what.name, what.bytes, NULL);
+        if (st == LK_OK)
+            st = keep(comm, memory, what.bytes);
+        if (st == LK_OK)
+            st = LKI_NEW(&arena, 1, "arena");
+        if (st != LK_OK) {
+            (void)close(fd);
+            return st;
+        }
+        add_arena(comm, arena, what.name, memory, what.bytes, fd);
+    }
+    return LK_OK;
+}
+
+lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
+{
+    lk_arena *arena = comm->arenas;
+    while (arena != NULL && strncmp(arena->name, name, sizeof arena->name - 1) != 0)
+        arena = arena->next;
+    return arena;
+}
+
 lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
 {
     if (comm->span != NULL || failed->span != NULL)
@@ -337,7 +428,7 @@ lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
     failed->arenas      = NULL;
     failed->arena_count = 0;
     take_mappings(comm->self->group, failed->self->group);
-    return LK_OK;
+    return lki_comm_entered(comm) > 0 ? hand_out_arenas(comm) : LK_OK;
 }
 
 lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)
@@ -356,6 +447,8 @@ void lki_arenas_close(lk_comm *comm)
     while (comm->arenas != NULL) {
         lk_arena *arena = comm->arenas;
         comm->arenas    = arena->next;
+        if (arena->fd >= 0)
+            (void)close(arena->fd);
         lki_free(arena);
     }
 }

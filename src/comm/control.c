@@ -26,6 +26,7 @@ struct lki_control {
     lki_roster roster;
     int       *sockets; /* of the ranks of this host */
     lki_ask   *asked;   /* what they have asked for: timeout_ms 0 = nothing */
+    bool      *enters;  /* whether they wait to enter */
     int       *arenas;
     size_t     arena_count, arena_capacity;
     void     (*tell)(void *context, const char *text); /* NULL: nobody listens */
@@ -100,6 +101,8 @@ lk_status lki_control_create(lki_control **out, lki_roster roster)
         control->sockets[i] = -1;
     st = LKI_NEW(&control->asked, roster.count, "what workers ask for");
     if (st == LK_OK)
+        st = LKI_NEW(&control->enters, roster.count, "who enters");
+    if (st == LK_OK)
         st = board_create(control, NULL, roster.count);
     if (st != LK_OK)
         goto fail;
@@ -120,6 +123,7 @@ void lki_control_free(lki_control *control)
         if (control->sockets[i] >= 0)
             (void)close(control->sockets[i]);
     lki_free(control->asked);
+    lki_free(control->enters);
     lki_free(control->sockets);
     lki_free(control);
 }
@@ -221,11 +225,26 @@ static void answer(const lki_control *control, uint32_t rank, lk_status status, 
         (void)(lki_packet_send(socket, &packet, status == LK_OK ? control->fd : -1) == LK_OK);
 }
 
+/* Whether anybody waits to enter stands where the ranks of the group look. */
+static void set_entering(lki_control *control, uint32_t rank, bool enters)
+{
+    uint32_t count = 0;
+
+    control->enters[rank - control->roster.first] = enters;
+    for (uint32_t i = 0; i < control->roster.count; i++)
+        count += control->enters[i];
+    atomic_store(&control->board->awaited, count);
+}
+
 static void take_ask(lki_control *control, uint32_t rank, const lki_ask *ask)
 {
     uint64_t epoch = control->board->job.epoch;
     char     why[LKI_MESSAGE_BYTES];
 
+    if (ask->epoch == LKI_NO_EPOCH && !lki_control_is_member(control, rank)) {
+        set_entering(control, rank, true);
+        return;
+    }
     if (ask->epoch == epoch && lki_control_is_member(control, rank)) {
         control->asked[rank - control->roster.first] = *ask;
         return;
@@ -240,9 +259,12 @@ static void take_ask(lki_control *control, uint32_t rank, const lki_ask *ask)
 static void answer_all(lki_control *control, lk_status status, const char *why)
 {
     for (uint32_t i = 0; i < control->roster.count; i++) {
-        if (control->asked[i].timeout_ms != 0)
-            answer(control, control->roster.first + i, status, why);
-        control->asked[i] = (lki_ask){ 0 };
+        uint32_t rank  = control->roster.first + i;
+        bool     let_in = control->enters[i] && lki_control_is_member(control, rank);
+        if (control->asked[i].timeout_ms != 0 || let_in)
+            answer(control, rank, status, why);
+        control->asked[i]  = (lki_ask){ 0 };
+        set_entering(control, rank, control->enters[i] && !let_in);
     }
 }
 
@@ -276,6 +298,35 @@ lki_members lki_control_askers(const lki_control *control)
     return members;
 }
 
+lki_members lki_control_entrants(const lki_control *control)
+{
+    lki_members members = { { 0 } };
+    bool        admits  = true;
+
+    for (uint32_t i = 0; i < control->roster.count; i++)
+        admits = admits && (!asks(control, control->roster.first + i) || control->asked[i].admits);
+    for (uint32_t i = 0; admits && i < control->roster.count; i++)
+        if (control->enters[i])
+            lki_members_add(&members, control->roster.first + i);
+    return members;
+}
+
+void lki_control_revive(lki_control *control, uint32_t rank)
+{
+    lki_rank *record = &control->board->ranks[rank];
+    int      *socket = socket_of(control, rank);
+
+    LK_ASSERT(!lki_control_is_member(control, rank) && has_ended(control, rank));
+    if (*socket >= 0) /* something that the process has left behind holds the other end */
+        (void)close(*socket);
+    *socket = -1;
+    atomic_store(&record->state, LKI_RANK_ABSENT);
+    atomic_store(&record->exit_code, 0);
+    atomic_store(&record->signal, 0);
+    atomic_store(&record->noted, 0);
+    atomic_store(&record->step, 0);
+}
+
 uint64_t lki_control_epoch(const lki_control *control)
 {
     return control->board->job.epoch;
@@ -295,6 +346,24 @@ static void bury_the_dead(lki_control *control, const lki_board *old)
     }
 }
 
+/* Seats follow those of the group before, and who enters is last: so rank 0 stays who it is. */
+static void deal_seats(lki_board *board, const lki_board *old)
+{
+    uint32_t seats = 0;
+
+    for (uint32_t seat = 1; seat <= old->members; seat++)
+        for (uint32_t i = 0; i < old->seated; i++)
+            if (old->ranks[old->first + i].seat == seat && board->ranks[old->first + i].member != 0)
+                board->ranks[old->first + i].seat = ++seats;
+    for (uint32_t i = 0; i < old->seated; i++) {
+        lki_rank *record = &board->ranks[old->first + i];
+        record->fresh    = record->member != 0 && old->ranks[old->first + i].member == 0;
+        if (record->fresh != 0)
+            record->seat = ++seats;
+    }
+    LK_ASSERT(seats == board->members);
+}
+
 lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
 {
     bool        out[LKI_RANKS_MAX];
@@ -311,6 +380,7 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
         answer_all(control, st, lk_error_last()->message);
         return st;
     }
+    deal_seats(control->board, old.board);
     control->board->job = old.board->job;
     control->board->job.epoch++;
     atomic_store(&control->board->stop, atomic_load(&old.board->stop));
@@ -411,6 +481,8 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
     LK_ASSERT(rank < control->roster.world);
     atomic_store(&record->exit_code, exit_code);
     atomic_store(&record->signal, signal);
+    if (record->seat == 0)
+        set_entering(control, rank, false);
     if ((signal == 0 && exit_code == 0) || record->seat == 0) {
         atomic_store(&record->state, signal == 0 && exit_code == 0 ? LKI_RANK_LEFT : LKI_RANK_DEAD);
         lki_wake_all(board);

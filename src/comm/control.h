@@ -151,6 +151,13 @@ uint64_t lki_control_epoch(const lki_control *control);
  * fails. */
 LK_NODISCARD lk_status lki_control_rebuild(lki_control *control, const lki_members *members);
 
+/* The rank's process has ended, and it is not in the group: another one may become it. */
+void lki_control_revive(lki_control *control, uint32_t rank);
+
+/* Those who wait to enter, if all who ask for the group would have them: members of the next one,
+ * of which they are the last. */
+lki_members lki_control_entrants(const lki_control *control);
+
 /* Says no to all who have asked. */
 void lki_control_refuse(lki_control *control, lk_status status, const char *why);
 
@@ -195,6 +202,24 @@ bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *er
  * the others.  `launcher_socket` is owned by the communicator from here on if all went well. */
 LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank,
                                          int launcher_socket, const lk_comm_options *options);
+
+/* The same for one that enters a group which has been there before, when the others let it in. */
+LK_NODISCARD lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
+                                      const lk_comm_options *options);
+
+/* Whether somebody waits for this group to let him in; lk_comm_rebuild() that does so; how many
+ * have entered with the group that came of it, and whether a rank of it has. */
+bool                   lki_comm_is_awaited(const lk_comm *comm);
+LK_NODISCARD lk_status lki_comm_admit(lk_comm **out, lk_comm *failed,
+                                      const lk_comm_options *options);
+uint32_t               lki_comm_entered(const lk_comm *comm);
+bool                   lki_comm_is_fresh(const lk_comm *comm, uint32_t rank);
+
+/* Its part of lk_comm_take_arenas(), where others take over arenas that this rank never had. */
+LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);
+
+/* By its name, the first 51 bytes of it; NULL where there is none. */
+lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name);
 
 bool lki_comm_stop_requested(const lk_comm *comm);
 

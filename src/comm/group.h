@@ -160,6 +160,7 @@ typedef struct {
     uint32_t         node; /* the number of that host */
     uint32_t         seat; /* 1 + its place among those of this host that are in the group; or 0 */
     uint32_t         member; /* 1 = it is in the group, on whatever host; see comm/rebuild.c */
+    uint32_t         fresh;  /* 1 = it was not in the one before: it has entered */
     _Atomic uint32_t home; /* 1 + the NUMA node where it runs; 0 = not known, or there is one */
 } lki_rank;
 
@@ -174,6 +175,7 @@ typedef struct {
     alignas(LKI_LINE) _Atomic uint32_t failed; /* 0, or 1 + the record with the verdict for all */
     _Atomic uint32_t stop;   /* all are asked to save and leave */
     _Atomic uint32_t heeded; /* a rank has looked at that, so they will */
+    _Atomic uint32_t awaited; /* somebody waits for the group to let him in */
 
     alignas(LKI_LINE) _Atomic uint32_t sleepers; /* how many ranks may be asleep */
 
@@ -233,6 +235,7 @@ typedef struct {
     uint32_t    seated;     /* ranks of the job on this host, in the group or not */
     int         socket;     /* to the launcher; -1 without one */
     bool        told;       /* the launcher knows that the group has failed */
+    bool        admits;     /* the next group shall have those who wait for it */
     int        *pidfds;     /* of the ranks of this host, -1 = none; NULL among threads */
     struct lki_wire *wire;  /* to the other hosts; NULL where there are none */
     struct lki_rooms *rooms; /* scratch for what comes from them */
@@ -250,11 +253,15 @@ typedef struct {
     lki_track         *track;  /* and what it spends its time on: comm/trace.h; likewise */
 } lki_self;
 
+enum { LKI_ARENA_NAME_BYTES = 52 };
+
 struct lk_arena {
     struct lk_arena *next;
     void            *data;
     size_t           bytes;
     uint32_t         index; /* in order of creation: the same on every rank */
+    int              fd;    /* kept for who enters later; -1 = none */
+    char             name[LKI_ARENA_NAME_BYTES];
 };
 
 /* Messages with one peer: pieces and messages sent, pieces and messages taken. */
@@ -499,12 +506,15 @@ typedef struct {
     uint64_t group;                       /* the communicator's key */
     uint64_t members[LKI_RANKS_MAX / 64]; /* a bit for each rank that it is passed on to */
     uint32_t index;
-    char     name[52];
+    char     name[LKI_ARENA_NAME_BYTES];
 } lki_arena_message;
 
+#define LKI_NO_EPOCH UINT64_MAX
+
 typedef struct {
-    uint64_t epoch; /* that is over */
+    uint64_t epoch; /* that is over; LKI_NO_EPOCH: this rank has been in none, and wants to enter */
     uint32_t timeout_ms;
+    uint32_t admits; /* who wants to enter may */
 } lki_ask;
 
 typedef struct {

@@ -19,6 +19,10 @@
  * Joining ends, as it always does, with the death of somebody who should join as well: then the
  * rank asks again, for epoch k+2.  The old group stays with its owner, for what is in its arenas.
  *
+ * A process that the launcher has started in place of one that is lost asks as well, without an
+ * epoch, and gets an answer when a group is made anew by ranks who all would have it (admits).  It
+ * is the last of that group, and they hand it their arenas (arena.c).
+ *
  * Ranks that are threads of one process have no launcher, and decide together (council.c).
  *
  * Ranks keep their numbers in the job for all messages (lk_comm.world); their numbers in the group
@@ -61,12 +65,13 @@ static lk_status next_answer(int socket, lki_packet *packet, int *fd)
 }
 
 /* Time in which this process did not run does not count. */
-lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t timeout_ms)
+lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t timeout_ms,
+                          bool admits)
 {
     lki_packet packet = { .kind = LKI_PACKET_ASK };
     int64_t    waited = 0, before = lki_now_ms();
 
-    packet.ask = (lki_ask){ .epoch = *epoch, .timeout_ms = timeout_ms };
+    packet.ask = (lki_ask){ .epoch = *epoch, .timeout_ms = timeout_ms, .admits = admits };
     if (lki_packet_send(socket, &packet, -1) != LK_OK)
         return lk_fail(LK_EPEER, "the launcher is gone");
     for (;;) {
@@ -124,7 +129,9 @@ static lk_status join_process(lk_comm **out, lki_self *self, uint64_t *epoch,
 {
     int control_fd;
 
-    LK_TRY(lki_rebuild_ask(&control_fd, epoch, self->socket, options->timeout_ms));
+    bool admits  = self->admits;
+    self->admits = false; /* once, and else again by whoever still wants to */
+    LK_TRY(lki_rebuild_ask(&control_fd, epoch, self->socket, options->timeout_ms, admits));
     fall_silent(self);
     lk_status st = lki_comm_open_shm(out, control_fd, self->rank, self->socket, options);
     (void)close(control_fd);
@@ -184,6 +191,60 @@ static lk_status check(const lk_comm *failed)
         return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
                        "process, or this group has been made anew already");
     return LK_OK;
+}
+
+lk_status lki_comm_admit(lk_comm **out, lk_comm *failed, const lk_comm_options *options)
+{
+    failed->self->admits = true;
+    return lk_comm_rebuild(out, failed, options);
+}
+
+/* ---- Entering ---------------------------------------------------------------------------- */
+
+/* However long it takes: as long as the job lives there is somebody to wait for. */
+static lk_status await_entrance(int *control_fd, int socket)
+{
+    lki_packet packet = { .kind = LKI_PACKET_ASK,
+                          .ask  = { .epoch = LKI_NO_EPOCH, .timeout_ms = 1 } };
+
+    if (lki_packet_send(socket, &packet, -1) != LK_OK)
+        return lk_fail(LK_EPEER, "the launcher is gone");
+    do
+        LK_TRY(next_answer(socket, &packet, control_fd));
+    while (packet.kind != LKI_PACKET_ANSWER);
+    return packet.answer.status == LK_OK ? LK_OK
+                                         : lk_fail(packet.answer.status, "%s", packet.answer.why);
+}
+
+lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
+                         const lk_comm_options *options)
+{
+    int control_fd;
+
+    *out = NULL;
+    LK_TRY(await_entrance(&control_fd, launcher_socket));
+    lk_status st = lki_comm_open_shm(out, control_fd, rank, launcher_socket, options);
+    (void)close(control_fd);
+    return st;
+}
+
+bool lki_comm_is_awaited(const lk_comm *comm)
+{
+    return atomic_load_explicit(&comm->board->awaited, memory_order_relaxed) != 0;
+}
+
+bool lki_comm_is_fresh(const lk_comm *comm, uint32_t rank)
+{
+    return lki_rank_of(comm, rank)->fresh != 0;
+}
+
+uint32_t lki_comm_entered(const lk_comm *comm)
+{
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        count += lki_comm_is_fresh(comm, rank);
+    return count;
 }
 
 lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options *options)

@@ -5,9 +5,10 @@
 #include "comm/group.h"
 
 /* Asks, through the launcher's socket, for the group after *epoch, and waits for what it says: the
- * epoch that begins, and its control memory, whose descriptor is the caller's. */
+ * epoch that begins, and its control memory, whose descriptor is the caller's.  `admits`: with
+ * those who wait to enter, if all say so. */
 LK_NODISCARD lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket,
-                                       uint32_t timeout_ms);
+                                       uint32_t timeout_ms, bool admits);
 
 /* As lki_comm_join_hosts(), in the group that follows that of `before`: with its key and tuning.
  * Where nobody is left on other hosts, *out is `local`. */

@@ -56,6 +56,12 @@ void lki_blows_close(lki_job *job)
     job->blows = NULL;
 }
 
+void lki_blows_forget(const lki_job *job, uint32_t i)
+{
+    if (job->blows != NULL)
+        job->blows->of[i] = (ailment){ .killed = false };
+}
+
 /* ---- The plan ---------------------------------------------------------------------------- */
 
 /* In [0, 1), for one thing about blow `k`. */

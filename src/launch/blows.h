@@ -14,6 +14,9 @@ void lki_blows_turn(lki_job *job);
 /* When something is, in seconds; 0 = nothing is planned. */
 double lki_blows_next(const lki_job *job);
 
+/* Another process is this worker from here on: it suffers nothing yet. */
+void lki_blows_forget(const lki_job *job, uint32_t i);
+
 /* All workers have ended: says how many blows there were. */
 void lki_blows_report(const lki_job *job);
 

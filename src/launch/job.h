@@ -22,6 +22,11 @@ typedef struct {
     bool       told;       /* its group had failed already when it exited */
     bool       was_stopped; /* found stopped while others timed out */
     bool       asked;      /* has passed a request to stop on to us */
+    bool       enters;     /* it was started in place of another ... */
+    bool       waits;      /* ... is ready to enter ... */
+    bool       entered;    /* ... and let in, ... */
+    uint64_t   since;      /* ... when the others were at this step */
+    bool       given_up;   /* nobody is started in its place */
 } lki_worker;
 
 /* What a launcher is told that is one of several on this machine, each for an emulated host. */
@@ -75,6 +80,7 @@ typedef struct {
     bool                     rebuild_killed; /* who does not come has been */
     bool                     rebuild_told;   /* the other nodes know that we ask ... */
     bool                     rebuild_said;   /* ... and who of us goes on */
+    uint32_t                 replaced;   /* workers in a row that did not last */
     uint32_t                 rebuild_ms; /* what ranks of other nodes who ask wait for; 0 = none */
 } lki_job;
 
@@ -132,6 +138,10 @@ void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes);
 void lki_job_note(const lki_job *job, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The same of losses, where the ranks do not tell. */
+void lki_job_note_loss(const lki_job *job, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Whether the others may go on without a worker that has failed. */
 bool lki_job_survives(const lki_job *job);
 
@@ -151,6 +161,14 @@ static inline bool lki_rebuild_pending(const lki_job *job)
 {
     return job->rebuild_left > 0;
 }
+
+/* After every turn: starts workers in place of those who were lost (replace.c); and, when a group
+ * has come to be, notes who of them is in it. */
+void lki_replace_turn(lki_job *job);
+void lki_replace_begin(lki_job *job);
+
+/* launch.c: worker i, which has ended, again: it is to enter. */
+LK_NODISCARD lk_status lki_job_start_again(lki_job *job, uint32_t i);
 
 /* Who is stopped while others wait for it is killed. */
 void lki_job_kill_stopped(lki_job *job);

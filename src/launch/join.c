@@ -258,6 +258,22 @@ static lk_status find_foreign(inheritance *from, const lki_foreign *job,
     return LK_OK;
 }
 
+bool lk_enters(void)
+{
+    return getenv("LOCKSTEP_ENTERS") != NULL;
+}
+
+/* A group that has been there before.  Whoever had this rank may have left a flight record. */
+static lk_status enter_later(lk_comm **out, const inheritance *from)
+{
+    lk_comm_options options = from->options;
+
+    options.flight = NULL;
+    (void)fcntl(from->socket, F_SETFD, FD_CLOEXEC);
+    (void)close(from->control);
+    return lki_comm_enter(out, from->rank, from->socket, &options);
+}
+
 static lk_status enter(lk_comm **out, const inheritance *from)
 {
     /* What the program starts itself has no business with them. */
@@ -290,7 +306,7 @@ lk_status lk_join_with(lk_comm **out, const lk_join_options *options)
     read_choices(&from);
     lk_status st = is_ours() ? find_ours(&from, options) : find_foreign(&from, &job, options);
     if (st == LK_OK)
-        st = enter(out, &from);
+        st = is_ours() && lk_enters() ? enter_later(out, &from) : enter(out, &from);
     explicit_bzero(from.key, sizeof from.key);
     return st;
 }

@@ -320,6 +320,23 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
     return st;
 }
 
+lk_status lki_job_start_again(lki_job *job, uint32_t i)
+{
+    lki_worker      *worker  = &job->workers[i];
+    lki_worker_facts common  = common_facts(job);
+    int              nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+    lki_cores        cores;
+
+    lki_cores_find(&cores, false);
+    common.enters = true;
+    *worker       = (lki_worker){.pidfd = -1, .socket = -1, .enters = true};
+    worker->streams[0].from = worker->streams[1].from = -1;
+    lki_control_revive(job->control, lki_rank_of_worker(job, i));
+    lk_status st = start_worker(job, i, &common, nothing, -1, &cores);
+    close_if_open(&nothing);
+    return st;
+}
+
 /* ---- The public function ----------------------------------------------------------------- */
 
 static lk_status check(const lk_launch_options *options)
@@ -333,6 +350,11 @@ static lk_status check(const lk_launch_options *options)
         return lk_fail(LK_EINVAL, "%u emulated hosts for %u workers%s: each needs a worker",
                        options->hosts, options->workers,
                        options->nodes > 1 ? " of a job on real ones" : "");
+    if (options->replacements > 0 && (options->hosts > 1 || options->nodes > 1 ||
+                                      options->prefix_output ||
+                                      options->on_failure != LK_ON_FAILURE_CONTINUE))
+        return lk_fail(LK_EINVAL, "workers that are lost are replaced on one host, where the others "
+                                  "go on, and without prefixes to what they print");
     if (options->nodes > 1 && options->rendezvous == NULL)
         return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
                                   "node 0", options->nodes);

@@ -31,17 +31,34 @@
 
 static const double LATE_SECONDS = 0.5, DYING_SECONDS = 1;
 
-void lki_job_note(const lki_job *job, const char *format, ...)
+__attribute__((format(printf, 2, 0))) static void say(const lki_job *job, const char *format,
+                                                      va_list args)
 {
-    char    text[640];
-    va_list args;
+    char text[640];
 
     if (job->options->note == NULL)
         return;
-    va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     job->options->note(job->options->note_context, text);
+}
+
+void lki_job_note(const lki_job *job, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    say(job, format, args);
+    va_end(args);
+}
+
+void lki_job_note_loss(const lki_job *job, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    if (!job->options->ranks_tell)
+        say(job, format, args);
+    va_end(args);
 }
 
 /* Workers that have not joined cannot go on: they have no group to make anew.  And nobody can where
@@ -76,8 +93,8 @@ static void kill_missing(lki_job *job, uint32_t timeout_ms)
         if (!lki_control_is_missing(job->control, rank))
             continue;
         lki_control_who(job->control, rank, who);
-        lki_job_note(job, "%s has not come within %g s to go on with the others, and is killed",
-                     who, timeout_ms * 1e-3);
+        lki_job_note_loss(job, "%s has not come within %g s to go on with the others, and is "
+                          "killed", who, timeout_ms * 1e-3);
         worker->by_us = true;
         (void)kill(worker->pid, SIGKILL);
     }
@@ -95,7 +112,7 @@ static void note_group(const lki_job *job, const lki_members *members)
         return;
     for (uint32_t rank = 0; rank < job->roster.world; rank++)
         count += lki_members_have(members, rank);
-    lki_job_note(job, "the group goes on with %u of %u ranks", count, job->roster.world);
+    lki_job_note_loss(job, "the group goes on with %u of %u ranks", count, job->roster.world);
 }
 
 /* Whether there is a control memory of the new epoch; those who asked know why there is none. */
@@ -118,8 +135,13 @@ static void settle(lki_job *job)
     lki_members members = lki_control_askers(job->control);
 
     if (job->rendezvous == NULL) {
-        if (begin(job, &members))
+        lki_members entrants = lki_control_entrants(job->control);
+        for (size_t i = 0; i < sizeof members.words / sizeof members.words[0]; i++)
+            members.words[i] |= entrants.words[i];
+        if (begin(job, &members)) {
             note_group(job, &members);
+            lki_replace_begin(job);
+        }
         return;
     }
     if (!job->rebuild_said)

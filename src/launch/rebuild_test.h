@@ -172,7 +172,7 @@ static void die_answered(lk_comm *comm, bool victim)
     lk_comm_abort(comm);
     if (!victim)
         return;
-    MUST(lki_rebuild_ask(&fd, &epoch, comm->self->socket, 20000) == LK_OK && epoch == 1);
+    MUST(lki_rebuild_ask(&fd, &epoch, comm->self->socket, 20000, false) == LK_OK && epoch == 1);
     (void)raise(SIGKILL);
 }
 
@@ -391,7 +391,7 @@ static int work_misuse(void)
     MUST(lk_comm_rebuild(&next, comm, NULL) == LK_OK);
     MUST(lk_barrier(part) == LK_EPEER); /* made from what is gone */
     MUST(lk_comm_rebuild(&none, comm, NULL) == LK_EUNSUPPORTED);
-    MUST(lki_rebuild_ask(&fd, &epoch, next->self->socket, 1000) == LK_EINVAL);
+    MUST(lki_rebuild_ask(&fd, &epoch, next->self->socket, 1000, false) == LK_EINVAL);
     MUST(strstr(lk_error_last()->message, "after epoch 0, which is over") != NULL);
     check_group(next, 3);
     lk_comm_free(part);

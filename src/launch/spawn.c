@@ -30,7 +30,8 @@ static _Noreturn void child_failed(const lki_spawn_plan *plan)
 {
     lki_exec_failure failure = {.rank = plan->rank, .error = errno};
 
-    (void)!write(plan->report, &failure, sizeof failure);
+    if (plan->report >= 0)
+        (void)!write(plan->report, &failure, sizeof failure);
     _exit(EXEC_FAILED);
 }
 

@@ -16,6 +16,7 @@ typedef struct {
     int         control_fd; /* stays open in the program under this very number */
     int         socket_fd;  /* so does this */
     int         key_fd;     /* and this; -1 = none */
+    bool        enters;     /* it takes the place of one that was lost */
     uint32_t    timeout_ms; /* 0 = the default */
     const char *flight;     /* an absolute path; NULL = none */
 } lki_worker_facts;
@@ -31,7 +32,7 @@ typedef struct {
     char *const *environment;
     int          keep[3];  /* descriptors that the program inherits; -1 = none */
     int          standard[3]; /* become its 0, 1 and 2; -1 = as the launcher's */
-    int          report;   /* the write end of a pipe: an lki_exec_failure arrives there */
+    int          report;   /* the write end of a pipe: an lki_exec_failure arrives there; or -1 */
     sigset_t     mask;     /* the program's signal mask */
     bool         bound;    /* it runs on these cores only */
     cpu_set_t    cores;

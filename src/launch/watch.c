@@ -242,7 +242,7 @@ static void note_loss(const lki_job *job, uint32_t i)
     if (job->workers[i].by_us) /* why has been said */
         return;
     lki_job_describe(job, i, line, sizeof line);
-    lki_job_note(job, "%s", line);
+    lki_job_note_loss(job, "%s", line);
 }
 
 /* Where losses are borne, one that is killed when it has left its group is none. */
@@ -496,6 +496,7 @@ static lk_status turn(lki_job *job)
         if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
             LK_TRY(worker_ended(job, i));
     lki_rebuild_turn(job);
+    lki_replace_turn(job);
     lki_blows_turn(job);
     end_by_time(job);
     return LK_OK;

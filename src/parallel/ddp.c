@@ -124,24 +124,13 @@ static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
                : bytes;
 }
 
-static lk_status take_arena(lk_parallel *parallel, size_t bytes)
-{
-    lk_arena *arena;
-    if (parallel->ledger.before != NULL) {
-        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
-        return LK_OK;
-    }
-    LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", bytes));
-    parallel->ledger.gradients = lk_arena_data(arena);
-    return LK_OK;
-}
-
 /* All ranks' buffers in one arena; mine start after those of the ranks before me.  With a ledger
  * the sums come first, and the tags last. */
 static lk_status open_arena(lk_parallel *parallel, ddp *self)
 {
     const uint32_t mine = parallel->world.host_of[parallel->rank];
     size_t         most = 0;
+    lk_arena      *arena;
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         size_t bytes = ddp_bytes(parallel, host);
         if (bytes == 0)
@@ -149,7 +138,8 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
                            buffers_of(parallel, host, parallel->ranks), parallel->width);
         most = lki_max(most, bytes);
     }
-    LK_TRY(take_arena(parallel, most));
+    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_GRADIENTS, most, &arena));
+    parallel->ledger.gradients = lk_arena_data(arena);
     self->first   = (uint32_t)buffers_of(parallel, mine, parallel->rank);
     self->buffers = parallel->ledger.gradients;
     if (!parallel->ledger.kept)

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/control.h"
 #include "parallel/strategy.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
 lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *options)
 {
-    lki_ledger        *ledger = &parallel->ledger;
-    const lk_parallel *before = ledger->before;
+    lki_ledger *ledger = &parallel->ledger;
 
     ledger->kept = options->survives;
     if (!ledger->kept)
@@ -27,11 +27,31 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
                        "strategy '%s' keeps gradients that die with their rank; with ddp and zero1 "
                        "to zero3 the others can go on in the middle of a step",
                        parallel->ops->name);
-    ledger->seats   = before != NULL ? before->ledger.seats : parallel->ranks;
-    ledger->threads = before != NULL        ? before->ledger.threads
-                      : options->exec != NULL ? lk_exec_threads(options->exec)
-                                              : 1;
+    uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
+    ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
+    ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
     return LK_OK;
+}
+
+lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_t bytes,
+                           lk_arena **out)
+{
+    static const char *const names[] = { "model", "gradients" };
+    lki_ledger              *ledger  = &parallel->ledger;
+    lk_arena               **kept    = &ledger->arenas[which];
+
+    if (!ledger->goes_on)
+        LK_TRY(lk_comm_arena(kept, parallel->comm, names[which], bytes));
+    else if (ledger->before != NULL)
+        *kept = ledger->before->ledger.arenas[which];
+    else
+        *kept = lki_comm_arena_named(parallel->comm, names[which]);
+    *out = *kept;
+    if (*kept != NULL && lk_arena_bytes(*kept) >= bytes)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no arena '%s' of %zu bytes to go on with: the group has "
+                   "yet to take over those of the one before, or has other options", names[which],
+                   bytes);
 }
 
 lk_status lki_ledger_open(lk_parallel *parallel)

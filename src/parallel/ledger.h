@@ -65,11 +65,15 @@ typedef struct {
     _Atomic bool held;
 } lki_hold;
 
+typedef enum { LKI_ARENA_MODEL, LKI_ARENA_GRADIENTS, LKI_LEDGER_ARENAS } lki_ledger_arenas;
+
 typedef struct {
     bool               kept;  /* else all of this is empty */
-    uint32_t           seats; /* ranks that there were at first */
+    uint32_t           seats; /* ranks that there may be, of those that the job has */
     uint32_t           threads;
-    const lk_parallel *before;    /* whose arenas are taken over; NULL: none are */
+    bool               goes_on; /* while it is opened: arenas are taken over ... */
+    const lk_parallel *before;  /* ... of this, or, where this rank has entered, by their names */
+    lk_arena          *arenas[LKI_LEDGER_ARENAS];
     float             *gradients; /* the strategy's arena */
 
     /* In the model's arena. */
@@ -90,6 +94,11 @@ LK_NODISCARD lk_status lki_ledger_describe(lk_parallel *parallel,
                                            const lk_parallel_options *options);
 LK_NODISCARD lk_status lki_ledger_open(lk_parallel *parallel);
 void                   lki_ledger_close(lk_parallel *parallel);
+
+/* With a ledger or without: a new arena, or that which was there before.  Collective where it is
+ * new. */
+LK_NODISCARD lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which,
+                                        size_t bytes, lk_arena **out);
 
 /* Bytes behind `at` of the arena that begins at `base` (NULL: only measures). */
 size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at);

@@ -241,10 +241,7 @@ size_t lki_parallel_arena(lk_parallel *parallel)
 static lk_status open_arena(lk_parallel *parallel)
 {
     size_t bytes = lay_out(parallel, NULL);
-    if (parallel->ledger.before != NULL)
-        parallel->arena = parallel->ledger.before->arena;
-    else
-        LK_TRY(lk_comm_arena(&parallel->arena, parallel->comm, "model", bytes));
+    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_MODEL, bytes, &parallel->arena));
     LK_ASSERT(bytes <= lk_arena_bytes(parallel->arena));
     (void)lay_out(parallel, lk_arena_data(parallel->arena));
     return LK_OK;
@@ -277,9 +274,9 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     return parallel->ops->attach(parallel);
 }
 
-/* `before`: whose arenas are taken over, or NULL. */
-static lk_status open_over(lk_parallel **out, const lk_parallel *before, lk_comm *comm,
-                           const lk_param *params, uint32_t param_count,
+/* With `goes_on` arenas are taken over: those of `before`, or by their names if it is NULL. */
+static lk_status open_over(lk_parallel **out, bool goes_on, const lk_parallel *before,
+                           lk_comm *comm, const lk_param *params, uint32_t param_count,
                            const lk_parallel_options *options)
 {
     *out                  = NULL;
@@ -288,9 +285,11 @@ static lk_status open_over(lk_parallel **out, const lk_parallel *before, lk_comm
     parallel->comm          = comm;
     parallel->rank          = lk_comm_rank(comm);
     parallel->exec          = options->exec;
-    parallel->ledger.before = before;
-    lk_status status        = open_parts(parallel, params, param_count, options);
-    parallel->ledger.before = NULL;
+    parallel->ledger.goes_on = goes_on;
+    parallel->ledger.before  = before;
+    lk_status status         = open_parts(parallel, params, param_count, options);
+    parallel->ledger.goes_on = false;
+    parallel->ledger.before  = NULL;
     if (status != LK_OK) {
         lk_parallel_free(parallel);
         return status;
@@ -302,7 +301,7 @@ static lk_status open_over(lk_parallel **out, const lk_parallel *before, lk_comm
 lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *params,
                            uint32_t param_count, const lk_parallel_options *options)
 {
-    LK_TRY(open_over(out, NULL, comm, params, param_count, options));
+    LK_TRY(open_over(out, false, NULL, comm, params, param_count, options));
     lk_status status = initialise(*out, options->seed);
     if (status == LK_OK)
         return LK_OK;
@@ -316,8 +315,10 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
                           lk_parallel_standing *standing)
 {
     lki_tally tally;
-    parallel->scaler     = failed->scaler;
-    parallel->noise_sums = failed->noise_sums;
+    if (failed != NULL) {
+        parallel->scaler     = failed->scaler;
+        parallel->noise_sums = failed->noise_sums;
+    }
     standing->steps      = lki_ledger_last(parallel, &tally);
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
@@ -337,10 +338,10 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
                             const lk_parallel_options *options, lk_parallel_standing *standing)
 {
     *out = NULL;
-    if (!failed->ledger.kept || !options->survives)
+    if ((failed != NULL && !failed->ledger.kept) || !options->survives)
         return lk_fail(LK_EINVAL, "lk_parallel_go_on() needs options.survives, and what was opened "
                                   "with it");
-    LK_TRY(open_over(out, failed, comm, params, param_count, options));
+    LK_TRY(open_over(out, true, failed, comm, params, param_count, options));
     lk_status status = complete(*out, failed, standing);
     if (status == LK_OK)
         return LK_OK;

@@ -176,13 +176,9 @@ static lk_status open_arena(lk_parallel *parallel, zero2 *self)
                            room_elements(parallel));
         most = lki_max(most, bytes);
     }
-    if (parallel->ledger.before == NULL) {
-        lk_arena *arena;
-        LK_TRY(lk_comm_arena(&arena, parallel->comm, "gradients", most));
-        parallel->ledger.gradients = lk_arena_data(arena);
-    } else {
-        parallel->ledger.gradients = parallel->ledger.before->ledger.gradients;
-    }
+    lk_arena *arena;
+    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_GRADIENTS, most, &arena));
+    parallel->ledger.gradients = lk_arena_data(arena);
     (void)count_elements(parallel, host, parallel->local, &before);
     self->state_elements = parallel->micro_count * parallel->state_width;
     self->room           = parallel->ledger.gradients + before;

@@ -49,8 +49,8 @@ static lk_status look_round(lki_session *s, uint64_t done)
 
     if (time_is_over(s))
         seen[0] = SEES_TIME;
-    if (c->survives ? lki_comm_stop_requested(s->comm)
-                    : c->stop != NULL && c->stop(c->stop_context))
+    if (s->depleted || (c->survives ? lki_comm_stop_requested(s->comm)
+                                    : c->stop != NULL && c->stop(c->stop_context)))
         seen[0] = SEES_REQUEST;
     LK_TRY(lk_all_reduce(s->comm, seen, seen, 2, LK_U32, LK_MAX));
     s->drafted = seen[1] == 0;

@@ -9,6 +9,9 @@
  *      the others      end the group, and go on in one of their own (survive.c), which begins with
  *                      the next step: nothing is redone
  *
+ * Who wants to enter waits at the launcher (comm/rebuild.c), which says so to all.  When one of all
+ * looks round and sees it, the group ends in the same way, and is made anew with it (enter.c).
+ *
  * A rank that is lost on the way ends the group as it always does, and the wish stands.
  */
 #include <stdio.h>
@@ -25,19 +28,24 @@
 bool lki_change_wished(lki_session *s)
 {
     const lk_train_config *c = s->config;
-    if (s->survival == NULL || c->leave == NULL)
+    if (s->survival == NULL)
         return false;
-    s->survival->change.wish = c->leave(c->leave_context);
-    return s->survival->change.wish;
+    s->survival->change.wish = c->leave != NULL && c->leave(c->leave_context);
+    return s->survival->change.wish || lki_comm_is_awaited(s->comm);
 }
 
-/* "rank 2 (pid 4711) leaves on request after step 812". */
+/* "rank 2 (pid 4711) leaves on request after step 812".  Who enters is known when he has. */
 static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
 {
     lki_change        *change = &s->survival->change;
     char               one[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 16];
     unsigned long long step   = done;
 
+    if (change->leavers == 0) {
+        change->first = lk_comm_world_rank(s->comm, 0);
+        (void)snprintf(change->why, sizeof change->why, "workers enter after step %llu", step);
+        return;
+    }
     lki_board_who(one, s->comm->board, change->first, "");
     (void)snprintf(several, sizeof several, "ranks %s", who->text);
     (void)snprintf(change->why, sizeof change->why, "%s %s on request after step %llu",
@@ -63,7 +71,8 @@ lk_status lki_change_agree(lki_session *s, uint64_t done)
     LK_TRY(status);
     lki_list_end(&who);
     say_why(s, done, &who);
-    s->stopped     = change->leavers == s->ranks; /* nobody would be left */
+    uint32_t least = (uint32_t)lki_max(s->config->workers_least, 1);
+    s->stopped     = change->leavers > 0 && s->ranks - change->leavers < least;
     change->agreed = !s->stopped;
     return LK_OK;
 }

@@ -130,3 +130,26 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     tell_end(s, done);
     return lki_say_done(s, done >= s->end || s->ended != NULL ? result : NULL);
 }
+
+/* ---- Ends before it ------------------------------------------------------------------------ */
+
+lk_status lki_leave(const lki_session *s, uint64_t done, lk_train_result *result)
+{
+    result->left   = true;
+    result->speaks = false;
+    result->steps  = done;
+    return lk_fail(LK_ESTOPPED, "rank %u left on request after step %llu, and the others go on",
+                   lk_comm_world_rank(s->comm, s->rank), (unsigned long long)done);
+}
+
+lk_status lki_incomplete(const lki_session *s, uint64_t done)
+{
+    const char *kept = s->config->checkpoint
+                           ? "the state is saved, continue with --resume"
+                           : "nothing was saved: there is no --checkpoint directory";
+    if (s->depleted)
+        return lk_fail(LK_EPEER, "%u of at least %u workers are left after step %llu; %s", s->ranks,
+                       s->config->workers_least, (unsigned long long)done, kept);
+    return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
+                   kept);
+}

@@ -50,7 +50,7 @@ static lk_status list_kept(lki_session *s)
     return LK_OK;
 }
 
-static lk_status open_model(lki_session *s)
+lk_status lki_session_model(lki_session *s)
 {
     const lk_dataset_info *data    = lk_dataset_describe(s->dataset);
     lk_model_options       options = lki_model_options(s->config, data);
@@ -61,7 +61,8 @@ static lk_status open_model(lki_session *s)
     LK_TRY(list_kept(s));
     (void)lk_model_terms(s->model, &s->term_count);
     LK_TRY(lk_exec_open(&s->exec, s->config->threads, s->config->isa));
-    LK_TRY(lki_pin(s));
+    if (s->comm != NULL)
+        LK_TRY(lki_pin(s));
     if (s->config->onednn != NULL)
         LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
@@ -70,7 +71,7 @@ static lk_status open_model(lki_session *s)
 }
 
 /* What a turn needs for each of its virtual workers. */
-static lk_status open_turns(lki_session *s)
+lk_status lki_session_turns(lki_session *s)
 {
     lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
     s->together = lk_model_lock_step(s->model) ? s->count : 1;
@@ -133,10 +134,10 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_verify_same_data(s)); /* ranks meet here */
     LK_TRY(own_directory(s));
     lk_comm_note(s->comm, 0, "making room for the model");
-    LK_TRY(open_model(s));
+    LK_TRY(lki_session_model(s));
     LK_TRY(open_parallel(s));
     LK_TRY(lki_survival_open(s));
-    LK_TRY(open_turns(s));
+    LK_TRY(lki_session_turns(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
@@ -478,15 +479,6 @@ static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *res
     return LK_OK;
 }
 
-static lk_status leave(const lki_session *s, uint64_t done, lk_train_result *result)
-{
-    result->left   = true;
-    result->speaks = false;
-    result->steps  = done;
-    return lk_fail(LK_ESTOPPED, "rank %u left on request after step %llu, and the others go on",
-                   lk_comm_world_rank(s->comm, s->rank), (unsigned long long)done);
-}
-
 /* From there to the end. */
 static lk_status run_from(lki_session *s, const lki_position *at, lk_train_result *result)
 {
@@ -497,27 +489,22 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
     while (done < s->end && s->ended == NULL && !s->stopped && !s->left)
         LK_TRY(whole_step(s, &done, result));
     if (s->left)
-        return leave(s, done, result);
+        return lki_leave(s, done, result);
     bool complete = done >= s->end || s->ended != NULL;
     LK_TRY(lki_observe_report(s));
     if (complete)
         LK_TRY(lki_check_end(s, done, result));
     LK_TRY(lki_finish(s, done, result));
-    if (complete)
-        return LK_OK;
-    return lk_fail(LK_ESTOPPED, "stopped on request after step %llu; %s", (unsigned long long)done,
-                   s->config->checkpoint ? "the state is saved, continue with --resume"
-                                         : "nothing was saved: there is no --checkpoint directory");
+    return complete ? LK_OK : lki_incomplete(s, done);
 }
 
-static lk_status loop(lki_session *s, lk_train_result *result)
+static lk_status loop(lki_session *s, lki_position *at, lk_train_result *result)
 {
-    lki_position at     = { .done = s->start };
-    lk_status    status = run_from(s, &at, result);
+    lk_status status = run_from(s, at, result);
 
     while (lki_survives(s, status)) {
-        LK_TRY(lki_go_on(s, &at, result));
-        status = run_from(s, &at, result);
+        LK_TRY(lki_go_on(s, at, result));
+        status = run_from(s, at, result);
     }
     return status;
 }
@@ -527,8 +514,9 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
     return (lki_session){ .config      = config,
                           .comm        = comm,
                           .given       = given,
-                          .rank        = lk_comm_rank(comm),
-                          .ranks       = lk_comm_size(comm),
+                          .rank        = comm == NULL ? UINT32_MAX : lk_comm_rank(comm),
+                          .ranks       = comm == NULL ? 0 : lk_comm_size(comm),
+                          .outside     = comm == NULL,
                           .lock        = -1,
                           .micro_count = config->global_batch / config->virtual_workers /
                                          config->micro_batch };
@@ -545,8 +533,17 @@ static lk_status open_and_loop(lki_session *s, lk_train_result *result)
         *s     = lki_session_of(s->config, s->given, s->comm);
         status = lki_session_open(s);
     }
-    result->speaks = s->rank == 0;
-    return status == LK_OK ? loop(s, result) : status;
+    result->speaks  = s->rank == 0;
+    lki_position at = { .done = s->start };
+    return status == LK_OK ? loop(s, &at, result) : status;
+}
+
+static lk_status enter_and_loop(lki_session *s, lk_train_result *result)
+{
+    lki_position at;
+
+    LK_TRY(lki_session_enter(s, &at, result));
+    return loop(s, &at, result);
 }
 
 /* What ends the run stands in the log, too, before anybody leaves: then all are made to.  Where
@@ -570,10 +567,10 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                                        .validation_accuracy = (double)NAN };
 
     lki_surroundings around = lki_surroundings_enter();
-    lk_status    status = open_and_loop(&s, result);
+    lk_status    status = s.outside ? enter_and_loop(&s, result) : open_and_loop(&s, result);
     lk_error why = *lk_error_last();
     tell_finding(&s);
-    if (status != LK_OK && status != LK_ESTOPPED) {
+    if (status != LK_OK && status != LK_ESTOPPED && !s.outside) { /* else the others go on */
         (void)lki_fail_again(&why);
         lk_comm_abort(s.comm); /* records this rank's error and wakes the others */
     }

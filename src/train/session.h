@@ -68,7 +68,9 @@ typedef struct {
     uint64_t      start;          /* the step to begin with: 0, or the checkpoint's */
     uint64_t      end;            /* the step to end with, if nothing ends the run before */
     const char   *ended;          /* the option that ends it; NULL: it goes on */
+    bool          outside;        /* this rank has yet to enter */
     bool          stopped;        /* by a request, before its end */
+    bool          depleted;       /* too few workers are left */
     bool          left;           /* this rank alone, likewise: the others go on */
     double        began;          /* by the clock of max_time_ms */
     int           lock;           /* of the checkpoint directory: rank 0 only, else -1 */

@@ -24,16 +24,16 @@ typedef struct {
 /* What all have agreed to do with the group when the step is over. */
 typedef struct {
     bool     wish;    /* this rank wants to leave, or ... */
-    bool     agreed;  /* ... somebody does, of whom there are */
+    bool     agreed;  /* ... somebody does, of whom there are some, or wants to enter */
     uint32_t leavers;
-    uint32_t first;   /* of them, by its number in the job */
+    uint32_t first;   /* of them, or of all, by its number in the job */
     char     why[LKI_WHY_BYTES]; /* the same on all ranks */
 } lki_change;
 
 struct lki_survival {
     lki_minutes *minutes;
     lki_minutes  found;      /* as they were when the group had come to be */
-    uint32_t     lost, left; /* ranks, in all */
+    uint32_t     lost, left, entered; /* ranks, in all */
     double       seconds;
     lki_change   change;
 };
@@ -45,7 +45,8 @@ typedef struct {
     bool           planned; /* between two steps, as all had agreed */
     bool           late;    /* somebody was waited for in vain */
     const char    *why;
-    uint32_t       lost, left; /* ranks */
+    uint32_t       lost, left, entered; /* ranks */
+    uint64_t       done;       /* steps */
     uint32_t       unfinished; /* virtual workers of the next step */
     double         seconds;
 } lki_succession;
@@ -58,6 +59,21 @@ typedef struct {
 
 void lki_list_add(lki_list *list, uint32_t number);
 void lki_list_end(lki_list *list);
+
+/* The session is in this group.  The one before is the caller's. */
+void lki_take_group(lki_session *s, lk_comm *next);
+
+/* What is in the arenas that `comm` has taken over becomes its strategy's, and a step that was
+ * decided on is complete. */
+LK_NODISCARD lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
+                                         lk_parallel_standing *standing);
+
+/* What the last complete step gave, where this rank has not come so far. */
+void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
+                  lk_train_result *result);
+
+/* Collective: those who have entered `comm`, if any have, learn what is in no arena. */
+LK_NODISCARD lk_status lki_welcome(lki_session *s, lk_comm *comm);
 
 /* Rank 0: nothing of the log as it is now is to be said again. */
 void lki_note_all_said(lki_session *s);

@@ -148,7 +148,7 @@ void lki_settle(lki_session *s, uint64_t done)
 /* ---- The new group ----------------------------------------------------------------------- */
 
 /* Leaves the group before to the caller. */
-static void take_group(lki_session *s, lk_comm *next)
+void lki_take_group(lki_session *s, lk_comm *next)
 {
     s->comm    = next;
     s->rank    = lk_comm_rank(next);
@@ -160,14 +160,14 @@ lk_status lki_regroup(lki_session *s)
 {
     lk_comm *before = s->comm, *next;
     LK_TRY(lk_comm_rebuild(&next, before, NULL));
-    take_group(s, next);
+    lki_take_group(s, next);
     if (before != s->given)
         lk_comm_free(before);
     return LK_OK;
 }
 
-static lk_status open_over(lki_session *s, lk_parallel **out, lk_comm *comm,
-                           lk_parallel_standing *standing)
+lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
+                            lk_parallel_standing *standing)
 {
     lk_parallel_options options;
     lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
@@ -178,9 +178,23 @@ static lk_status open_over(lki_session *s, lk_parallel **out, lk_comm *comm,
     return status;
 }
 
-/* One group after the other until one holds.  The minutes are read before its first operation,
- * after which its rank 0 may go on to write them. */
-static lk_status find_group(lki_session *s, lk_comm **out, lk_parallel **parallel,
+/* In a group that has come to be.  The minutes are read before rank 0 may go on to write them. */
+static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
+                           lk_parallel_standing *standing)
+{
+    lk_comm_note(next, s->chained + 1, "going on");
+    memcpy(&s->survival->found, s->survival->minutes, sizeof(lki_minutes));
+    LK_TRY(lki_parallel_over(s, parallel, next, standing));
+    lk_status status = lki_welcome(s, next);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*parallel);
+    *parallel = NULL;
+    return status;
+}
+
+/* One group after the other until one holds; the first may have others in it who enter. */
+static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
                             lk_parallel_standing *standing)
 {
     lk_comm_options options = { .timeout_ms = s->patient ? PATIENCE_MS : 0 };
@@ -188,17 +202,19 @@ static lk_status find_group(lki_session *s, lk_comm **out, lk_parallel **paralle
     lk_status       status;
 
     do {
-        status = lk_comm_rebuild(&next, failed, &options);
-        if (status == LK_OK)
+        status = admits ? lki_comm_admit(&next, failed, &options)
+                        : lk_comm_rebuild(&next, failed, &options);
+        bool there = status == LK_OK;
+        if (there)
             status = lk_comm_take_arenas(next, failed);
         if (failed != s->comm)
             lk_comm_free(failed);
-        if (status != LK_OK)
-            break;
-        lk_comm_note(next, s->chained + 1, "going on");
-        memcpy(&s->survival->found, s->survival->minutes, sizeof(lki_minutes));
-        status = open_over(s, parallel, next, standing);
+        if (!there)
+            return status;
+        if (status == LK_OK)
+            status = settle_in(s, next, parallel, standing);
         failed = next;
+        admits = false;
     } while (status != LK_OK && lk_comm_has_lost(next));
     *out = next;
     if (status != LK_OK)
@@ -224,8 +240,8 @@ static lk_status take_files(lki_session *s, uint64_t done)
 /* ---- Going on ---------------------------------------------------------------------------- */
 
 /* What the last complete step gave, where this rank has not come so far. */
-static void catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
-                     lk_train_result *result)
+void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
+                  lk_train_result *result)
 {
     const lki_said *told = said_now(&s->survival->found);
 
@@ -258,15 +274,20 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->before = before;
     t->now    = next;
     t->rounds = s->stride > 1; /* as they are among more than one */
-    t->left   = t->planned ? self->change.leavers : 0;
-    t->lost   = s->ranks - lk_comm_size(next) - t->left;
+    t->left    = t->planned ? self->change.leavers : 0;
+    t->entered = lki_comm_entered(next);
+    t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
+    t->done    = at->done;
     self->lost += t->lost;
     self->left += t->left;
+    self->entered += t->entered;
     self->change = (lki_change){ .agreed = false };
-    take_group(s, next);
+    lki_take_group(s, next);
+    s->depleted      = s->ranks < s->config->workers_least;
     lk_status status = take_files(s, at->done);
     if (status == LK_OK)
         status = lki_session_deal(s, at->done);
+    t->rounds  = t->rounds || s->stride > 1;
     t->seconds = lki_seconds() - begun;
     self->seconds += t->seconds;
     if (status == LK_OK)
@@ -285,13 +306,14 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     lk_parallel_standing standing;
     lk_audit_finding     finding;
     bool                 found = lk_parallel_finding(s->parallel, &finding);
+    bool                 planned = lki_change_is(s, &why);
 
-    LK_TRY(find_group(s, &next, &parallel, &standing));
+    LK_TRY(find_group(s, planned, &next, &parallel, &standing));
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
-    catch_up(s, &standing, at, result);
+    lki_catch_up(s, &standing, at, result);
     lki_succession t = { .why        = why.message,
-                         .planned    = lki_change_is(s, &why),
+                         .planned    = planned,
                          .late       = why.status == LK_ETIMEOUT,
                          .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));

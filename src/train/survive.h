@@ -40,6 +40,20 @@ LK_NODISCARD lk_status lki_say_end(lki_session *s, const lk_train_result *result
  * nobody reads the model any more, and what becomes of a rank does not matter. */
 LK_NODISCARD lk_status lki_say_done(lki_session *s, const lk_train_result *result);
 
+/* ---- In place of one that was lost (enter.c) ---------------------------------------------- */
+
+/* In place of lki_session_open(): opens data and model, and goes into the group where
+ * s->config->enter leads. */
+LK_NODISCARD lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *result);
+
+/* run.c: parts of lki_session_open(). */
+LK_NODISCARD lk_status lki_session_model(lki_session *s);
+LK_NODISCARD lk_status lki_session_turns(lki_session *s);
+
+/* finish.c: why a run that is not complete ends, for the rank that has left, and for all. */
+LK_NODISCARD lk_status lki_leave(const lki_session *s, uint64_t done, lk_train_result *result);
+LK_NODISCARD lk_status lki_incomplete(const lki_session *s, uint64_t done);
+
 /* ---- Between two steps (change.c) --------------------------------------------------------- */
 
 /* Whether this rank wants the group to change. */

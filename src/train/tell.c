@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/control.h"
+#include "comm/group.h"
 #include "parallel/virtual.h"
 #include "train/succession.h"
 
@@ -76,7 +78,32 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
     lki_list_end(&l->gone);
 }
 
-void lki_tell_succession(const lki_session *s, const lki_succession *t)
+/* Who is new, and what is his now. */
+static void tell_entered(const lki_session *s, const lki_succession *t)
+{
+    const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds };
+    lki_list          ranks = { .count = 0 }, workers = { .count = 0 };
+    char              who[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 8];
+
+    for (uint32_t r = 0; r < lk_comm_size(t->now); r++)
+        if (lki_comm_is_fresh(t->now, r)) {
+            lki_list_add(&ranks, lk_comm_world_rank(t->now, r));
+            lki_board_who(who, t->now->board, lk_comm_world_rank(t->now, r), "");
+        }
+    for (uint32_t v = 0; v < deal.leaves; v++)
+        if (lki_comm_is_fresh(t->now, lki_share_rank(&deal, v)))
+            lki_list_add(&workers, v);
+    lki_list_end(&ranks);
+    lki_list_end(&workers);
+    (void)snprintf(several, sizeof several, "ranks %s", ranks.text);
+    bool one = ranks.count == 1;
+    lki_journal_note(s->journal, "%s %s after step %llu and %s over virtual worker%s %s; nothing "
+                     "was redone; %.1f ms", one ? who : several, one ? "enters" : "enter",
+                     (unsigned long long)t->done, one ? "takes" : "take",
+                     workers.count > 1 ? "s" : "", workers.text, 1e3 * t->seconds);
+}
+
+static void tell_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
     legacy   l;
@@ -97,20 +124,33 @@ void lki_tell_succession(const lki_session *s, const lki_succession *t)
                      l.workers.count > 1 ? "s" : "", l.workers.text, redone, 1e3 * t->seconds);
 }
 
+void lki_tell_succession(const lki_session *s, const lki_succession *t)
+{
+    if (t->lost + t->left > 0)
+        tell_gone(s, t);
+    if (t->entered > 0)
+        tell_entered(s, t);
+}
+
 /* ---- At the end -------------------------------------------------------------------------- */
 
+/* Nobody enters but for one that was lost. */
 void lki_tell_summary(const lki_session *s)
 {
     const lki_survival *self     = s->survival;
-    char                left[64] = "";
+    char                more[64] = "";
 
     if (self->left > 0)
-        (void)snprintf(left, sizeof left, "%u rank%s left", self->left, self->left > 1 ? "s" : "");
+        (void)snprintf(more, sizeof more, " %u left on request;", self->left);
+    if (self->entered > 0)
+        (void)snprintf(more + strlen(more), sizeof more - strlen(more), " %u entered;",
+                       self->entered);
     if (self->lost > 0)
-        lki_journal_note(s->journal, "note: the run has lost %u rank%s%s%s and went on with %u; "
-                         "that took %.1f ms in all", self->lost, self->lost > 1 ? "s" : "",
-                         left[0] != '\0' ? ", " : "", left, s->ranks, 1e3 * self->seconds);
+        lki_journal_note(s->journal, "note: the run has lost %u rank%s and went on with %u;%s that "
+                         "took %.1f ms in all", self->lost, self->lost > 1 ? "s" : "", s->ranks,
+                         more, 1e3 * self->seconds);
     else if (self->left > 0)
-        lki_journal_note(s->journal, "note: %s on request, and the run went on with %u; that took "
-                         "%.1f ms in all", left, s->ranks, 1e3 * self->seconds);
+        lki_journal_note(s->journal, "note: %u rank%s left on request, and the run went on with "
+                         "%u; that took %.1f ms in all", self->left, self->left > 1 ? "s" : "",
+                         s->ranks, 1e3 * self->seconds);
 }

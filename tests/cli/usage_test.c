@@ -63,7 +63,7 @@ static const struct {
     { GOOD "--steps 1 --lr inf", "--lr inf: must be a number above 0" },
     { GOOD "--steps 1 --wokers 2", "unknown option --wokers; did you mean --workers?" },
     { GOOD "--steps 1 --workers 0", "--workers 0: must be an integer from 1 to 4096" },
-    { GOOD "--steps 1 --workers 2:4", "not part of this version" },
+    { GOOD "--steps 1 --workers 4:2", "MIN:MAX must be integers from 1 to 4096, in order" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 3", "--virtual-workers" },
     { GOOD "--steps 1 --micro-batch 3", "--micro-batch 3" },
     { GOOD "--steps 1 --virtual-workers 3", "--virtual-workers 3" },

@@ -91,7 +91,7 @@ static inline void job_fail(const job *j, const char *format, ...)
     fail_msg("%s", text);
 }
 
-/* Starts "lockstep ARGUMENTS" in a process group of its own. */
+/* Starts "lockstep ARGUMENTS" in a process group of its own; with --workers, unless they say so. */
 static inline void job_start(job *j, const char *folder, uint32_t workers, const char *arguments)
 {
     static char line[3000];
@@ -109,8 +109,11 @@ static inline void job_start(job *j, const char *folder, uint32_t workers, const
     j->log = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(j->log >= 0);
     assert_int_equal(fcntl(j->log, F_SETPIPE_SZ, 4096), 4096);
-    (void)snprintf(line, sizeof line, "cd %s && exec %s %s --workers %u >out 2>err </dev/null",
-                   folder, LK_TEST_COMMAND, arguments, workers);
+    char many[32] = "";
+    if (strstr(arguments, "--workers") == NULL)
+        (void)snprintf(many, sizeof many, "--workers %u", workers);
+    (void)snprintf(line, sizeof line, "cd %s && exec %s %s %s >out 2>err </dev/null", folder,
+                   LK_TEST_COMMAND, arguments, many);
     (void)fflush(NULL);
     j->pid = fork();
     assert_true(j->pid >= 0);

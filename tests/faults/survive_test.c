@@ -12,7 +12,7 @@
 #include "faults/job.h"
 
 #define GOES_ON "--on-failure continue "
-enum { ROUNDS = 5, LOGGED = 160 };
+enum { ROUNDS = 5, LOGGED = 160, LONGER = 300 };
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -298,6 +298,84 @@ static void where_all_leave_the_run_stops(void **state)
     goes_on(*state, MLP, 2, STEPS, wanted);
 }
 
+/* ---- Coming back ---------------------------------------------------------------------------- */
+
+/* Waits for the nth `word`, and reads the log meanwhile: who writes it may be waited for. */
+static void await_nth(job *j, const char *word, uint32_t nth)
+{
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        uint32_t count = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
+            count++;
+        if (count >= nth)
+            return;
+        (void)read_log(j, (unsigned long)-1);
+    }
+}
+
+/* Waits until the one that is started in its place can enter; the run is held up by its log. */
+static void await_replacement(job *j, uint32_t rank, uint32_t nth)
+{
+    char wanted[32];
+    (void)snprintf(wanted, sizeof wanted, "note: rank %u (pid ", rank);
+    for (double since = seconds_now();; check_waiting(j, since, "a worker in its place")) {
+        const char *found = j->result.err;
+        uint32_t    count = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        for (; count < nth && (found = strstr(found, wanted)) != NULL; count++)
+            j->worker[rank] = (pid_t)atoi(found += strlen(wanted));
+        if (count == nth && strstr(found, " is ready to enter\n") != NULL)
+            return;
+    }
+}
+
+/* Each that is lost is replaced, rank 0 as well, and so is the new one. */
+static void who_is_lost_is_replaced(void **state)
+{
+    static const char *const lines[] = {
+        MLP GOES_ON "--restart --steps 300 --log pipe --checkpoint ck --strategy zero2",
+        MLP GOES_ON "--restart --steps 300 --log pipe --checkpoint ck --checkpoint-every 3 "
+                    "--checkpoint-async",
+    };
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    for (uint32_t rank = 0; rank < 3; rank += 2) {
+        job_start(&j, *state, 3, lines[rank == 0]);
+        job_await_step(&j, HIT_AT);
+        for (uint32_t nth = 1; nth <= 2; nth++) {
+            job_hit(&j, j.worker[rank], SIGKILL);
+            await_nth(&j, " took over ", nth);
+            await_replacement(&j, rank, nth);
+            await_nth(&j, " enters after step ", nth);
+        }
+        j.hit_at = seconds_now();
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 3; 2 entered;");
+        goes_on(*state, MLP, 2, LONGER, wanted);
+        forget(*state);
+    }
+}
+
+/* Below the least number of workers the run saves, and ends. */
+static void too_few_save_and_end(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    job_start(&j, *state, 3, MLP "--workers 2:3 --steps 300 --log pipe --checkpoint ck");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[0], SIGKILL);
+    await_nth(&j, " took over ", 1);
+    job_hit(&j, j.worker[1], SIGKILL);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 1);
+    assert_says(j.result.err, "1 of at least 2 workers are left after step ");
+    goes_on(*state, MLP, 2, LONGER, wanted);
+}
+
 /* ---- What does not go on ------------------------------------------------------------------ */
 
 static void what_cannot_go_on_is_refused(void **state)
@@ -373,6 +451,8 @@ int main(void)
         cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
         cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),
         cmocka_unit_test_setup(where_all_leave_the_run_stops, begin_afresh),
+        cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
+        cmocka_unit_test_setup(too_few_save_and_end, begin_afresh),
         cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
         cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
         cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),

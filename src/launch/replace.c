@@ -1,0 +1,119 @@
+/* replace.c -- new workers in place of those that a job has lost.
+ *
+ * When a worker was lost and the others have gone on without it, another process is started with
+ * its number.  It asks to enter when it is ready to (comm/rebuild.c), and the others let it in when
+ * it suits them.  Who does not get in, or is lost again before it has made two steps, counts: after
+ * so many in a row as the options say no more are started, for it is the machine that kills them,
+ * or the program.  Who still waits when nobody of the group is left has nothing to enter.
+ */
+#include <signal.h>
+
+#include "launch/blows.h"
+#include "launch/job.h"
+
+enum { EXIT_STOPPED = 75, LASTING_STEPS = 2 };
+
+static bool is_running(const lki_worker *worker)
+{
+    return worker->pid > 0 && worker->order == 0;
+}
+
+static bool is_member(const lki_job *job, uint32_t i)
+{
+    return lki_control_is_member(job->control, lki_rank_of_worker(job, i));
+}
+
+static bool group_lives(const lki_job *job)
+{
+    uint32_t i = 0;
+    while (i < job->count && !(is_running(&job->workers[i]) && is_member(job, i)))
+        i++;
+    return i < job->count;
+}
+
+/* It was, and the others have gone on. */
+static bool is_lost(const lki_job *job, uint32_t i)
+{
+    const lki_worker *worker = &job->workers[i];
+    bool              left   = worker->signal == 0 &&
+                (worker->status == 0 || worker->status == EXIT_STOPPED);
+    return worker->order != 0 && !left && !worker->given_up && !is_member(job, i);
+}
+
+/* Whether one more may be started in its place. */
+static bool may_be_replaced(lki_job *job, uint32_t i)
+{
+    const lki_worker *worker = &job->workers[i];
+    lki_rank_view     view;
+
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+    bool lasted   = !worker->enters ||
+                  (worker->entered && view.noted && view.step >= worker->since + LASTING_STEPS);
+    job->replaced = lasted ? 1 : job->replaced + 1;
+    return job->replaced <= job->options->replacements;
+}
+
+static void replace(lki_job *job, uint32_t i)
+{
+    if (may_be_replaced(job, i) && lki_job_start_again(job, i) == LK_OK) {
+        lki_blows_forget(job, i);
+        return;
+    }
+    job->workers[i].given_up = true;
+    lki_job_note(job, "rank %u is not replaced any more", lki_rank_of_worker(job, i));
+}
+
+static void dismiss(lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        if (is_running(&job->workers[i]) && !job->workers[i].by_us) {
+            job->workers[i].by_us = true;
+            (void)kill(job->workers[i].pid, SIGKILL);
+        }
+}
+
+/* The others know it by now, and have it enter after the step that they are in. */
+static void note_ready(lki_job *job)
+{
+    lki_members waiting = lki_control_entrants(job->control);
+    char        who[LKI_WHO_BYTES];
+
+    for (uint32_t i = 0; i < job->count; i++) {
+        uint32_t rank = lki_rank_of_worker(job, i);
+        if (!lki_members_have(&waiting, rank) || job->workers[i].waits)
+            continue;
+        job->workers[i].waits = true;
+        lki_control_who(job->control, rank, who);
+        lki_job_note(job, "%s is ready to enter", who);
+    }
+}
+
+void lki_replace_turn(lki_job *job)
+{
+    if (job->options->replacements == 0 || lki_control_epoch(job->control) == 0)
+        return;
+    if (!group_lives(job)) {
+        dismiss(job);
+        return;
+    }
+    for (uint32_t i = 0; i < job->count && job->stop_signal == 0 && job->kill_at <= 0; i++)
+        if (is_lost(job, i))
+            replace(job, i);
+    note_ready(job);
+}
+
+void lki_replace_begin(lki_job *job)
+{
+    uint64_t      step = 0;
+    lki_rank_view view;
+
+    for (uint32_t i = 0; i < job->count; i++) {
+        lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+        step = view.noted && view.step > step && is_member(job, i) ? view.step : step;
+    }
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].enters && !job->workers[i].entered && is_member(job, i)) {
+            job->workers[i].entered = true;
+            job->workers[i].since   = step;
+        }
+}
