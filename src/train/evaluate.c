@@ -176,6 +176,11 @@ lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double
         status = walk_part(session, &c);
     if (status == LK_OK)
         status = lk_parallel_sum(session->parallel, c.mine, 3, sums);
+    if (status == LK_OK && sums[1] == 0)
+        status = lk_fail(LK_EINVAL, "none of the %llu samples for validation counts for anything, "
+                                    "by their labels; keep more of them, or others",
+                         (unsigned long long)lk_dataset_describe(session->dataset)
+                             ->validation_count);
     *loss     = sums[0] / sums[1];
     *accuracy = sums[2] / sums[1];
     lki_free(c.samples.x);

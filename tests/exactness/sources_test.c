@@ -370,6 +370,8 @@ static void weights_and_labels_count_alike_on_any_workers(void **state)
     }
     write_weights(*state, "zeros", 5, "1", "0");
     run_line(*state, IMAGES "--loss-weights zeros", 1, NULL, "no sample to train on has a weight");
+    run_line(*state, IMAGES "--ignore-label 1 --validation 0.03 --split-seed 2", 1, NULL,
+             "none of the 1 samples for validation counts for anything");
     run_line(*state, "head -c 120 records | " TRAIN STREAM("-") "--steps 1 --workers 1 "
              "--ignore-label -1", 0, NULL, NULL);
     run_line(*state, "(head -c 10 records; head -c 10 records) | " TRAIN STREAM("-")
