@@ -48,9 +48,9 @@ typedef struct {
     lk_status (*attach)(lk_parallel *parallel);
     void (*detach)(lk_parallel *parallel);
 
-    /* Starts the rank's next virtual worker, whose gradients, zeroed unless they are raw, and zeroed
-     * running state lie at *out; in lock step all of them, one after the other, before any is
-     * computed. */
+    /* Starts the rank's next virtual worker, whose gradients, zeroed unless they are raw, and
+     * zeroed running state lie at *out; in lock step all of them, one after the other, before any
+     * is computed. */
     lk_status (*begin_leaf)(lk_parallel *parallel, uint32_t leaf, lki_gradients *out);
 
     /* (optional) Where the current virtual worker adds a term, which may be elsewhere in every turn
