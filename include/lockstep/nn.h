@@ -247,8 +247,9 @@ typedef struct {
     const int32_t *targets;
     const uint32_t *weights;   /* up to 2^24, one a target; NULL: 1 each */
     float *const  *grads;      /* one a term of lk_model_terms(); NULL in evaluation */
-    bool          *empty;      /* one a term: its memory holds nothing yet, so that the engine writes
-                                * the gradient instead of adding it, and leaves false.  NULL: none */
+    bool          *empty;      /* one a term: its memory holds nothing yet, so that the engine
+                                * writes the gradient rather than adds it, and leaves false.
+                                * NULL: none */
     float *const  *state_sums; /* one a state; NULL in evaluation */
     double         loss_sum;
     uint64_t       count, hits;

@@ -269,9 +269,9 @@ LK_API void lk_parallel_read(lk_parallel *parallel, uint32_t term);
  * lets go of the memory), also of those that you do not use; LK_EINVAL from lk_parallel_finish()
  * where that is not done. */
 LK_API float *lk_parallel_grad(lk_parallel *parallel, uint32_t term);
-/* The same for who can write a gradient as well as add to one, which saves a pass over memory: where
- * *empty is true the virtual worker has put nothing there yet, there may be anything, and all of the
- * term must be written before the turn's end. */
+/* The same for who can write a gradient as well as add to one, which saves a pass over memory:
+ * where *empty is true the virtual worker has put nothing there yet, there may be anything, and all
+ * of the term must be written before the turn's end. */
 LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *empty);
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
 

@@ -309,8 +309,8 @@ static void sum_rows(const lk_engine *engine, lk_pass *pass)
     }
 }
 
-/* Types that can are told to write gradients where there are none yet; for others, and where nothing
- * follows, they are cleared. */
+/* Types that can are told to write gradients where there are none yet; for others, and where no
+ * call follows, they are cleared. */
 static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b,
                         lk_block_call *call)
 {

@@ -46,7 +46,7 @@ static void test_a_sample_does_not_depend_on_its_neighbours(void **state)
     net_close(&n);
 }
 
-/* A micro-batch of `samples` and one more behind it, added to cleared gradients or, `empty`, written
+/* A micro-batch of `samples` and one more behind it, added to cleared gradients or, `empty`, put
  * over what lies there. */
 static size_t two_micro_batches(build model, lk_dtype dtype, uint32_t samples, bool empty,
                                 unsigned char *out)

@@ -95,24 +95,51 @@ static float *sum_of(const step_context *step, size_t index)
 
 /* ---- Sums -------------------------------------------------------------------------------- */
 
-static void sum_span(step_context *step, size_t index)
+/* Of a span's gradient; nothing where it need not have come. */
+static size_t elements_of_sum(const lk_parallel *parallel, const lki_param_span *span)
 {
-    lk_parallel          *parallel = step->parallel;
-    const lki_layout     *layout   = parallel->layout;
-    const lki_param_span *span     = &layout->spans[index];
-    float                *sum      = lki_gradient_of(parallel, step->sums, span, 0);
-    bool                  idle     = parallel->unused == LK_UNUSED_STATIC && parallel->settled &&
-                parallel->used[span->param] == 0; /* it need not have come */
+    bool idle = parallel->unused == LK_UNUSED_STATIC && parallel->settled &&
+                parallel->used[span->param] == 0;
+    return idle ? 0 : span->count;
+}
 
-    for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
-        lki_merge_f32(LK_F32, span->count, sum,
-                      lki_gradient_of(parallel, step->sums, span, use));
-    *lki_block_sum(parallel, span, LKI_OF_GRADIENT) =
-        idle ? 0 : lki_block_sum_squares(parallel->exec, span->count, sum);
-    if (parallel->measures > LKI_OF_VALUES)
-        *lki_block_sum(parallel, span, LKI_OF_VALUES) =
-            lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
-    lki_ledger_note_sum(parallel, index, sum);
+static void sum_some(void *context, size_t task)
+{
+    step_context     *step     = context;
+    lk_parallel      *parallel = step->parallel;
+    const lki_layout *layout   = parallel->layout;
+    const size_t     *mine     = parallel->mine + task * SPANS_PER_TASK;
+    size_t count = lki_min(SPANS_PER_TASK, parallel->mine_count - task * SPANS_PER_TASK);
+    size_t n[SPANS_PER_TASK] = { 0 };
+    const float      *x[SPANS_PER_TASK] = { NULL };
+    double            sums[SPANS_PER_TASK];
+
+    for (size_t i = 0; i < count; i++) {
+        const lki_param_span *span = &layout->spans[mine[i]];
+        float                *sum  = lki_gradient_of(parallel, step->sums, span, 0);
+        for (uint32_t use = 1; use < lki_layout_uses(layout, span->param); use++)
+            lki_merge_f32(LK_F32, span->count, sum,
+                          lki_gradient_of(parallel, step->sums, span, use));
+        n[i] = elements_of_sum(parallel, span);
+        x[i] = sum;
+        if (parallel->measures > LKI_OF_VALUES)
+            *lki_block_sum(parallel, span, LKI_OF_VALUES) =
+                lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
+        lki_ledger_note_sum(parallel, mine[i], sum);
+    }
+    lki_block_sums_squares(parallel->exec, count, n, x, sums);
+    for (size_t i = 0; i < count; i++)
+        *lki_block_sum(parallel, &layout->spans[mine[i]], LKI_OF_GRADIENT) = sums[i];
+}
+
+static void sum_mine(step_context *step)
+{
+    const lk_parallel *parallel = step->parallel;
+    lki_track         *track    = lki_exec_track(parallel->exec);
+    uint64_t           begun    = lki_trace_begin(track);
+    lk_parallel_for(parallel->exec, (parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK,
+                    sum_some, step);
+    lki_trace_end(track, LKI_SPAN_NORM, 0, begun);
 }
 
 /* The norms of tensors, each a tree over its spans; what comes out is the sum of their squares, a
@@ -517,7 +544,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     step_context step  = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
     double       scale = parallel->scaler.scale;
 
-    visit_mine(&step, LKI_SPAN_NORM, sum_span);
+    sum_mine(&step);
     lki_ledger_note_states(parallel, sums->states);
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));

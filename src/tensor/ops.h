@@ -223,6 +223,9 @@ enum { LKI_NORM_BLOCK = 4096 }; /* norms are sums over blocks of 4096 elements o
 
 /* The sum of squares of n <= LKI_NORM_BLOCK values: 16 lanes in FP64 and a fixed lane tree. */
 double lki_block_sum_squares(const lk_exec *exec, size_t n, const float *x);
+/* The same of `count` blocks, in less time than one after the other. */
+void lki_block_sums_squares(const lk_exec *exec, size_t count, const size_t *n,
+                            const float *const *x, double *sums);
 
 /* The canonical balanced tree (left subtree: largest power of two below n) over n doubles. */
 double lki_tree_sum_f64(const double *x, size_t n);

@@ -152,8 +152,8 @@ static void linear_backward(const lk_block_call *call)
     const void *x = call->x[0], *dz = before_activation(call, rows, out); /* (rows, out) */
 
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
-                             .accumulate = !call->write[0], .m = out, .n = in, .k = rows, .a = dz, .b = x,
-                             .c = call->grads[0] };
+                             .accumulate = !call->write[0], .m = out, .n = in, .k = rows,
+                             .a = dz, .b = x, .c = call->grads[0] };
     if (options->transposed) {
         weight.m = in;
         weight.n = out;

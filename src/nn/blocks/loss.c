@@ -155,7 +155,8 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
     if (!call->training)
         return;
     lki_gemm_args weight = { .operands = call->dtype, .transpose_a = true,
-                             .accumulate = first > 0 || !call->write[0], .m = h->classes, .n = h->in, .k = m, .a = h->logits, .b = x,
+                             .accumulate = first > 0 || !call->write[0], .m = h->classes,
+                             .n = h->in, .k = m, .a = h->logits, .b = x,
                              .c = call->forward_grads[0] };
     lki_gemm(call->exec, &weight);
     lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,

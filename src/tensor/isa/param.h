@@ -15,7 +15,8 @@ typedef struct {
     void (*init64)(uint64_t seed, uint32_t index, lk_init init, float scale, size_t first,
                    float *y);
 
-    double (*sum_squares)(size_t n, const float *x);
+    /* Of each of `count` stretches. */
+    void (*sum_squares)(size_t count, const size_t *n, const float *const *x, double *sums);
     void (*adamw)(const lki_adamw_factors *f, size_t n, const float *g, float *p, float *m,
                   float *v);
     void (*sgd)(const lki_sgd_step *step, size_t n, const float *g, float *p, float *b);

@@ -298,6 +298,25 @@ static void sums_squares_on_sixteen_lanes(void **state)
     }
 }
 
+static void sums_squares_of_many_blocks_as_of_each(void **state)
+{
+    enum { BLOCKS = 11 };
+    const size_t n[BLOCKS] = { 4096, 4096, 4000, 4096, 1, 0, 33, 16, 4096, 17, 4095 };
+    const float *from[BLOCKS];
+    double       sums[BLOCKS];
+    (void)state;
+    for (size_t i = 0; i < BLOCKS; i++)
+        from[i] = x + 5 * i;
+    for (size_t e = 0; e < exec_count; e++)
+        for (size_t count = 0; count <= BLOCKS; count++) {
+            lki_block_sums_squares(execs[e], count, n, from, sums);
+            for (size_t i = 0; i < count; i++) {
+                double plain = lki_reference_sum_squares(n[i], from[i]);
+                assert_memory_equal(&sums[i], &plain, sizeof plain);
+            }
+        }
+}
+
 static void sums_doubles_by_the_tree(void **state)
 {
     (void)state;
@@ -464,6 +483,7 @@ int main(void)
         cmocka_unit_test(starts_parameters),
         cmocka_unit_test(normal_values_are_normal),
         cmocka_unit_test(sums_squares_on_sixteen_lanes),
+        cmocka_unit_test(sums_squares_of_many_blocks_as_of_each),
         cmocka_unit_test(sums_doubles_by_the_tree),
         cmocka_unit_test(updates_by_adamw),
         cmocka_unit_test(updates_by_sgd),

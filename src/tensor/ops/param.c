@@ -49,8 +49,17 @@ void lki_init_param(lk_exec *exec, uint64_t seed, uint32_t index, const lk_param
 
 double lki_block_sum_squares(const lk_exec *exec, size_t n, const float *x)
 {
-    LK_ASSERT(n <= LKI_NORM_BLOCK);
-    return lki_exec_kernels(exec)->param->sum_squares(n, x);
+    double sum;
+    lki_block_sums_squares(exec, 1, &n, &x, &sum);
+    return sum;
+}
+
+void lki_block_sums_squares(const lk_exec *exec, size_t count, const size_t *n,
+                            const float *const *x, double *sums)
+{
+    for (size_t i = 0; i < count; i++)
+        LK_ASSERT(n[i] <= LKI_NORM_BLOCK);
+    lki_exec_kernels(exec)->param->sum_squares(count, n, x, sums);
 }
 
 double lki_tree_sum_f64(const double *x, size_t n)
