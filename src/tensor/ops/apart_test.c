@@ -1,0 +1,85 @@
+/* apart_test.c -- a product in which one fma is taken apart has other bits.
+ *
+ * Goal:   that hashes of results show what they are compared for: a compiler or an instruction set
+ *         that rounds between the multiplication and the addition, on any processor.
+ * Method: the bodies of tensor/isa/ once more, as this file's flags compile them (NEON's on ARM,
+ *         the portable ones elsewhere), with two roundings in place of v16_fma().  The hash must be
+ *         another than that of the same body in the library; and the same where the values are
+ *         such that nothing is rounded.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/float.h"
+#include "base/hash.h"
+#include "device/half.h"
+#include "tensor/exec.h"
+#include "tensor/isa/simd.h"
+#include "tensor/testing.h"
+
+LKI_SIMD v16 two_roundings(v16 a, v16 b, v16 c)
+{
+    return v16_add(v16_mul(a, b), c);
+}
+#define v16_fma two_roundings
+
+#include "tensor/isa/gemm_tile.inc"
+
+LKI_MICRO_KERNELS(f32)
+
+enum { M = 13, N = 16 * VECTORS, K = 40 };
+
+/* a (M, K) as it stands, b (K, N) as one panel. */
+static uint64_t hash_of(void (*multiply)(const lki_gemm_block *), float scale)
+{
+    float a[M * K], b[K * N], c[M * N];
+    lki_test_fill(a, (size_t)M * K, 1, scale);
+    lki_test_fill(b, (size_t)K * N, 2, scale);
+    for (size_t i = 0; scale > 1 && i < (size_t)M * K; i++)
+        a[i] = (float)(int)a[i];
+    for (size_t i = 0; scale > 1 && i < (size_t)K * N; i++)
+        b[i] = (float)(int)b[i];
+    multiply(&(lki_gemm_block){ .m = M, .n = N, .k = K, .a = a, .row_stride = K, .k_stride = 1,
+                                .b = b, .b_row = N, .b_panel = (size_t)N * K, .c = c, .ldc = N,
+                                .from_zero = true });
+    return lki_xxh3(c, sizeof c);
+}
+
+static void apart(const lki_gemm_block *block)
+{
+    (void)micro_f32_peak; /* comes with the kernels */
+    walk_block(micro_f32, block);
+}
+
+static void whole(const lki_gemm_block *block)
+{
+    lk_exec *exec;
+    if (lk_exec_open(&exec, 1, "portable") != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    lk_gemm(exec, false, false, block->m, block->n, block->k, block->a, block->b, block->c, false);
+    lk_exec_free(exec);
+}
+
+static void hashes_show_two_roundings(void **state)
+{
+    (void)state;
+    assert_true(hash_of(apart, 1.0f) != hash_of(whole, 1.0f));
+}
+
+static void where_nothing_is_rounded_they_are_the_same(void **state)
+{
+    (void)state;
+    assert_true(hash_of(apart, 9.0f) == hash_of(whole, 9.0f));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hashes_show_two_roundings),
+        cmocka_unit_test(where_nothing_is_rounded_they_are_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
