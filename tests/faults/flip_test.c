@@ -207,10 +207,10 @@ static void one_virtual_worker_can_be_made_again(void **state)
     static command_result r;
     char                  here[128], there[128], loss[64];
     run_command(&r, *state, "train " OPTIONS "--virtual-workers 5 --lr 0.05 --workers 3 "
-                            "--checkpoint ck --checkpoint-every 3");
+                            "--checkpoint saved --checkpoint-every 3");
     assert_int_equal(r.status, 0);
     run_command(&r, *state, "verify " OPTIONS "--virtual-workers 5 --lr 0.05 --workers 3 "
-                            "--checkpoint ck --step 6 --virtual-worker 2");
+                            "--checkpoint saved --step 6 --virtual-worker 2");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "step 6, virtual worker 2, from step 3 on\nsamples 4\nloss ");
     read_line(&r, "gradient", here);
