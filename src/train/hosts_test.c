@@ -300,15 +300,14 @@ static void checkpoints_go_from_hosts_to_hosts(void **state)
 {
     const hosted three = { .hosts = 1, .each = 3 };
     (void)state;
-    for (size_t m = 0; m < MODELS; m++) {
+    for (size_t m = 0; m < MODELS; m += LKI_SANITIZED ? 2 : 1) {
         char            want[HASH];
         written         w      = { .async = m == 1 };
         lk_train_config config = config_of(models[m], 8);
         run_on(alone, &config, want);
         changes_hosts(three, shapes[1], "zero1", models[m], true, &w, want);
-        if (m != 1)
-            changes_hosts(shapes[1], three, "zero2", models[m], false, &w, want);
-        changes_hosts(shapes[3], three, "zero1", models[m], true, &w, want);
+        changes_hosts(shapes[m == 1 ? 1 : 3], three, m == 1 ? "zero2" : "zero1", models[m], m != 1,
+                      &w, want);
         changes_hosts(shapes[4], shapes[3], "zero3", models[m], m > 0, &w, want);
     }
 }
