@@ -21,7 +21,7 @@
 #define MLP                                                                                        \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "              \
     "--hidden 8 --global-batch 8 --micro-batch 2 --momentum 0.9 --lr 0.05 "
-enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECONDS = 30 };
+enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECONDS = 90 };
 
 typedef struct {
     const char    *folder;
