@@ -128,12 +128,12 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
                       parallel->rounds.buffers, total);
 }
 
-/* The most that any number of the ranks take that there were at first; they are on one host. */
+/* The most that any number of ranks take of those that there may be; they are on one host. */
 static bool count_of_fewer(const lk_parallel *parallel, size_t *most)
 {
     size_t owned = owned_elements(parallel, 0, parallel->world.sizes[0]), total;
     bool   good  = true;
-    for (uint32_t ranks = 1; good && ranks < parallel->ledger.seats; ranks++) {
+    for (uint32_t ranks = 1; good && ranks <= parallel->ledger.seats; ranks++) {
         lki_round_plan plan;
         good = lki_round_plan_init(&plan, parallel->leaves, ranks) == LK_OK &&
                count_with(parallel, ranks, owned, plan.buffers, &total);
