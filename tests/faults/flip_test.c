@@ -205,7 +205,7 @@ static void read_line(const command_result *r, const char *word, char line[128])
 static void one_virtual_worker_can_be_made_again(void **state)
 {
     static command_result r;
-    char                  here[128], there[128], loss[64];
+    char                  here[128], there[128];
     run_command(&r, *state, "train " OPTIONS "--virtual-workers 5 --lr 0.05 --workers 3 "
                             "--checkpoint saved --checkpoint-every 3");
     assert_int_equal(r.status, 0);
@@ -223,6 +223,13 @@ static void one_virtual_worker_can_be_made_again(void **state)
         read_line(&r, "gradient", there);
         assert_true((strcmp(here, there) == 0) == (v == 2));
     }
+}
+
+/* Of one virtual worker the loss is that of the step. */
+static void its_loss_is_that_of_the_log(void **state)
+{
+    static command_result r;
+    char                  loss[64];
     run_command(&r, *state, "train " OPTIONS "--virtual-workers 1 --lr 0.05 --log log");
     assert_int_equal(r.status, 0);
     (void)run_shell(&r, *state, "sed -n 's/^{\"step\": 6, .*\"loss\": \\([^,]*\\),.*/\\1/p' log");
@@ -279,6 +286,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nobody_notices_without_audits),
         cmocka_unit_test(flipped_parameters_are_found),
         cmocka_unit_test(one_virtual_worker_can_be_made_again),
+        cmocka_unit_test(its_loss_is_that_of_the_log),
         cmocka_unit_test(what_is_not_finite_is_found_again),
         cmocka_unit_test(what_cannot_be_audited_is_refused),
     };
