@@ -103,8 +103,9 @@ LK_API void lk_comm_abort(lk_comm *comm);
  * Ranks that are threads of one process decide together: who has freed its first communicator is
  * gone, and who has not come when the time is up is not killed, but refused the new group.
  *
- * options->timeout_ms limits the waits here and in the new communicator; NULL, or 0, is what
- * `failed` has.  Operations count from 0 again, there are no arenas, and a flight record goes on.
+ * options->timeout_ms limits the waits here and, until lk_comm_set_timeout(), in the new
+ * communicator; NULL, or 0, is the deadline given at opening, which stays that of `failed`.
+ * Operations count from 0 again, there are no arenas, and a flight record goes on.
  *
  * LK_EINVAL where `failed` is not as above; LK_EUNSUPPORTED where nobody decides (another
  * launcher, --on-failure stop); LK_EPEER and LK_ETIMEOUT where the launcher, that of node 0 or the

@@ -256,6 +256,7 @@ lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options 
     if (options != NULL && options->timeout_ms != 0)
         mine.timeout_ms = options->timeout_ms;
     LK_TRY(join_next(out, failed->self, &mine));
+    (*out)->opened_timeout_ms = failed->opened_timeout_ms;
     hand_over(failed->self, (*out)->self);
     note_epoch(*out);
     return LK_OK;

@@ -104,6 +104,8 @@ static lk_comm *go_on(lk_comm *comm, uint32_t timeout_ms)
     lk_comm        *next;
 
     MUST(lk_comm_rebuild(&next, comm, &options) == LK_OK);
+    lk_comm_set_timeout(next, 0); /* which is the deadline of the first group */
+    MUST(next->timeout_ms == comm->opened_timeout_ms);
     lk_comm_set_timeout(next, 20000);
     lk_comm_free(comm);
     return next;

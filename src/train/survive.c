@@ -147,9 +147,10 @@ void lki_settle(lki_session *s, uint64_t done)
 
 /* ---- The new group ----------------------------------------------------------------------- */
 
-/* Leaves the group before to the caller. */
+/* Leaves the group before to the caller.  Whoever worked long is in this one, and waits as ever. */
 void lki_take_group(lki_session *s, lk_comm *next)
 {
+    lk_comm_set_timeout(next, 0);
     s->comm    = next;
     s->rank    = lk_comm_rank(next);
     s->ranks   = lk_comm_size(next);
