@@ -95,7 +95,7 @@ void lki_tar_begin(lki_tar *tar, const uint8_t *data, size_t bytes, const char *
 LK_NODISCARD lk_status lki_tar_next(lki_tar *tar, lki_tar_member *out, bool *more);
 
 /* Where an archive has ended: whether another one follows, as where several were written into one
- * pipe, behind any number of blocks of zeros. */
+ * file or pipe, behind any number of blocks of zeros.  What is not zeros must be one. */
 LK_NODISCARD lk_status lki_tar_follows(lki_tar *tar, bool *more);
 
 /* ---- gzip ----------------------------------------------------------------------------------- */

@@ -162,6 +162,7 @@ lk_status lki_tar_visit(const lki_mapped *shard, const lki_tar_visitor *visitor)
 {
     lki_tar_walk  walk = { .key = "" };
     lki_tar_event event;
+    bool          more = false;
     lki_tar_begin(&walk.tar, shard->map.data, shard->map.bytes, shard->path);
     do {
         LK_TRY(lki_tar_walk_next(&walk, &event));
@@ -169,6 +170,8 @@ lk_status lki_tar_visit(const lki_mapped *shard, const lki_tar_visitor *visitor)
             LK_TRY(visitor->member(visitor->context, &walk.tar, &walk.member, walk.extension));
         else if (event == LKI_TAR_SAMPLE)
             LK_TRY(visitor->end(visitor->context, &walk.tar, walk.key, walk.begun));
-    } while (event != LKI_TAR_END);
+        else
+            LK_TRY(lki_tar_follows(&walk.tar, &more));
+    } while (event != LKI_TAR_END || more);
     return LK_OK;
 }

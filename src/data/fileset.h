@@ -51,7 +51,7 @@ typedef enum {
 
 LK_NODISCARD lk_status lki_tar_walk_next(lki_tar_walk *walk, lki_tar_event *event);
 
-/* All of an archive. */
+/* All of a file: an archive, and those that follow it. */
 typedef struct {
     void *context;
     lk_status (*member)(void *context, const lki_tar *tar, const lki_tar_member *member,

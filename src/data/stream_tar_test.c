@@ -1,8 +1,9 @@
 /* stream_tar_test.c -- pictures of an archive that is read once.
  *
  * Goal:   batches have what tar: has of the same archives, augmented or not, from any sample on;
- *         archives may follow each other; one that is cut off anywhere gives the batches that are
- *         whole, then says where it ends, and in which member.
+ *         archives may follow each other, in a file of tar: too, and nothing else may; one that is
+ *         cut off anywhere gives the batches that are whole, then says where it ends, and in which
+ *         member.
  * Method: archives made here, in a file and in a pipe by its name in /proc.
  */
 #include "data/tar_testing.h"
@@ -117,6 +118,44 @@ static void archives_follow_each_other_in_a_pipe(void **state)
     (void)close(fds[0]);
 }
 
+/* Zeros are passed over, an archive is read, and anything else is refused at its byte. */
+static void what_follows_an_archive_is_judged_alike(void **state)
+{
+    static lkt_file          whole;
+    static float             x[(SAMPLES + BATCH) * VALUES];
+    static int32_t           y[SAMPLES + BATCH];
+    const lk_dataset_options options = { .seed = 1 };
+    char                     place[64], junk[512];
+    lk_status                status;
+    (void)state;
+    whole.count = 0;
+    for (uint32_t k = 0; k < 2; k++) {
+        make_archive(k * SAMPLES / 2, SAMPLES / 2);
+        lkt_add(&whole, archive.bytes, archive.count);
+        lkt_tar_end(&whole); /* two blocks of zeros more */
+    }
+    make_archive(0, SAMPLES);
+    write_archive("one.tar");
+    lkt_write("both.tar", whole.bytes, whole.count);
+    lk_dataset *one  = lkt_open("tar:one.tar?" SETTINGS, &options);
+    lk_dataset *both = lkt_open("tar:both.tar?" SETTINGS, &options);
+    lk_dataset *set  = lkt_open("stream:both.tar?tar=1&" SETTINGS, &options);
+    assert_int_equal(lk_dataset_describe(both)->train_count, SAMPLES);
+    assert_same(both, set, 0, SAMPLES);
+    assert_same(one, set, 0, SAMPLES);
+    (void)snprintf(place, sizeof place, "what stands at byte %zu is no header", whole.count);
+    memset(junk, 'x', sizeof junk);
+    lkt_add(&whole, junk, sizeof junk);
+    lkt_write("both.tar", whole.bytes, whole.count);
+    lkt_refuses("tar:both.tar", &options, LK_EFORMAT, place, "'both.tar'");
+    (void)read_all(set, 0, x, y, &status);
+    assert_int_equal(status, LK_EFORMAT);
+    assert_non_null(strstr(lk_error_last()->message, place));
+    lk_dataset_free(set);
+    lk_dataset_free(both);
+    lk_dataset_free(one);
+}
+
 /* Whole batches come, and what is said is where the archive ends, and, inside a member, which. */
 static void cut_at(size_t bytes, const lk_dataset *set)
 {
@@ -194,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_are_those_of_the_archive),
         cmocka_unit_test(archives_follow_each_other_in_a_pipe),
+        cmocka_unit_test(what_follows_an_archive_is_judged_alike),
         cmocka_unit_test(an_archive_cut_off_anywhere_says_so),
         cmocka_unit_test(what_is_wrong_inside_is_named),
     };

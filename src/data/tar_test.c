@@ -335,6 +335,8 @@ static void incomplete_samples_are_named(void **state)
     } bad[] = {
         { { "d/a.png", "PNG", "d/a.cls", "1", "d/b.png", "PNG" },
           "'x.tar': the sample 'd/b' at byte 2048 has an image but no class", ".cls" },
+        { { "a.png", "PNG", "b.txt", "1", "a.cls", "1" },
+          "'x.tar': the sample 'a' at byte 0 has an image but no class", ".cls" },
         { { "a.cls", "1", "b.cls", "2" }, "the sample 'a' at byte 0 has a class but no image",
           ".png" },
         { { "a.cls", "1", "a.png", "PNG", "a.jpg", "x" },
