@@ -345,10 +345,24 @@ static const char *no_chaos(const train_options *options)
                          : NULL;
 }
 
+/* Whether rank 0, which is on this host, would read a standard input that is closed; what is opened
+ * later would take its number. */
+static bool lacks_input(const train_options *options)
+{
+    const char *data = options->config.data;
+    return !options->config.files_elsewhere && fcntl(STDIN_FILENO, F_GETFD) < 0 &&
+           (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
+}
+
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
+    if (lacks_input(options)) {
+        fprintf(stderr, "lockstep train: standard input is closed, which '%s' is to read\n",
+                options->config.data);
+        return LKI_EXIT_FAILURE;
+    }
     lk_status status                = lk_train_check(&options->config);
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);

@@ -95,7 +95,7 @@ static lk_status check_options(const lk_model_options *options, uint32_t depth)
     if (options->tokens || options->input.rank != 3)
         return lk_fail(LK_EINVAL,
                        "resnet: it reads images (height, width, channels); give --data idx:, "
-                       "cifar10: or npy: with images, or train mlp");
+                       "cifar10:, tar:, or npy: or stream: with images, or train mlp");
     if (options->classes < 2)
         return lk_fail(LK_EINVAL, "resnet: %u classes; the labels of --data must have at least 2",
                        options->classes);

@@ -13,6 +13,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "comm/group.h"
+#include "data/stream.h"
 #include "tensor/exec.h"
 #include "train/save.h"
 #include "train/surroundings.h"
@@ -359,13 +360,23 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
     return status;
 }
 
+/* A step that can be made again, one virtual worker at a time, need not stay a riddle. */
+static lk_status point_to_verify(const lki_session *s, uint64_t step)
+{
+    lk_error error = *lk_error_last();
+    if (lki_dataset_is_stream(s->dataset) || lk_model_lock_step(s->model))
+        return lki_fail_again(&error);
+    return lk_fail(error.status, "%s; `lockstep verify` with --step %llu names the blocks of a "
+                                 "virtual worker", error.message, (unsigned long long)step);
+}
+
 static lk_status finish_step(lki_session *s, lki_step_record *record, lk_step_result *result)
 {
     lki_track *track  = lki_exec_track(s->exec);
     uint64_t   begun  = lki_trace_begin(track);
     lk_status  status = lk_parallel_finish(s->parallel, record->lr, result);
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
-    return status;
+    return status == LK_ENONFINITE ? point_to_verify(s, record->step) : status;
 }
 
 /* What the step's loss is a mean over, if no target is left out and weights are 1. */

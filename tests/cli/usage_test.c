@@ -183,9 +183,19 @@ static void mistakes_of_a_file_name_its_lines(void **state)
     assert_says(r.err, "a.toml:3: hosts 2 are more than the 1 workers; raise a.toml:2: workers");
 }
 
-static void a_closed_output_is_no_success(void **state)
+static void a_closed_input_or_output_is_no_success(void **state)
 {
-    static command_result r;
+    static const char *const modes[] = { "processes", "threads" };
+    static command_result    r;
+    for (size_t i = 0; i < 2; i++) {
+        char line[512];
+        (void)snprintf(line, sizeof line,
+                       LK_TEST_COMMAND " train mlp --data 'stream:-?h=2&w=2&classes=2' --lr 1 "
+                                       "--global-batch 8 --steps 1 --worker-mode %s <&-", modes[i]);
+        (void)run_shell(&r, *state, line);
+        assert_int_equal(r.status, 1);
+        assert_says(r.err, "standard input is closed, which 'stream:-?h=2&w=2&classes=2' is to");
+    }
     (void)run_shell(&r, *state, LK_TEST_COMMAND " " GOOD "--steps 1 >&-");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "standard output is closed");
@@ -220,7 +230,7 @@ int main(void)
         cmocka_unit_test(every_command_has_help_and_a_man_page),
         cmocka_unit_test(each_mistake_has_its_error),
         cmocka_unit_test(mistakes_of_a_file_name_its_lines),
-        cmocka_unit_test(a_closed_output_is_no_success),
+        cmocka_unit_test(a_closed_input_or_output_is_no_success),
         cmocka_unit_test(what_is_not_there_is_no_usage_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -75,6 +75,8 @@ static void infinities_update_nothing(void **state)
         assert_int_equal(r.status, 3);
         assert_string_equal(r.out, "");
         assert_says(r.err, "is not finite; lower the learning rate");
+        assert_says(r.err, "; `lockstep verify` with --step ");
+        *strstr(r.err, "; `lockstep verify`") = '\0';
         const char *said = strstr(r.err, "step ");
         for (const char *next; (next = strstr(said + 1, "step ")) != NULL;) /* the reason's own */
             said = next;
