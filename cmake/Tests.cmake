@@ -33,7 +33,7 @@ foreach(path IN LISTS test_sources)
     add_custom_target(tests.${top})
   endif()
   add_dependencies(tests.${top} test.${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS ${room}
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS ${room}
     ENVIRONMENT XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache) # tests leave nothing in anybody's home
 endforeach()
 
