@@ -9,38 +9,36 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "base/sanitized.h"
 #include "tensor/ops.h"
 
-enum { LKI_EXECS_MAX = 20, LKI_TEST_ISAS = 5 };
+/* Execs of one instruction set, and of the four that a processor has at most. */
+enum { LKI_TEST_THREADS = LKI_SANITIZED ? 3 : 5, LKI_EXECS_MAX = 4 * LKI_TEST_THREADS };
 
-/* One exec for each instruction set that this processor has, on 1, 2 and 3 threads. */
-static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
+/* For each instruction set that this processor has, those that differ for bf16 alone too if that is
+ * asked for, an exec on 1, 3, 8, 2 and 5 threads; under a sanitizer on the first three of these. */
+static inline size_t lki_test_execs_for(lk_exec *execs[LKI_EXECS_MAX], bool bf16)
 {
-    static const char *const isas[] = { "avx512", "avx2", "neon", "portable" };
-    size_t                   count  = 0;
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
-        for (uint32_t threads = 1; threads <= 3; threads++) {
-            lk_status status = lk_exec_open(&execs[count], threads, isas[i]);
-            if (status == LK_OK)
-                count++;
-            else
+    static const char *const isas[]    = { "avx512", "avx2", "neon", "portable", "avx512_bf16" };
+    static const uint32_t    threads[] = { 1, 3, 8, 2, 5 };
+    size_t                   count     = 0;
+    for (size_t i = 0; i < (bf16 ? 5 : 4); i++)
+        for (size_t t = 0; t < LKI_TEST_THREADS; t++) {
+            lk_exec  *exec   = NULL;
+            lk_status status = lk_exec_open(&exec, threads[t], isas[i]);
+            if (status == LK_OK) {
+                assert_true(count < LKI_EXECS_MAX);
+                execs[count++] = exec;
+            } else
                 assert_int_equal(status, LK_EUNSUPPORTED);
         }
-    assert_true(count >= 3);
+    assert_true(count >= LKI_TEST_THREADS); /* portable is always there */
     return count;
 }
 
-/* One exec for each way of multiplying matrices that this processor has, on `threads` threads. */
-static inline size_t lki_test_products(lk_exec *execs[LKI_EXECS_MAX], uint32_t threads)
+static inline size_t lki_test_execs(lk_exec *execs[LKI_EXECS_MAX])
 {
-    static const char *const isas[LKI_TEST_ISAS] = { "avx512_bf16", "avx512", "avx2", "neon",
-                                                         "portable" };
-    size_t                   count               = 0;
-    for (size_t i = 0; i < LKI_TEST_ISAS; i++)
-        if (lk_exec_open(&execs[count], threads, isas[i]) == LK_OK)
-            count++;
-    assert_true(count >= 1);
-    return count;
+    return lki_test_execs_for(execs, false);
 }
 
 static inline void lki_test_execs_free(lk_exec *execs[LKI_EXECS_MAX], size_t count)

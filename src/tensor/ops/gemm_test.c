@@ -120,15 +120,12 @@ static void equals_it_with_strides_and_epilogues(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* Every shape, transpose and result, on 1, 2, 3, 5 and 8 threads. */
+/* Every shape, transpose and result. */
 static void equals_the_scalar_loop_in_bf16(void **state)
 {
     (void)state;
-    static const uint32_t threads[] = { 1, 2, 3, 5, 8 };
-    lk_exec              *execs[LKI_EXECS_MAX];
-    size_t                count = 0;
-    for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++)
-        count += lki_test_products(execs + count, threads[t]);
+    lk_exec *execs[LKI_EXECS_MAX];
+    size_t   count = lki_test_execs_for(execs, true);
     fill_all();
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (unsigned way = 0; way < 16; way++)
@@ -153,7 +150,7 @@ static void rounds_a_wide_b(void **state)
     static const uint32_t kinds[] = { 0x3f808000, 0x3f818000, 0xbf7fff00, 0x007fffff, 0x3f808001 };
     static float          wide[ROOM];
     lk_exec              *execs[LKI_EXECS_MAX];
-    size_t                count = lki_test_products(execs, 3);
+    size_t                count = lki_test_execs_for(execs, true);
     fill_all();
     memcpy(wide, b, sizeof wide);
     for (size_t i = 0; i < ROOM; i += 3)
@@ -181,7 +178,7 @@ static void equals_it_in_bf16_over_a_long_k(void **state)
     (void)state;
     enum { M = 114, N = 1, K = 66001 };
     lk_exec  *execs[LKI_EXECS_MAX];
-    size_t    count = lki_test_products(execs, 2);
+    size_t    count = lki_test_execs_for(execs, true);
     uint16_t *left  = calloc((size_t)M * K, sizeof *left);
     uint16_t *right = calloc((size_t)N * K, sizeof *right);
     assert_true(left != NULL && right != NULL);
@@ -192,7 +189,7 @@ static void equals_it_in_bf16_over_a_long_k(void **state)
     lki_gemm_args args = { .transpose_b = true, .operands = LK_BF16, .result = LK_BF16, .m = M,
                            .n = N, .k = K, .a = left, .b = right, .c = want };
     lki_reference_gemm(&args);
-    for (size_t e = 0; e < count; e++) {
+    for (size_t e = 1; e < count; e += LKI_TEST_THREADS) { /* on 3 threads */
         memset(got, 0, sizeof got);
         args.c = got;
         lki_gemm(execs[e], &args);
@@ -208,7 +205,7 @@ static void equals_it_in_bf16_with_strides_and_epilogues(void **state)
 {
     (void)state;
     lk_exec          *execs[LKI_EXECS_MAX];
-    size_t            count  = lki_test_products(execs, 2);
+    size_t            count  = lki_test_execs_for(execs, true);
     static const size some[] = { { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 } };
     fill_all();
     for (size_t s = 0; s < sizeof some / sizeof some[0]; s++)
@@ -244,7 +241,7 @@ static void flushes_what_is_subnormal_in_bf16(void **state)
     (void)state;
     enum { M = 17, N = 35, K = 70 };
     lk_exec *execs[LKI_EXECS_MAX];
-    size_t   count = lki_test_products(execs, 2), zeros = 0, kept = 0;
+    size_t   count = lki_test_execs_for(execs, true), zeros = 0, kept = 0;
     fill_all();
     for (size_t i = 0; i < ROOM; i++) {
         a16[i]   = lki_bf16_narrow(a[i] * 0x1p-63f);

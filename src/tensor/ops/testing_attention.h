@@ -6,11 +6,13 @@
 
 #define DROPOUT { .seed = 7, .step = 3, .first_slot = 40, .layer = 2, .p = 0.3f }
 
-/* Context lengths on, below and beyond the blocks of 32 queries and 64 keys. */
+/* Context lengths on, below and beyond the blocks of 32 queries and 64 keys; heads of up to 64
+ * values, as networks have them, and of sizes that are no multiple of the lanes. */
 static const lki_attention_shape shapes[] = {
     { 1, 1, 4, 1, { 0 } },   { 2, 5, 6, 2, { 0 } },    { 2, 5, 6, 2, DROPOUT },
     { 1, 64, 32, 1, { 0 } }, { 2, 33, 51, 3, DROPOUT }, { 1, 131, 40, 2, { 0 } },
-    { 1, 97, 32, 2, DROPOUT },
+    { 1, 97, 32, 2, DROPOUT }, { 2, 19, 128, 2, { 0 } }, { 1, 71, 64, 1, DROPOUT },
+    { 1, 67, 51, 1, { 0 } },
 };
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };

@@ -1,7 +1,7 @@
 /* testing_nn.h -- machines to run an operator on, values to feed it, and two ways to be right.
  *
- * Bits:      every instruction set this processor has, with 1, 2 and 3 threads, must leave what
- *            the scalar reference leaves, byte for byte.
+ * Bits:      every instruction set this processor has, with several numbers of threads, must
+ *            leave what the scalar reference leaves, byte for byte.
  * Gradients: a backward pass must agree with central differences of a forward pass written in
  *            double precision here, which shares no code with the operator or its reference.
  */
@@ -23,24 +23,14 @@
 #include "device/half.h"
 #include "tensor/ops.h"
 #include "tensor/reference_nn.h"
+#include "tensor/testing.h"
 
-enum { NN_MACHINES_MAX = 20 };
+typedef struct { size_t count; lk_exec *exec[LKI_EXECS_MAX]; } nn_machines;
 
-typedef struct { size_t count; lk_exec *exec[NN_MACHINES_MAX]; } nn_machines;
-
-/* Every instruction set, those that differ for bf16 alone too if that is asked for, on 1, 2, 3, 5
- * and 8 threads. */
 static inline nn_machines nn_machines_for(bool bf16)
 {
-    static const char *const isas[]    = { "portable", "avx2", "avx512", "neon",
-                                             "avx512_bf16" };
-    static const uint32_t    threads[] = { 1, 2, 3, 5, 8 };
     nn_machines m = { 0 };
-    for (size_t i = 0; i < (bf16 ? 5 : 4); i++)
-        for (size_t k = 0; k < 5; k++)
-            if (lk_exec_open(&m.exec[m.count], threads[k], isas[i]) == LK_OK)
-                m.count++;
-    assert_true(m.count >= 5); /* portable is always there */
+    m.count = lki_test_execs_for(m.exec, bf16);
     return m;
 }
 
@@ -51,8 +41,7 @@ static inline nn_machines nn_machines_open(void)
 
 static inline void nn_machines_free(nn_machines *m)
 {
-    for (size_t i = 0; i < m->count; i++)
-        lk_exec_free(m->exec[i]);
+    lki_test_execs_free(m->exec, m->count);
 }
 
 static inline void *nn_bytes(size_t bytes)
