@@ -223,6 +223,15 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
     return status;
 }
 
+/* Who told nothing left the log as it was before the run, or with a line that nobody knows of. */
+static lk_status take_log(lki_session *s, uint64_t done)
+{
+    lki_minutes *found = &s->survival->found;
+    if (atomic_load(&found->turn) == 0)
+        return lki_journal_begin(s->journal, s->start, s->end);
+    return lki_journal_take_over(s->journal, done, s->end, said_now(found)->bytes);
+}
+
 /* Rank 0 is gone: this one has its files from here on. */
 static lk_status take_files(lki_session *s, uint64_t done)
 {
@@ -230,8 +239,7 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (s->rank != 0 || s->journal != NULL)
         return LK_OK;
     LK_TRY(lki_journal_open(&s->journal, c));
-    LK_TRY(lki_journal_take_over(s->journal, done, s->end,
-                                 said_now(&s->survival->found)->bytes));
+    LK_TRY(take_log(s, done));
     if (c->checkpoint == NULL)
         return LK_OK;
     LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));

@@ -176,6 +176,30 @@ static void the_log_and_checkpoints_are_whole(void **state)
     assert_true(blows > 0);
 }
 
+/* Of a run that goes on from a checkpoint rank 0 is killed before it has told a step. */
+static void the_log_before_a_resume_stays(void **state)
+{
+    static const char *const wanted = "1 2 3 4 5 6\n";
+    static job               j;
+    static command_result    steps;
+#define WIDE                                                                                       \
+    "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "              \
+    "--hidden 1000,1000 --global-batch 64 --micro-batch 2 --lr 0.05 --checkpoint ck --log log "
+    job_start(&j, *state, 2, WIDE "--steps 3");
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 0);
+    job_start(&j, *state, 2, WIDE GOES_ON "--steps 6 --resume");
+    job_await_word(&j, "\nrank 1 (pid ");
+    job_hit(&j, j.worker[0], SIGKILL);
+    (void)job_wait(&j);
+    if (j.result.status != 0)
+        fail_msg("status %d: %s", j.result.status, j.result.err);
+    (void)run_shell(&steps, *state,
+                    "echo $(sed -n 's/^{\"step\": \\([0-9]*\\), \"epoch\".*/\\1/p' log)");
+    assert_string_equal(steps.out, wanted);
+}
+
 /* ---- Blows of the job's own ---------------------------------------------------------------- */
 
 /* The log's pipe holds the run up until there was a blow of each kind. */
@@ -447,6 +471,7 @@ int main(void)
         cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
         cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
         cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
+        cmocka_unit_test_setup(the_log_before_a_resume_stays, begin_afresh),
         cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
         cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),
