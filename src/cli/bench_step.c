@@ -229,7 +229,7 @@ int lki_bench_step(int argc, char **argv)
 {
     step_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command  command = step_command;
-    lki_option  *rows    = lki_train_rows(left_out, own);
+    lki_option  *rows    = lki_train_rows(left_out, own, true);
     if (rows == NULL) {
         fprintf(stderr, "lockstep bench step: out of memory\n");
         return LKI_EXIT_FAILURE;

@@ -251,7 +251,7 @@ static int plan_main(int argc, char **argv)
 {
     plan_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command  command = lki_command_plan;
-    lki_option  *rows    = lki_train_rows(left_out, own);
+    lki_option  *rows    = lki_train_rows(left_out, own, true);
     if (rows == NULL) {
         fprintf(stderr, "lockstep plan: out of memory\n");
         return LKI_EXIT_FAILURE;

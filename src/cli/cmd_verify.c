@@ -23,9 +23,9 @@ static const char *const left_out[] = { "kernels", NULL };
 static const lki_option own[] = {
     { .group = "what to make again", .required = true, .name = "step", .type = LKI_OPTION_U64,
       .value = "S", .offset = AT(step), .low = 1, .high = UINT64_MAX >> 16,
-      .help = "of the run, from 1" },
+      .help = "which one of the run, from 1" },
     { .required = true, .name = "virtual-worker", .type = LKI_OPTION_U32, .value = "K",
-      .offset = AT(virtual_worker), .high = 4095, .help = "in it, from 0" },
+      .offset = AT(virtual_worker), .high = 4095, .help = "which one in that step, from 0" },
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -61,7 +61,7 @@ static int verify_main(int argc, char **argv)
 {
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
-    lki_option    *rows    = lki_train_rows(left_out, own);
+    lki_option    *rows    = lki_train_rows(left_out, own, false);
     if (rows == NULL) {
         fprintf(stderr, "lockstep verify: out of memory\n");
         return LKI_EXIT_FAILURE;

@@ -9,6 +9,7 @@
 typedef struct train_options train_options;
 
 enum { LKI_MODE_PROCESSES, LKI_MODE_THREADS }; /* --worker-mode */
+enum { LKI_UNSAID = -1 };                       /* --on-failure */
 
 /* Everything that stands on the command line. */
 struct train_options {
@@ -19,7 +20,7 @@ struct train_options {
     const char     *flight;
     int             worker_mode;
     uint32_t        restart; /* times in a row without a newer checkpoint; 0 = never */
-    int             on_failure;
+    int             on_failure; /* LKI_UNSAID until --workers MIN:MAX is known */
     lk_chaos        chaos;
     lki_nodes       nodes;
     lk_train_result result; /* rank 0's */
@@ -44,15 +45,16 @@ bool lki_read_offload(const char *text, void *target, lki_message *error);
 bool lki_read_augment(const char *text, void *target, lki_message *error);
 bool lki_read_ignored(const char *text, void *target, lki_message *error);
 
-/* Train's rows but those named, of which none but MODEL is required, and `own`; the caller's to
- * free().  NULL without memory. */
-lki_option *lki_train_rows(const char *const *left_out, const lki_option *own);
+/* Train's rows but those named, and `own`; `relaxed`: of which none but MODEL is required.  The
+ * caller's to free().  NULL without memory. */
+lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed);
 
 /* Data, batch and learning rate where they were not given and do not matter. */
 void lki_train_defaults(lk_train_config *config);
 
 /* Before options are read. */
-#define LKI_TRAIN_OPTIONS_INIT { .config = { .resume_step = -1 }, .nodes = LKI_NODES_INIT }
+#define LKI_TRAIN_OPTIONS_INIT \
+    { .config = { .resume_step = -1 }, .on_failure = LKI_UNSAID, .nodes = LKI_NODES_INIT }
 
 /* A worker's part in a worker; elsewhere checks everything, starts workers with `argv` and watches
  * them.  Returns the exit status.  Frees what the options own. */

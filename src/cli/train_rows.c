@@ -125,7 +125,7 @@ static void relax(lki_option *row)
         row->preset = "1e-4";
 }
 
-lki_option *lki_train_rows(const char *const *left_out, const lki_option *own)
+lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed)
 {
     lki_option *rows  = calloc(LKI_OPTIONS_MAX, sizeof *rows);
     const char *group = NULL; /* of rows that were left out: the next one's */
@@ -137,7 +137,9 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own)
         rows[count]       = *o;
         rows[count].group = group;
         group             = NULL;
-        relax(&rows[count++]);
+        if (relaxed)
+            relax(&rows[count]);
+        count++;
     }
     for (const lki_option *o = own; rows != NULL && o->type != LKI_OPTION_END; o++)
         rows[count++] = *o;

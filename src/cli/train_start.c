@@ -290,12 +290,21 @@ static const char *cannot_group(const train_options *options, uint32_t hosts)
                : NULL;
 }
 
+/* Why --restart cannot be; NULL: it can, or was not asked for. */
+static const char *cannot_start_again(const train_options *options)
+{
+    if (options->restart == 0)
+        return NULL;
+    if (options->worker_mode == LKI_MODE_THREADS)
+        return "--restart needs --worker-mode processes";
+    return strncmp(options->config.data, "stream:", 7) == 0
+               ? "--restart reads the data again, which a stream may not allow" : NULL;
+}
+
 /* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
 {
     bool stream = strncmp(options->config.data, "stream:", 7) == 0;
-    if (options->restart > 0 && stream)
-        return "--restart reads the data again, which a stream may not allow";
     if (options->on_failure != LK_ON_FAILURE_CONTINUE)
         return NULL;
     if (stream)
@@ -316,6 +325,14 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
         return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
                "again from a checkpoint";
     return NULL;
+}
+
+/* The same, with what asked for it. */
+static int refuse_going_on(const train_options *options, const char *why)
+{
+    return lki_usage_error_of(options->command, &options->file, "%s%s", why,
+                              options->config.workers_least > 0
+                                  ? "; --workers MIN:MAX means --on-failure continue" : "");
 }
 
 /* Why --audit cannot be; NULL: it can, or was not asked for. */
@@ -378,12 +395,12 @@ static int start(train_options *options, char **argv)
     if ((how.nodes > 1 || how.hosts > 1) && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, how.nodes > 1 ? "--nnodes needs --worker-mode processes"
                                              : "--hosts needs --worker-mode processes");
-    if (options->restart > 0 && options->worker_mode == LKI_MODE_THREADS)
-        return refuse(options, "--restart needs --worker-mode processes");
     if (options->config.host_memory > 0 && options->worker_mode == LKI_MODE_THREADS)
         return refuse(options, "--host-memory needs --worker-mode processes");
     uint32_t    hosts = how.nodes > 1 ? how.nodes : how.hosts > 1 ? how.hosts : 1;
-    const char *why   = cannot_go_on(options, &how);
+    const char *why   = cannot_start_again(options);
+    if (why == NULL && cannot_go_on(options, &how) != NULL)
+        return refuse_going_on(options, cannot_go_on(options, &how));
     why               = why != NULL ? why : no_chaos(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
     why               = why != NULL ? why : cannot_audit(options, hosts);
@@ -424,12 +441,17 @@ int lki_train_start(train_options *options, char **argv)
     (void)sigemptyset(&warning);
     (void)sigaddset(&warning, SIGUSR1);
     (void)pthread_sigmask(SIG_BLOCK, &warning, NULL);
-    if (options->config.workers_least > 0)
-        options->on_failure = LK_ON_FAILURE_CONTINUE;
+    bool ends = options->config.workers_least > 0 && options->on_failure == LK_ON_FAILURE_STOP;
+    if (options->on_failure == LKI_UNSAID)
+        options->on_failure = options->config.workers_least > 0 ? LK_ON_FAILURE_CONTINUE
+                                                                : LK_ON_FAILURE_STOP;
     int result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
                         ">/dev/null does without\n");
+    else if (ends)
+        result = refuse(options, "--workers MIN:MAX goes on without workers that are lost, and "
+                                 "--on-failure stop ends: leave out one of them, or MIN");
     else if (find_kernels(options) != LK_OK)
         result = report(LK_EUNSUPPORTED);
     else

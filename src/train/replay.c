@@ -4,8 +4,10 @@
  * virtual workers are left out, and the gradients of this one are looked at before anybody sums
  * them.
  */
+#include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/float.h"
 #include "base/memory.h"
@@ -23,6 +25,9 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r)
     size_t    count = 0, i = 0;
     bool      exists = false;
 
+    if (c->checkpoint != NULL && access(c->checkpoint, F_OK) != 0)
+        return lk_fail(LK_EINVAL, "--checkpoint: cannot find the directory '%s': %s; leave it out "
+                       "to make all from the beginning", c->checkpoint, strerror(errno));
     if (c->checkpoint != NULL)
         LK_TRY(lk_checkpoint_exists(c->checkpoint, &exists));
     if (exists)

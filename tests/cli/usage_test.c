@@ -39,7 +39,9 @@ static void every_command_has_help_and_a_man_page(void **state)
     assert_true(count >= 7);
 }
 
-#define GOOD "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --global-batch 8 --lr 0.1 "
+#define OF_GOOD \
+    " mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --global-batch 8 --lr 0.1 "
+#define GOOD "train" OF_GOOD
 
 static const struct {
     const char *arguments, *message;
@@ -136,6 +138,15 @@ static const struct {
       "--shard-hosts must divide the number of hosts" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --nnodes 2",
       "--hosts 2 emulates hosts on this one" },
+    { GOOD "--steps 1 --virtual-workers 3 --workers 2:3 --on-failure stop",
+      "--on-failure stop ends: leave out one of them, or MIN" },
+    { GOOD "--steps 1 --virtual-workers 4 --workers 1:2 --hosts 2",
+      "--workers MIN:MAX means --on-failure continue" },
+    { "verify mlp --lr 0.1 --global-batch 8 --steps 3 --step 2 --virtual-worker 0",
+      "--data is missing" },
+    { "verify" OF_GOOD "--steps 3 --step 2", "--virtual-worker is missing: which one" },
+    { "verify" OF_GOOD "--steps 3 --step 2 --virtual-worker 0 --checkpoint nowhere",
+      "cannot find the directory 'nowhere'" },
     { GOOD "--steps 1 --restart", "--restart needs --checkpoint DIR" },
     { GOOD "--steps 1 --resume=soon", "--resume soon: must be auto" },
     { GOOD "--steps 1 --quiet=1", "--quiet takes no value" },
