@@ -202,6 +202,14 @@ bool lki_rank_seen(void *self_, uint32_t rank, lki_wire_op *op, char state[LKI_W
     return true;
 }
 
+/* An operation that would be cut in the middle of the group that it is in is told without. */
+static void leave_out_group(char *operation, size_t room)
+{
+    char *group = strstr(operation, " in a group of ");
+    if (group != NULL && strlen(operation) > room)
+        *group = '\0';
+}
+
 lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
 {
     char          missing[420] = "", who[LKI_WHO_BYTES], more[160];
@@ -219,6 +227,7 @@ lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
             break;
         }
         lki_board_view(comm->board, rank, &view);
+        leave_out_group(view.operation, 50);
         (void)snprintf(more, sizeof more, ", %s, last in %.50s, %.50s", liveness(comm->self, &view),
                        view.operation, view.place);
         lki_board_who(who, comm->board, rank, more);
@@ -226,6 +235,7 @@ lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
                                  used == 0 ? "" : ", ", who);
     }
     lki_board_view(comm->board, comm->self->rank, &mine);
+    leave_out_group(mine.operation, 60);
     return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s",
                           comm->self->rank, mine.operation, (long long)waited_ms, missing);
 }

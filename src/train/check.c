@@ -275,8 +275,8 @@ static lk_status check_offload(const lk_train_config *c)
     if (stat(c->offload, &at) == 0 && !S_ISDIR(at.st_mode))
         return lk_fail(LK_EINVAL, "--offload: '%s' is not a directory", c->offload);
     if (access(c->offload, W_OK | X_OK) != 0)
-        return lk_fail(LK_EIO, "--offload: cannot write to the directory '%s': %s", c->offload,
-                       strerror(errno));
+        return lk_fail(LK_EIO, "--offload: cannot write to the directory '%s': %s; make it, or "
+                       "name another", c->offload, strerror(errno));
     return LK_OK;
 }
 

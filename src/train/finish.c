@@ -147,6 +147,7 @@ lk_status lki_incomplete(const lki_session *s, uint64_t done)
     const char *kept = s->config->checkpoint
                            ? "the state is saved, continue with --resume"
                            : "nothing was saved: there is no --checkpoint directory";
+    lk_comm_note(s->comm, done, "ending the run");
     if (s->depleted)
         return lk_fail(LK_EPEER, "%u of at least %u workers are left after step %llu; %s", s->ranks,
                        s->config->workers_least, (unsigned long long)done, kept);

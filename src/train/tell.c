@@ -107,20 +107,26 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
     legacy   l;
-    char     fate[LKI_LIST_BYTES + 32] = "", redone[64] = "nothing was redone";
+    char     why[LKI_WHY_BYTES], fate[LKI_LIST_BYTES + 32] = "", redone[64] = "nothing was redone";
 
     find_legacy(&l, t, leaves);
     bool several = l.gone.count > 1;
-    if (t->planned ? t->lost > 0 : several || t->late)
+    if (t->planned && t->left == 0) /* nobody wished it: the group changed for one to enter */
+        (void)snprintf(why, sizeof why, "rank%s %s %s lost after step %llu, when another was to "
+                       "enter", several ? "s" : "", l.gone.text, several ? "were" : "was",
+                       (unsigned long long)t->done);
+    else
+        (void)snprintf(why, sizeof why, "%s", t->why);
+    if (t->planned ? t->left > 0 && t->lost > 0 : several || t->late)
         (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", several ? "s" : "", l.gone.text,
-                       t->planned ? "are gone"
+                       t->planned ? several ? "are gone" : "is gone"
                        : !t->late ? "are lost"
                        : several  ? "were killed"
                                   : "was killed");
     if (!t->planned)
         (void)snprintf(redone, sizeof redone, "%u of %u were unfinished", t->unfinished, leaves);
     lki_journal_note(s->journal, "%s%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms",
-                     t->why, fate, l.ranks.count > 1 ? "s" : "", l.ranks.text,
+                     why, fate, l.ranks.count > 1 ? "s" : "", l.ranks.text,
                      l.workers.count > 1 ? "s" : "", l.workers.text, redone, 1e3 * t->seconds);
 }
 

@@ -396,7 +396,7 @@ static void too_few_save_and_end(void **state)
     job_hit(&j, j.worker[1], SIGKILL);
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 1);
-    assert_says(j.result.err, "1 of at least 2 workers are left after step ");
+    assert_says(j.result.err, " in ending the run: 1 of at least 2 workers are left after step ");
     goes_on(*state, MLP, 2, LONGER, wanted);
 }
 
