@@ -56,10 +56,14 @@ static void reports_the_first_failure(void **state)
 static void passes_signals_on(void **state)
 {
     (void)state;
-    assert_run("$L run -n 2 -- sh -c 'trap \"echo asked; exit 75\" TERM; echo ready; "
-               "while :; do sleep 0.05; done' & sleep 0.5; kill -TERM $!; wait $!",
+    assert_run("f=$(mktemp); $L run -n 2 -- sh -c 'trap \"echo asked; exit 75\" TERM; echo ready; "
+               "while :; do sleep 0.05; done' >$f & until test $(grep -c ready $f) = 2; do "
+               "sleep 0.05; done; kill -TERM $!; wait $!; s=$?; cat $f; rm $f; exit $s",
                75, "[1] asked\n");
-    assert_run("$L run -n 2 -- sleep 30 & sleep 0.3; kill -TERM $!; wait $!", 128 + 15, "SIGTERM");
+    assert_run("f=$(mktemp); $L run -n 2 -- sh -c 'echo ready; exec sleep 100' >$f & "
+               "until test $(grep -c ready $f) = 2; do sleep 0.05; done; "
+               "kill -TERM $!; wait $!; s=$?; rm $f; exit $s",
+               128 + 15, "SIGTERM");
 }
 
 static void teaches_and_refuses(void **state)

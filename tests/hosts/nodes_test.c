@@ -49,6 +49,15 @@ static void start_pair(nodes *j, const char *folder, const char *zero, const cha
     (void)node_start(j, line);
 }
 
+/* All four workers have said that they listen, or do not listen, to signals. */
+static void await_ready(nodes *j)
+{
+    node_await_word(j, 0, "[0] ready");
+    node_await_word(j, 0, "[1] ready");
+    node_await_word(j, 1, "[2] ready");
+    node_await_word(j, 1, "[3] ready");
+}
+
 static void a_failure_is_everybodys(void **state)
 {
     static nodes j;
@@ -83,10 +92,7 @@ static void a_request_to_stop_is_everybodys(void **state)
     static nodes j;
     for (uint32_t to = 0; to < 2; to++) {
         start_pair(&j, *state, polite, polite);
-        for (uint32_t i = 0; i < 2; i++) {
-            node_await_word(&j, i, i == 0 ? "[0] ready" : "[2] ready");
-            node_await_word(&j, i, i == 0 ? "[1] ready" : "[3] ready");
-        }
+        await_ready(&j);
         assert_int_equal(kill(j.pid[to], to == 0 ? SIGTERM : SIGINT), 0);
         nodes_end(&j, 75, "");
         for (uint32_t i = 0; i < 2; i++)
@@ -102,8 +108,7 @@ static void a_second_request_ends_all(void **state)
                                "wait; wait'";
     static nodes j;
     start_pair(&j, *state, deaf, deaf);
-    node_await_word(&j, 0, "[1] ready");
-    node_await_word(&j, 1, "[3] ready");
+    await_ready(&j);
     assert_int_equal(kill(j.pid[1], SIGTERM), 0);
     node_await_signals_taken(&j, 1);
     pass(0.3); /* what comes at once is an echo of the first */
@@ -147,8 +152,7 @@ static void lose_one(const char *folder, uint32_t lost, int how, const char *wor
     static nodes j;
     start_pair(&j, folder, "--timeout 2 sh -c 'echo ready; exec sleep 100'",
                "--timeout 2 sh -c 'echo ready; exec sleep 100'");
-    node_await_word(&j, 0, "[1] ready");
-    node_await_word(&j, 1, "[3] ready");
+    await_ready(&j);
     assert_int_equal(kill(j.pid[lost], how), 0);
     node_ends(&j, 1 - lost, 1, lost == 0 ? " (node 0, ranks 0 to 1) is lost: its launcher "
                                          : " (node 1, ranks 2 to 3) is lost: its launcher ");
