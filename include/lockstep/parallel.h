@@ -56,10 +56,10 @@ typedef struct {
  * gradient of a term of it, lk_parallel_grad().  Where some virtual workers use it and others do
  * not, those add nothing, and the mean is over what all have reported. */
 typedef enum {
-    LK_UNUSED_ZERO = 0, /* its gradient is 0, and momentum and weight decay go on */
-    LK_UNUSED_SKIP,     /* it stays as it is, with its optimizer's state, and the step is not
+    LK_UNUSED_SKIP = 0, /* it stays as it is, with its optimizer's state, and the step is not
                          * counted for it */
-    LK_UNUSED_STATIC,   /* the same, but what the first step uses every other must, and nothing
+    LK_UNUSED_ZERO,     /* its gradient is 0, and momentum and weight decay go on; nobody looks */
+    LK_UNUSED_STATIC,   /* as SKIP, but what the first step uses every other must, and nothing
                          * else: LK_EINVAL names what does not.  Buckets without any do not travel
                          * with ddp and zero1. */
     LK_UNUSED_REFUSE    /* LK_EINVAL names them, and nothing is updated */
@@ -113,7 +113,8 @@ typedef struct {
     uint32_t        unit_buffers; /* units (buckets) of parameters that a host has room for; 0: one
                                    * more than a block reads at a time */
     uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that share a model; 0: 1 */
-    bool survives; /* the others can go on where one dies: lk_parallel_go_on() */
+    bool survives; /* the others can go on where one dies: lk_parallel_go_on(); wants unused to be
+                    * LK_UNUSED_ZERO */
     /* What gradients travel as between hosts: LK_F32 (or 0), or LK_BF16 or LK_F16, which takes half
      * the bytes.  Then each virtual worker's gradient, and each sum of the canonical tree, is
      * rounded to it, on one host, too: the bits are other ones than without, but the same for any

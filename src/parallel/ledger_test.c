@@ -195,6 +195,7 @@ static lk_parallel_options options_of(const plot *p)
                                   .seed            = 3,
                                   .states          = states,
                                   .state_count     = 2,
+                                  .unused          = LK_UNUSED_ZERO,
                                   .survives        = true };
 }
 

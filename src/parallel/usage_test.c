@@ -169,6 +169,7 @@ static void what_nobody_uses_is_left_alone_and_named(void **state)
     static crew single, zero, early;
     (void)state;
     single = make_crew("single", 1, LK_UNUSED_SKIP);
+    assert_int_equal(single.options.unused, (lk_parallel_options){ 0 }.unused); /* by default */
     zero = early = single;
     assert_int_equal(run(&single), LK_OK);
     assert_string_equal(single.names, "never");

@@ -37,6 +37,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .clip_value         = c->clip_value,
                                   .noise_decay        = c->noise_decay,
                                   .audit              = c->audit,
+                                  .unused             = LK_UNUSED_ZERO, /* models use all */
                                   .groups             = c->groups,
                                   .group_count        = c->group_count,
                                   .scaling            = c->scaling,
