@@ -36,6 +36,7 @@ struct lki_survival {
     uint32_t     lost, left, entered; /* ranks, in all */
     double       seconds;
     lki_change   change;
+    bool         over; /* all has been said and done: who ends now is not missed */
 };
 
 /* A group that has come to be. */

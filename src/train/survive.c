@@ -49,7 +49,8 @@ void lki_survival_close(lki_session *s)
 
 bool lki_survives(const lki_session *s, lk_status status)
 {
-    return s->config->survives && (status == LK_EPEER || status == LK_ETIMEOUT) &&
+    bool over = s->survival != NULL && s->survival->over;
+    return s->config->survives && (status == LK_EPEER || status == LK_ETIMEOUT) && !over &&
            lk_comm_has_lost(s->comm);
 }
 
@@ -135,6 +136,7 @@ lk_status lki_say_done(lki_session *s, const lk_train_result *result)
     }
     LK_TRY(lk_barrier(s->comm));
     lki_comm_leave(s->comm);
+    s->survival->over = true;
     return LK_OK;
 }
 

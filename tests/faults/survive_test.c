@@ -383,21 +383,30 @@ static void who_is_lost_is_replaced(void **state)
     }
 }
 
-/* Below the least number of workers the run saves, and ends. */
+/* Below the least number of workers the run saves, and ends, whether one is left or several. */
 static void too_few_save_and_end(void **state)
 {
+    static const char *const lines[] = {
+        MLP "--workers 2:3 --steps 300 --log pipe --checkpoint ck",
+        MLP "--workers 3:4 --steps 300 --log pipe --checkpoint ck",
+    };
     static job j;
-    char       wanted[65];
+    char       wanted[65], said[96];
     undisturbed(*state, MLP, LONGER, wanted);
-    job_start(&j, *state, 3, MLP "--workers 2:3 --steps 300 --log pipe --checkpoint ck");
-    job_await_step(&j, HIT_AT);
-    job_hit(&j, j.worker[0], SIGKILL);
-    await_nth(&j, " took over ", 1);
-    job_hit(&j, j.worker[1], SIGKILL);
-    (void)job_wait(&j);
-    assert_int_equal(j.result.status, 1);
-    assert_says(j.result.err, " in ending the run: 1 of at least 2 workers are left after step ");
-    goes_on(*state, MLP, 2, LONGER, wanted);
+    for (uint32_t more = 0; more < 2; more++) {
+        job_start(&j, *state, 3 + more, lines[more]);
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.worker[0], SIGKILL);
+        await_nth(&j, " took over ", 1);
+        job_hit(&j, j.worker[1], SIGKILL);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 1);
+        (void)snprintf(said, sizeof said, " in ending the run: %u of at least %u workers are left "
+                       "after step ", 1 + more, 2 + more);
+        assert_says(j.result.err, said);
+        goes_on(*state, MLP, 2, LONGER, wanted);
+        forget(*state);
+    }
 }
 
 /* ---- What does not go on ------------------------------------------------------------------ */
