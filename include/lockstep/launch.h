@@ -63,7 +63,8 @@ typedef struct {
      * which waits in lk_join() until the others let it enter (train does: lk_train_config.enter).
      * So many in a row may be lost again before they have made two steps.  0: none is started. */
     uint32_t replacements;
-    bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest */
+    bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest.  And they leave
+                          * together: who is killed when another has ended with 0 is no loss */
 
     /* Is told what happened without ending the job, in one line: a worker that was lost, a group
      * that goes on, strangers whom a door between hosts has turned away.  NULL = nobody. */

@@ -143,6 +143,19 @@ static void the_last_group_is_judged(void **state)
     assert_noted("rank 0 (pid ");
 }
 
+/* Only where the ranks leave together does one that is done vouch for the others. */
+static void who_dies_when_all_is_done_is_no_loss(void **state)
+{
+    (void)state;
+    for (uint32_t together = 0; together < 2; together++) {
+        lk_launch_options options = going_on(3);
+        options.ranks_tell        = together == 1;
+        lk_launch_result result   = launch(options, "finish", "", 0);
+        assert_int_equal(result.failed, together == 0);
+        assert_int_equal(result.exit_code, together == 0 ? 128 + SIGKILL : 0);
+    }
+}
+
 static void other_jobs_end_as_ever(void **state)
 {
     lk_launch_options stop = { .workers = 3, .timeout_ms = 20000, .note = take_note };
@@ -220,6 +233,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(a_request_to_stop_is_carried_over),
         cmocka_unit_test(the_last_group_is_judged),
+        cmocka_unit_test(who_dies_when_all_is_done_is_no_loss),
         cmocka_unit_test(other_jobs_end_as_ever),
         cmocka_unit_test(another_launchers_job_says_why_not),
         cmocka_unit_test(the_flight_record_goes_on),

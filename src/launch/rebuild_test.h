@@ -480,6 +480,19 @@ static int work_end(bool slowly)
     return 1;
 }
 
+/* Rank 1 dies on its way out, when all have finished. */
+static int work_finish(void)
+{
+    lk_comm  *comm = join();
+    lk_status met  = lk_barrier(comm);
+
+    (void)met;
+    if (lk_comm_rank(comm) == 1)
+        (void)raise(SIGKILL);
+    lk_comm_free(comm);
+    return 0;
+}
+
 /* Where the launcher is not asked to keep going. */
 static int work_refused(void)
 {
@@ -571,6 +584,8 @@ static int work(int argc, char **argv)
         return work_storm(number);
     if (strcmp(mode, "launcher") == 0)
         return work_launcher(number);
+    if (strcmp(mode, "finish") == 0)
+        return work_finish();
     if (strcmp(mode, "end") == 0)
         return work_end(strcmp(word, "slowly") == 0);
     return strcmp(mode, "absent") == 0 ? work_absent(strcmp(word, "stopped") == 0) : 97;

@@ -12,8 +12,10 @@
  *   done         with status 0
  *
  * The best of the highest class is reported; among equals the first to end.  Where the job went on
- * after a failure, only those count who were in the last group.
+ * after a failure, only those count who were in the last group.  Where the ranks leave together
+ * (ranks_tell) one that is done has seen that all are: who is killed on his way out is, too.
  */
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +39,18 @@ bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
     return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 
+/* Whether somebody has left who does so only when all have finished. */
+static bool is_complete(const lki_job *job)
+{
+    bool complete = false;
+
+    for (uint32_t i = 0; i < job->count && job->options->ranks_tell; i++) {
+        const lki_worker *worker = &job->workers[i];
+        complete = complete || (worker->order != 0 && worker->signal == 0 && worker->status == 0);
+    }
+    return complete;
+}
+
 static ending ending_of(const lki_job *job, uint32_t i)
 {
     const lki_worker *worker = &job->workers[i];
@@ -46,6 +60,8 @@ static ending ending_of(const lki_job *job, uint32_t i)
     if (worker->was_stopped)
         return STOPPED;
     if (worker->signal == 0 && worker->status == 0)
+        return DONE;
+    if (worker->signal == SIGKILL && is_complete(job))
         return DONE;
     if (lki_left_on_request(job, worker))
         return LEFT;
