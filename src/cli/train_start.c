@@ -199,6 +199,22 @@ static int run_late_worker(train_options *options)
     return said ? exit_code(status) : report(status);
 }
 
+/* Where one host starts again all go on from the newest checkpoint: another's command may be new, and
+ * not know. */
+static lk_status start_alike(lk_comm *comm, train_options *options)
+{
+    uint32_t  again  = lki_started_again();
+    lk_status status = LK_OK;
+    if (lk_comm_hosts(comm) > 1)
+        status = lk_all_reduce(comm, &again, &again, 1, LK_U32, LK_MAX);
+    if (again != 0) {
+        options->config.resume          = true;
+        options->config.resume_required = false;
+        options->config.resume_step     = -1;
+    }
+    return status;
+}
+
 static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
@@ -211,17 +227,14 @@ static int run_worker(train_options *options)
         return report(status);
 
     uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
-    if (lki_started_again()) {
-        options->config.resume          = true;
-        options->config.resume_required = false;
-        options->config.resume_step     = -1;
-    }
     options->config.workers         = lk_comm_size(comm); /* on all hosts */
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     survive(options);
-    status = lk_train_check(&options->config);
+    status = start_alike(comm, options);
+    if (status == LK_OK)
+        status = lk_train_check(&options->config);
     if (status != LK_OK)
         lk_comm_abort(comm);
     else

@@ -60,8 +60,9 @@ lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
     return status;
 }
 
-/* Whether there was a job; why not has been said. */
-static bool launch(char **argv, lk_launch_options how, lk_launch_result *result)
+/* Whether there was a job; why not has been said, unless it is that others have begun without us
+ * (LK_EPEER) and `patient`. */
+static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_result *result)
 {
     /* argv is the command's part of main's: the program's name stands before it. */
     char   self[PATH_MAX];
@@ -82,7 +83,7 @@ static bool launch(char **argv, lk_launch_options how, lk_launch_result *result)
     how.argv     = worker;
     bool started = lk_launch(&how, result) == LK_OK;
     free(worker);
-    if (!started)
+    if (!started && !(patient && lk_error_last()->status == LK_EPEER))
         fprintf(stderr, "lockstep %s: %s\n", argv[0], lk_error_last()->message);
     return started;
 }
@@ -99,7 +100,7 @@ static int say_end(const char *command, const lk_launch_result *result)
 int lki_start_workers(char **argv, lk_launch_options how)
 {
     lk_launch_result result;
-    return launch(argv, how, &result) ? say_end(argv[0], &result) : result.exit_code;
+    return launch(argv, how, false, &result) ? say_end(argv[0], &result) : result.exit_code;
 }
 
 /* ---- Starting them again ----------------------------------------------------------------- */
@@ -132,6 +133,34 @@ static void say_again(const char *command, const char *cause, int64_t from, uint
                     "newer one)\n", command, cause, where, times, most);
 }
 
+enum { JOIN_MS = 300000 }; /* where nothing else is asked for */
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A host that comes back may do so before node 0 has noticed that it was away: then it is not let
+ * into the job that goes on there, but into the next.  Tries until there is one, or time is up. */
+static bool launch_in_turn(char **argv, lk_launch_options how, lk_launch_result *result)
+{
+    const struct timespec pause = { 0, 250000000 };
+    const sigset_t        set   = requests();
+    int64_t               last  = now_ms() + (how.join_ms != 0 ? how.join_ms : JOIN_MS);
+
+    while (!launch(argv, how, how.nodes > 1 && now_ms() < last, result)) {
+        int number = -1;
+        if (how.nodes < 2 || lk_error_last()->status != LK_EPEER || now_ms() >= last ||
+            (number = sigtimedwait(&set, NULL, &pause)) > 0) {
+            result->exit_code = number > 0 ? 128 + number : result->exit_code;
+            return false;
+        }
+    }
+    return true;
+}
+
 int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most)
 {
     lk_launch_result result;
@@ -139,7 +168,7 @@ int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint,
     uint32_t         times = 0;
 
     for (;;) {
-        if (!launch(argv, how, &result))
+        if (!launch_in_turn(argv, how, &result))
             return result.exit_code;
         int64_t newest = checkpoint != NULL ? newest_step(checkpoint) : -1;
         times          = newest > last || checkpoint == NULL ? 1 : times + 1;

@@ -1,7 +1,8 @@
 /* train_test.c -- training on several hosts: the bits of one worker, and every end in good order.
  *
  * Goal:   the weights are those of one worker; a worker's death is named on every node with host,
- *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights.
+ *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights;
+ *         a node that comes back before it is missed waits for its turn.
  * Method: nodes.h; the log of rank 0 is a pipe, which holds the run while nobody reads it.
  */
 #include "hosts/nodes.h"
@@ -112,12 +113,14 @@ static pid_t worker(held *h, uint32_t rank)
 
 static void wait_all(held *h)
 {
-    for (double since = seconds_now(); h->j.pid[0] > 0 || h->j.pid[1] > 0; nap()) {
+    uint32_t left = h->j.count;
+    for (double since = seconds_now(); left > 0; nap()) {
         read_pipe(h);
-        for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t i = 0; i < h->j.count; i++) {
             int status;
             if (h->j.pid[i] > 0 && waitpid(h->j.pid[i], &status, WNOHANG) == h->j.pid[i]) {
                 h->j.pid[i] = 0;
+                left--;
                 h->j.ended[i].status = WIFEXITED(status) ? WEXITSTATUS(status)
                                                          : 128 + WTERMSIG(status);
             }
@@ -125,7 +128,7 @@ static void wait_all(held *h)
         if (seconds_now() - since > LIMIT_SECONDS)
             nodes_fail(&h->j, "the job does not end");
     }
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < h->j.count; i++) {
         (void)node_said(&h->j, i, "out");
         (void)node_said(&h->j, i, "err");
     }
@@ -189,6 +192,30 @@ static void a_signal_on_any_node_saves(void **state)
     }
 }
 
+/* Another command for node 1 comes while the job goes on with the first one, as from a host that
+ * was away for a moment. */
+static void who_comes_back_too_soon_waits(void **state)
+{
+    static held h;
+    char        wanted[65], got[65];
+
+    weights_of_one_worker(*state, "--steps 60", wanted);
+    start_held(&h, *state, "--steps 60 --checkpoint ck --restart");
+    start(&h.j, 2, 1, 2, "--log pipe --steps 60 --checkpoint ck --restart");
+    for (double since = seconds_now(); strstr(node_said(&h.j, 0, "err"), "too late") == NULL; nap())
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h.j, "nobody was refused");
+    assert_int_equal(kill(h.j.pid[1], SIGKILL), 0);
+    wait_all(&h);
+    for (uint32_t i = 0; i < 3; i++)
+        if (h.j.ended[i].status != (i == 1 ? 128 + SIGKILL : 0))
+            fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+    assert_says(h.j.ended[0].err, "; all workers are started again, from ");
+    assert_string_equal(h.j.ended[2].err, "");
+    read_weights(&h.j.ended[0], got);
+    assert_string_equal(got, wanted);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +223,7 @@ int main(void)
         cmocka_unit_test(too_many_workers_are_refused_on_all_nodes),
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
+        cmocka_unit_test(who_comes_back_too_soon_waits),
     };
     return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);
 }

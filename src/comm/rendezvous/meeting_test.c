@@ -180,7 +180,7 @@ static void who_does_not_fit_is_refused(void **state)
 
     node *third = add(&j, plain(&j, 3, 2));
     (void)await(&j, third, LKI_EVENT_MET);
-    await_error(&j, add(&j, plain(&j, 3, 2)), LK_EINVAL, "comes too late");
+    await_error(&j, add(&j, plain(&j, 3, 2)), LK_EPEER, "comes too late");
     assert_null(find(third, LKI_EVENT_VERDICT));
     end(&j);
 

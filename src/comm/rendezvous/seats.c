@@ -125,7 +125,7 @@ static lk_status check_hello(const lki_server *server, const lki_guest *g,
     if (server->given_up)
         return lk_fail(LK_EPEER, "%s", server->last);
     if (server->met)
-        return lk_fail(LK_EINVAL, "host %s comes too late: the job has begun with its %u nodes",
+        return lk_fail(LK_EPEER, "host %s comes too late: the job has begun with its %u nodes",
                        hello->host, nodes);
     if (nodes == 0)
         return check_ranks(server, hello, is_own);
