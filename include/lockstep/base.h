@@ -84,9 +84,10 @@ typedef enum {
 #define LK_DTYPE_ENUM(name, code, bytes, text) LK_##name = (code),
     LK_DTYPE_TABLE(LK_DTYPE_ENUM)
 #undef LK_DTYPE_ENUM
+    LK_I4 = 13 /* two in a byte: what sums are rounded to and travel as, of no vector or tensor */
 } lk_dtype;
 
-/* Bytes of one element; 0 for a value that is no lk_dtype. */
+/* Bytes of one element; 0 for LK_I4, and for a value that is no lk_dtype. */
 LK_API size_t lk_dtype_bytes(lk_dtype dtype);
 
 /* "F32" and so on; "?" for a value that is no lk_dtype. */

@@ -355,10 +355,17 @@ typedef struct {
                                      * host wants) */
     lk_dtype            rounded;    /* LK_BF16 or LK_F16: every node of the tree, leaves too, is
                                      * rounded to it, and travels between hosts in its 2 bytes; the
-                                     * bits stay those of any ranks and hosts.  0: LK_F32 */
+                                     * bits stay those of any ranks and hosts.  LK_I8 or LK_I4: the
+                                     * same in blocks of 256 elements from the first on, of which
+                                     * slices cut none: integers of 8 or 4 bits and a factor that
+                                     * they share, by which the largest is 127 or 7; a block with
+                                     * what is not finite is NaN.  0: LK_F32 */
 } lk_tree_op;
 
 enum { LK_TREE_NODES_MAX = 16 };
+
+/* Bytes in which so many elements travel that are rounded to `rounded` (0: LK_F32). */
+LK_API size_t lk_rounded_bytes(lk_dtype rounded, size_t elements);
 
 /* Starts the elementwise sum of all ranks' nodes in the order of the canonical tree,
  * ((g0+g1)+(g2+g3))+...; when it completes, my slices of `out` hold the sum.  Direct algorithm:

@@ -116,10 +116,11 @@ typedef struct {
     bool survives; /* the others can go on where one dies: lk_parallel_go_on(); wants unused to be
                     * LK_UNUSED_ZERO */
     /* What gradients travel as between hosts: LK_F32 (or 0), or LK_BF16 or LK_F16, which takes half
-     * the bytes.  Then each virtual worker's gradient, and each sum of the canonical tree, is
-     * rounded to it, on one host, too: the bits are other ones than without, but the same for any
-     * workers, hosts and strategies.  LK_F16 overflows at 65504: give it a loss scale.  Running
-     * state and parameters are FP32 always. */
+     * the bytes, or LK_I8 or LK_I4, a quarter or an eighth (lk_tree_op).  Then each virtual
+     * worker's gradient, and each sum of the canonical tree, is rounded to it, on one host, too:
+     * the bits are other ones than without, but the same for any workers, hosts and strategies.
+     * LK_F16 overflows at 65504: give it a loss scale.  Running state and parameters are FP32
+     * always. */
     lk_dtype       comm_dtype;
     /* A directory, of which each rank lays the optimizer's state of what it owns aside in a file
      * that has no name and goes with it; NULL = state is in memory.  The bits are the same.  What

@@ -123,8 +123,8 @@ typedef struct {
     double       audit; /* share of virtual workers that are made twice; see lk_parallel_options */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
-    lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16; see
-                                 * lk_parallel_options */
+    lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,
+                                 * LK_I4; see lk_parallel_options */
     lk_bucket_hook  hook; /* (optional) on gradients, see there; on resuming the same again */
     void           *hook_context;
     lk_loss_scaling scaling; /* where either is LK_F16; the default is LK_SCALE_PYTORCH */

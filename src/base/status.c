@@ -82,6 +82,7 @@ size_t lk_dtype_bytes(lk_dtype dtype)
     case LK_##name: return bytes;
         LK_DTYPE_TABLE(BYTES_CASE)
 #undef BYTES_CASE
+    case LK_I4:
     default: return 0;
     }
 }
@@ -93,6 +94,7 @@ const char *lk_dtype_name(lk_dtype dtype)
     case LK_##name: return text;
         LK_DTYPE_TABLE(DTYPE_CASE)
 #undef DTYPE_CASE
+    case LK_I4: return "I4";
     default: return "?";
     }
 }

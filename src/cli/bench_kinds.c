@@ -47,6 +47,7 @@ static void store(const bench *b, char *row, size_t element, uint32_t value)
     case LK_U32: memcpy(at, &value, sizeof value); return;
     case LK_I64:
     case LK_U64: memcpy(at, &whole, sizeof whole); return;
+    case LK_I4: return; /* of no vector */
     }
 }
 

@@ -95,6 +95,7 @@ static double value_at(const lk_tensor *tensor, uint64_t i)
     case LK_U32: return ((const uint32_t *)tensor->data)[i];
     case LK_I64: return (double)((const int64_t *)tensor->data)[i];
     case LK_U64: return (double)((const uint64_t *)tensor->data)[i];
+    case LK_I4:
     default: return 0;
     }
 }

@@ -122,6 +122,14 @@ static const lki_choice precisions[] = {
     { "fp16", LK_F16, NULL },
     { NULL, 0, NULL },
 };
+static const lki_choice travels[] = {
+    { "fp32", LK_F32, NULL },
+    { "bf16", LK_BF16, NULL },
+    { "fp16", LK_F16, NULL },
+    { "int8", LK_I8, NULL },
+    { "int4", LK_I4, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice batchnorms[] = {
     { "ghost", LK_BATCHNORM_GHOST, NULL },
     { "sync", LK_BATCHNORM_SYNC, NULL },
@@ -372,10 +380,10 @@ const lki_option lki_train_table[] = {
       .help = "keep what layers put out, compute the rest again in backward: less memory" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "precision", "NAME", AT(config.precision), precisions, "fp32",
                "of activations and their gradients; weights and sums are fp32 always"),
-    LKI_CHOICE(LKI_OPTION_CHOICE, "comm-dtype", "NAME", AT(config.comm_dtype), precisions, "fp32",
-               "what gradients travel as: bf16 and fp16 take half the bytes between hosts, and "
-               "round each virtual worker's gradient and every sum of the tree, on one host, too: "
-               "other bits, but the same for any workers"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "comm-dtype", "NAME", AT(config.comm_dtype), travels, "fp32",
+               "what gradients travel as: bf16 and fp16 take half the bytes between hosts, int8 a "
+               "quarter and int4 an eighth, and round each virtual worker's gradient and every sum "
+               "of the tree, on one host, too: other bits, but the same for any workers"),
     { .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
       .read = lki_read_loss_scale, .preset = "pytorch",
       .help = "pytorch or deepspeed: by their rules, skipping steps that overflow; none; or a "

@@ -18,16 +18,24 @@ static double samples_per_second(const plan_options *o, const plan_row *row)
     return o->train.config.global_batch / row->step.seconds;
 }
 
+/* Of what travels nothing is quantised. */
+static bool is_exact(const plan_options *o)
+{
+    lk_dtype gradients = o->train.config.comm_dtype;
+    return gradients != LK_I8 && gradients != LK_I4;
+}
+
 /* ---- Text -------------------------------------------------------------------------------- */
 
 static void print_head(const plan_options *o, const plan_table *plan)
 {
     const lk_train_config *c     = &o->train.config;
     uint32_t               hosts = lki_plan_hosts(o);
-    printf("%s, %zu parameters, %s%s%s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
+    printf("%s, %zu parameters, %s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
            c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
            c->comm_dtype == LK_F32 ? "" : ", gradients travel as ",
-           c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype), c->global_batch,
+           c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype),
+           is_exact(o) ? "" : " (not exact)", c->global_batch,
            c->virtual_workers, c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
 }
@@ -162,10 +170,10 @@ static void print_json_points(const plan_table *plan)
 
 void lki_plan_print_json(const plan_options *o, const plan_table *plan)
 {
-    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, "
+    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, "
            "\"strategies\": [",
            o->train.config.model, plan->rows[0].cost.parameters, o->train.config.workers,
-           lki_plan_hosts(o));
+           lki_plan_hosts(o), is_exact(o) ? "true" : "false");
     for (uint32_t i = 0; i < plan->row_count; i++) {
         printf("%s", i > 0 ? ", " : "");
         print_json_row(o, plan, &plan->rows[i]);

@@ -24,6 +24,8 @@ typedef struct {
     lki_convert_loop rounded;            /* FP32 to the nearest that is an element, as FP32; NULL
                                           * but for 16-bit floats */
     lki_combine_loop rounded_sum;        /* the same of a sum of two, which are rounded before */
+    size_t           block;              /* bytes of LKI_QUANTISED elements where these share a
+                                          * factor (quantise.h), in place of a width; else 0 */
 } lki_type_loops;
 
 /* By lk_dtype. */

@@ -4,6 +4,7 @@
  *        once and the output written once.
  * Order: the canonical tree, elementwise: cut anywhere, the same bits as lki_combine() over all
  *        leaves, since a node's accumulators are what that has in its hands at the same place.
+ *        Elements that share a factor are cut between their blocks.
  */
 #include "device/partial.h"
 
@@ -12,7 +13,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "device/combine_loops.h"
+#include "device/quantise.h"
 #include "device/reduce.h"
 
 enum { BLOCK_BYTES = 4096 }; /* of accumulators; each level of the tree holds one */
@@ -32,11 +33,19 @@ size_t lki_partial_width(lk_dtype dtype)
     return lki_combine_portable[dtype].accumulator;
 }
 
+/* How far element `at` is from the first. */
+static size_t offset_of(const lki_type_loops *type, bool elements, size_t at)
+{
+    if (elements && type->block > 0)
+        return at / LKI_QUANTISED * type->block;
+    return at * (elements ? type->width : type->accumulator);
+}
+
 static const void *take(evaluation *e, void *to)
 {
-    const lki_partial_node *node  = &e->p->nodes[e->next++];
-    size_t                  width = node->leaf ? e->type->width : e->type->accumulator;
-    const void             *data  = (const unsigned char *)node->data + e->at * width;
+    const lki_partial_node *node = &e->p->nodes[e->next++];
+    const unsigned char    *all  = node->data;
+    const void             *data = all + offset_of(e->type, node->leaf, e->at);
 
     if (!node->leaf || e->load == NULL)
         return data;
@@ -98,12 +107,13 @@ static void evaluate_block(evaluation *e, void *out)
 
 void lki_partial_combine(const lki_partial *p, size_t count, void *out)
 {
-    const lki_type_loops *type   = &lki_combine_best()[p->dtype];
+    const lki_type_loops *type   = p->rounded ? lki_rounding_loops(p->dtype)
+                                              : &lki_combine_best()[p->dtype];
     bool                  premul = p->op.kind == LK_REDUCE_PREMUL_SUM;
     bool                  avg    = p->op.kind == LK_REDUCE_AVG;
     size_t                block  = BLOCK_BYTES / type->accumulator;
-    size_t                width  = p->root ? type->width : type->accumulator;
-    LK_ASSERT(p->count > 0 && type->width > 0 && (unsigned)p->op.kind <= LK_REDUCE_PREMUL_SUM);
+    LK_ASSERT(p->count > 0 && type->accumulator > 0);
+    LK_ASSERT((unsigned)p->op.kind <= LK_REDUCE_PREMUL_SUM);
     LK_ASSERT(!p->rounded || (p->op.kind == LK_REDUCE_SUM && type->rounded != NULL));
 
     evaluation e = {
@@ -117,6 +127,6 @@ void lki_partial_combine(const lki_partial *p, size_t count, void *out)
     };
     for (; e.at < count; e.at += block) {
         e.n = lki_min(block, count - e.at);
-        evaluate_block(&e, (unsigned char *)out + e.at * width);
+        evaluate_block(&e, (unsigned char *)out + offset_of(type, p->root, e.at));
     }
 }

@@ -22,7 +22,8 @@ typedef struct {
     uint32_t        leaves;       /* of the whole tree: what an average divides by */
     uint32_t        first, count; /* the node that is evaluated */
     bool            root;         /* elements come out; else accumulators */
-    bool            rounded;      /* sums of 16-bit floats: every node, not the root alone */
+    bool            rounded;      /* sums: every node, not the root alone; dtype says to what:
+                                   * 16 bits, or blocks (quantise.h) */
     const lki_partial_node *nodes;        /* ascending, covering it once */
     uint32_t        node_count;
 } lki_partial;

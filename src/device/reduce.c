@@ -14,7 +14,8 @@
  * Cost:  elements are taken in blocks that stay in the first-level cache, so every input is
  *        read once and the output written once; sums of inner nodes never leave the cache.
  * Sums: as lki_combine() forms them, so every NaN is the same one.
- * Order: elementwise, hence the same bits for every cut of the elements and of the work.
+ * Order: elementwise, hence the same bits for every cut of the elements and of the work; but where
+ *        elements share a factor (quantise.h) only for cuts between their blocks, as all here are.
  *
  * Where nodes are rounded, every one is, whoever holds it: its bits are still a function of its
  * leaves alone, and it travels in the bytes of what it is rounded to.
@@ -26,10 +27,10 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "device/combine.h"
-#include "device/combine_loops.h"
+#include "device/quantise.h"
 
 /* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
-enum { BLOCK = 1024 };
+enum { BLOCK = 4 * LKI_QUANTISED };
 
 typedef struct {
     const lki_tree_input *inputs;
@@ -42,7 +43,7 @@ static void add(lk_dtype rounded, size_t n, const float *left, const float *righ
 {
     const void *from[2] = { left, right };
     if (lki_rounds(rounded))
-        lki_combine_best()[rounded].rounded_sum(n, left, right, out);
+        lki_rounding_loops(rounded)->rounded_sum(n, left, right, out);
     else
         lki_combine(LK_F32, LK_SUM, 2, from, n, out);
 }
@@ -51,7 +52,7 @@ static void add(lk_dtype rounded, size_t n, const float *left, const float *righ
 static void take(lk_dtype rounded, size_t n, const float *from, float *out)
 {
     if (lki_rounds(rounded))
-        lki_combine_best()[rounded].rounded(n, from, 1, out);
+        lki_rounding_loops(rounded)->rounded(n, from, 1, out);
     else if (out != from)
         memcpy(out, from, n * sizeof *out);
 }

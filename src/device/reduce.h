@@ -11,16 +11,17 @@ typedef struct {
     const float *data;
 } lki_tree_input;
 
-/* Whether nodes are rounded to `rounded`: LK_F16 or LK_BF16; else it is LK_F32, or 0. */
+/* Whether nodes are rounded to `rounded`: LK_F16, LK_BF16, or in blocks (quantise.h) LK_I8 or
+ * LK_I4; else it is LK_F32, or 0. */
 static inline bool lki_rounds(lk_dtype rounded)
 {
-    return rounded == LK_F16 || rounded == LK_BF16;
+    return rounded == LK_F16 || rounded == LK_BF16 || rounded == LK_I8 || rounded == LK_I4;
 }
 
 /* out[i] = the canonical tree over `leaves` leaves, evaluated elementwise from the given nodes
  * (in ascending order of `first`, covering [0, leaves) once; the lower node is always the left
  * operand; LK_ASSERTed).  `out` may be one of the inputs.  Every node, leaves and root too, is
- * rounded to `rounded`, and stays FP32. */
+ * rounded to `rounded`, and stays FP32; blocks begin with the first element. */
 void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *inputs,
                       uint32_t input_count, size_t n, float *out);
 

@@ -2,9 +2,11 @@
  *
  * Memory is that of the arenas, to the byte, and with audits what each rank has for them.  What
  * travels is what tree_reduce and the gathering of parameters send (comm/span/forest.c, shards.c),
- * without the few bytes by which ranks agree.
+ * without the few bytes by which ranks agree; where hosts share what several of them want it is
+ * taken to be in equal parts.
  */
 #include "base/memory.h"
+#include "device/quantise.h"
 #include "device/reduce.h"
 #include "parallel/offload.h"
 #include "parallel/units.h"
@@ -33,7 +35,6 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
     const lki_layout *layout = parallel->layout;
     lki_passes        passes = parallel->ops->passes(parallel, host);
     uint64_t          hosts = parallel->world.hosts, groups = hosts / layout->shards;
-    size_t            width = lki_rounds(parallel->rounded) ? sizeof(uint16_t) : sizeof(float);
     uint64_t          states = parallel->micro_count * parallel->state_width * sizeof(float);
     uint64_t          mine = 0, kept = 0, passed = passes.branches + passes.sums;
     uint32_t          shard = lki_shard_of(parallel, host);
@@ -41,10 +42,11 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
     for (uint32_t b = 0; b < layout->bucket_count; b++)
         for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
             const lk_slice *slice = &layout->buckets[b].slices[i];
+            uint64_t        bytes = lki_rounded_bytes(parallel->rounded, slice->count);
             if (slice->shard == shard)
-                mine += slice->count * width;
+                mine += bytes;
             else
-                cost->sent_gradients += passes.branches * slice->count * width;
+                cost->sent_gradients += passes.branches * bytes;
         }
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];

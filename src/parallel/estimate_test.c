@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "comm/hosted.h"
+#include "device/quantise.h"
 #include "parallel/strategy.h"
 #include "tensor/ops.h"
 
@@ -60,16 +61,17 @@ static uint64_t bytes_to_agree(const lk_parallel *p)
            (p->shards - 1) * p->mine_count * sizeof(double);
 }
 
-/* Elements that parts have more than others, in every piece that is cut. */
+/* Elements, or blocks of them, that parts have more than others, in every piece that is cut. */
 static uint64_t left_over(const lk_parallel *p)
 {
+    uint64_t unit = lki_quantises(p->rounded) ? lk_rounded_bytes(p->rounded, 1) : sizeof(float);
     uint64_t cuts = p->micro_count;
     for (uint32_t b = 0; p->shards < p->ranks && b < p->layout->bucket_count; b++)
         cuts += p->layout->buckets[b].slice_count;
     lki_virtual_plan ranges;
     lki_virtual_plan_make(&ranges, p->leaves, p->ranks, p->rank);
     uint64_t sums = p->ops->rounds ? count_reductions(p) : ranges.node_count;
-    return cuts * p->ranks * sums * 2 * sizeof(float);
+    return cuts * p->ranks * sums * 2 * unit;
 }
 
 /* Of all arenas that the strategy has made on this host. */
@@ -115,7 +117,7 @@ static void steps_take_what_was_told(void **state)
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
                                               "hybrid" };
     static const uint32_t    sizes[]      = { 1, 1, 1, 1, 1 };
-    static const lk_dtype    types[]      = { LK_F32, LK_BF16, LK_F16 };
+    static const lk_dtype    types[]      = { LK_F32, LK_BF16, LK_I8, LK_F16, LK_I4 };
     (void)state;
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
         for (size_t s = 0; s < 5; s++)
@@ -125,7 +127,7 @@ static void steps_take_what_was_told(void **state)
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
-                                       .comm_dtype      = types[(hosts + leaves / 4) % 3],
+                                       .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
                                        .offload         = hosts == 5 ? "/tmp" : NULL,
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },

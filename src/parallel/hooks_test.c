@@ -3,8 +3,8 @@
  *
  * Goal:   with a comm_dtype, with a hook and with both the bits are those of strategy single, for
  *         any strategy, workers and hosts; a hook sees each virtual worker's buckets once and
- *         whole; what it refuses ends the step on all ranks; what overflows in 16 bits is noticed
- *         by all, and skipped by a loss scale.
+ *         whole; what it refuses ends the step on all ranks; what overflows in 16 bits, or is not
+ *         finite in a block, is noticed by all, and skipped by a loss scale.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -93,7 +93,7 @@ static void run_turn(const job *j, lk_parallel *p, uint64_t step, uint32_t v, fl
         for (uint32_t i = 0; i < count_of[t]; i++)
             grad[i] += gradient(step, v, t, i) * scale;
         if (t == 1 && v == 2 && step == 1 && j->large != 0)
-            grad[300] = j->large * scale;
+            grad[660] = j->large * scale;
         if (j->early)
             lk_parallel_grad_ready(p, t);
     }
@@ -215,16 +215,21 @@ static void bits_are_those_of_single(lk_dtype dtype, hook_kind hook, outcome *wa
 
 static void rounded_bits_are_the_same_for_all(void **state)
 {
-    static outcome plain, bf16, fp16;
+    static outcome plain, bf16, fp16, int8, int4;
     (void)state;
     run(&plain, &(job){ .ranks = 1, .strategy = "single" });
     bits_are_those_of_single(LK_BF16, NO_HOOK, &bf16);
     bits_are_those_of_single(LK_F16, NO_HOOK, &fp16);
+    bits_are_those_of_single(LK_I8, NO_HOOK, &int8);
+    bits_are_those_of_single(LK_I4, NO_HOOK, &int4);
     assert_memory_not_equal(plain.values, bf16.values, sizeof plain.values);
     assert_memory_not_equal(bf16.values, fp16.values, sizeof plain.values);
+    assert_memory_not_equal(int8.values, int4.values, sizeof plain.values);
     for (uint32_t s = 0; s < STEPS; s++) { /* and near */
         assert_true(fabs(bf16.norms[s] / plain.norms[s] - 1) < 0x1p-8);
         assert_true(fabs(fp16.norms[s] / plain.norms[s] - 1) < 0x1p-11);
+        assert_true(fabs(int8.norms[s] / plain.norms[s] - 1) < 0x1p-8);
+        assert_true(fabs(int4.norms[s] / plain.norms[s] - 1) < 0x1p-4);
     }
 }
 
@@ -308,13 +313,37 @@ static void what_overflows_is_noticed_by_all(void **state)
     }
 }
 
+/* All of its block is no number then, and in the next step all of it is again. */
+static void what_is_not_finite_is_not_hidden(void **state)
+{
+    static outcome o, plain;
+    (void)state;
+    for (size_t c = 0; c < CREWS; c++) {
+        job j   = crews[c];
+        j.dtype = c % 2 == 0 ? LK_I4 : LK_I8;
+        j.large = c % 3 == 0 ? NAN : INFINITY;
+        run(&o, &j);
+        for (uint32_t r = 0; r < (j.hosts.hosts > 0 ? hosted_size(j.hosts) : j.ranks); r++) {
+            assert_int_equal(o.statuses[r], LK_ENONFINITE);
+            assert_non_null(strstr(o.errors[r].message, "the gradient of 'w' is not finite"));
+        }
+        j.scaling = (lk_loss_scaling){ .rule = LK_SCALE_PYTORCH, .initial = 8 };
+        run(&o, &j);
+        j = (job){ .ranks = 1, .strategy = "single", .dtype = j.dtype, .large = j.large,
+                   .scaling = j.scaling };
+        run(&plain, &j);
+        equals(&o, &plain);
+        assert_true(!o.skipped[0] && o.skipped[1] && !o.skipped[2]);
+    }
+}
+
 static bool refuses(lk_comm *comm, void *context)
 {
     lk_parallel_options options = { .virtual_workers = 2, .comm_dtype = LK_F64 };
     lk_parallel        *p;
     (void)context;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
-    CHECK(strstr(lk_error_last()->message, "F32, BF16 or F16, not as F64") != NULL);
+    CHECK(strstr(lk_error_last()->message, "F32, BF16, F16, I8 or I4, not as F64") != NULL);
     options = (lk_parallel_options){ .virtual_workers = 2, .hook = on_bucket, .noise_decay = 0.9 };
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
     CHECK(strstr(lk_error_last()->message, "noise_decay or hook") != NULL);
@@ -338,6 +367,7 @@ int main(void)
         cmocka_unit_test(every_bucket_is_seen_once),
         cmocka_unit_test(what_a_hook_refuses_ends_it_for_all),
         cmocka_unit_test(what_overflows_is_noticed_by_all),
+        cmocka_unit_test(what_is_not_finite_is_not_hidden),
         cmocka_unit_test(senseless_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

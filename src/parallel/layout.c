@@ -8,9 +8,12 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/quantise.h"
 #include "tensor/ops.h"
 
-enum { ALIGN = 16, MIB = 1 << 20, BUCKET_MIB = 25 };
+enum { MIB = 1 << 20, BUCKET_MIB = 25 };
+
+_Static_assert(LKI_NORM_BLOCK % LKI_QUANTISED == 0, "no span's border cuts a block of elements");
 
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param)
 {
@@ -96,7 +99,7 @@ static void place(lki_layout *layout, const size_t *param_at)
 {
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p         = layout->terms[t].param;
-        size_t   padded    = lki_round_up(layout->sizes[p], ALIGN);
+        size_t   padded    = lki_round_up(layout->sizes[p], layout->align);
         layout->term_at[t] = layout->grad_elements;
         layout->grad_elements += padded;
         if (layout->terms[t].use == 0) {
@@ -164,7 +167,7 @@ static bucket_walk walk_begin(const lki_layout *layout, const lk_parallel_option
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
 {
     bool last = span->inside + span->count == layout->sizes[span->param];
-    return last ? lki_round_up(span->count, ALIGN) : span->count;
+    return last ? lki_round_up(span->count, layout->align) : span->count;
 }
 
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
@@ -305,6 +308,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     lki_layout *layout = NULL;
     LK_TRY(LKI_NEW(&layout, 1, "parameter layout"));
     layout->whole_blocks = deal->whole_blocks;
+    layout->align        = lki_quantises(options->comm_dtype) ? LKI_QUANTISED : 16;
     lk_status status = copy_params(layout, params, param_count);
     if (status == LK_OK)
         status = copy_terms(layout, options);

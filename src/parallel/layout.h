@@ -3,8 +3,9 @@
  * Two spaces of FP32 elements.  The gradient space holds the gradient terms in the order in
  * which backward finishes them, so that a bucket is one contiguous range.  The parameter space
  * holds each parameter once, in the order of its use 0.  Every tensor starts at a multiple of 16
- * elements.  A span is one block of at most 4096 elements of one parameter: the unit of
- * ownership, of norms and of attestation, so that no border of ours can cut a norm block.
+ * elements, or, where gradients are quantised, of a block (device/quantise.h).  A span is one block
+ * of at most 4096 elements of one parameter: the unit of ownership, of norms and of attestation, so
+ * that no border of ours can cut a norm block.
  *
  * Ownership: the spans of a bucket are dealt to the owners in equal contiguous parts; the further
  * uses of a shared parameter are reduced by whoever owns the span's use 0.  Where hosts keep parts
@@ -56,6 +57,7 @@ typedef struct {
     uint32_t         *first_use;
     size_t           *first_piece; /* of each term, among the spans of all terms */
     bool              whole_blocks;
+    size_t            align; /* of tensors in both spaces, elements */
     uint32_t         *first_bucket, *last_bucket; /* of each term */
     lki_param_span   *spans;                      /* by parameter, then position */
     size_t            span_count;

@@ -49,7 +49,8 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
                                         "take LK_UNUSED_ZERO, or leave out survives");
     if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
         !lki_rounds(options->comm_dtype))
-        return lk_fail(LK_EINVAL, "comm_dtype: gradients travel as F32, BF16 or F16, not as %s",
+        return lk_fail(LK_EINVAL,
+                       "comm_dtype: gradients travel as F32, BF16, F16, I8 or I4, not as %s",
                        lk_dtype_name(options->comm_dtype));
     if (options->hook != NULL && options->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "

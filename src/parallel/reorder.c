@@ -90,6 +90,7 @@ static lk_status lay_out_again(lk_parallel *parallel, const lk_parallel_term *te
     lk_parallel_options options = { .terms              = terms,
                                     .term_count         = old->term_count,
                                     .bucket_bytes       = parallel->bucket_bytes,
+                                    .comm_dtype         = parallel->rounded,
                                     .first_bucket_bytes = parallel->first_bucket_bytes };
     lki_layout         *layout  = NULL;
     lki_deal            deal;

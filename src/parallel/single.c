@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "device/half.h"
+#include "device/quantise.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
 
@@ -77,6 +78,9 @@ static void round_node(const lk_parallel *parallel, float *node)
         node[i] = lki_bf16_widen(lki_bf16_narrow(node[i]));
     for (size_t i = 0; parallel->rounded == LK_F16 && i < parallel->layout->grad_elements; i++)
         node[i] = lki_f16_widen(lki_f16_narrow(node[i]));
+    if (lki_quantises(parallel->rounded)) /* tensors begin with a block */
+        lki_rounding_loops(parallel->rounded)->rounded(parallel->layout->grad_elements, node, 1,
+                                                       node);
 }
 
 /* Leaves the sum over [first, first + count) in the gradient of `first`. */

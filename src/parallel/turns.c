@@ -121,7 +121,7 @@ static void clear_raw(lk_parallel *parallel, uint32_t term)
     const lki_layout *layout = parallel->layout;
     if (begin_term(parallel, term))
         lki_clear(parallel, lki_gradient_now(parallel, term),
-                  layout->sizes[layout->terms[term].param]);
+                  lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
 /* Of the layout's terms; whether it was not announced before, and counts. */

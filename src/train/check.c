@@ -317,9 +317,10 @@ static lk_status check_comm_dtype(lk_train_config *c)
 {
     if (c->comm_dtype == 0)
         c->comm_dtype = LK_F32;
-    if (c->comm_dtype != LK_F32 && c->comm_dtype != LK_BF16 && c->comm_dtype != LK_F16)
-        return lk_fail(LK_EINVAL, "gradients cannot travel as %s; comm_dtype is F32, BF16 or F16",
-                       lk_dtype_name(c->comm_dtype));
+    if (c->comm_dtype != LK_F32 && c->comm_dtype != LK_BF16 && c->comm_dtype != LK_F16 &&
+        c->comm_dtype != LK_I8 && c->comm_dtype != LK_I4)
+        return lk_fail(LK_EINVAL, "gradients cannot travel as %s; comm_dtype is F32, BF16, F16, I8 "
+                       "or I4", lk_dtype_name(c->comm_dtype));
     if (c->comm_dtype == LK_F16 && c->precision == LK_BF16)
         return lk_fail(LK_EINVAL, "--comm-dtype fp16 needs a loss scale, which --precision bf16 "
                                   "does not have; use --comm-dtype bf16");

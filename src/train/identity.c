@@ -262,7 +262,13 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
 
 const char *lk_precision_name(lk_dtype precision)
 {
-    return precision == LK_BF16 ? "bf16" : precision == LK_F16 ? "fp16" : "fp32";
+    switch ((int)precision) {
+    case LK_BF16: return "bf16";
+    case LK_F16: return "fp16";
+    case LK_I8: return "int8";
+    case LK_I4: return "int4";
+    default: return "fp32";
+    }
 }
 
 /* How people know a value: by its option, unless it has none. */
@@ -365,9 +371,14 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     return status;
 }
 
+bool lki_is_exact(const lk_train_config *config)
+{
+    return config->comm_dtype != LK_I8 && config->comm_dtype != LK_I4;
+}
+
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
 {
-    const bool rounds = config->comm_dtype == LK_BF16 || config->comm_dtype == LK_F16;
+    const bool rounds = config->comm_dtype != LK_F32 && config->comm_dtype != 0;
     char       text[512], hex[65];
     lki_sha256 hash;
     int        length = snprintf(
@@ -383,8 +394,7 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);
-    memcpy(out, hex, 16);
-    out[16] = '\0';
+    (void)snprintf(out, 33, "%.16s%s", hex, lki_is_exact(config) ? "" : " (not exact)");
 }
 
 void lki_loss_bits(double loss, char hex[17])

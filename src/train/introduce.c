@@ -56,14 +56,21 @@ void lki_tell_kernels(lki_session *s, bool end)
                          failure);
 }
 
-static void tell_rounding(const lki_session *s)
+void lki_tell_rounding(const lki_session *s)
 {
     const char *name = lk_precision_name(s->config->comm_dtype);
-    if (s->config->comm_dtype != LK_F32)
+    if (s->config->comm_dtype == LK_F32)
+        return;
+    if (lki_is_exact(s->config))
         lki_journal_note(s->journal,
                          "note: gradients and every sum of them are rounded to %s, as which they "
                          "travel: the same bits for any workers, but not those of --comm-dtype "
                          "fp32", name);
+    else
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: gradients and every sum of them are rounded "
+                         "to %s in blocks of 256, as which they travel; the bits are the same for "
+                         "any workers", name);
 }
 
 lk_status lki_introduce(lki_session *s)
@@ -88,7 +95,7 @@ lk_status lki_introduce(lki_session *s)
                             s->stride > 1 && count > 1 ? every : "");
         }
         lki_tell_kernels(s, false);
-        tell_rounding(s);
+        lki_tell_rounding(s);
         lki_order_tell(s);
     }
     lki_free(all);

@@ -292,7 +292,7 @@ static void write_audited(const lki_journal *journal, uint32_t audited, char tex
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[32] = "";
+    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[48] = "";
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
@@ -311,8 +311,9 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
     if (journal->config->comm_dtype != LK_F32)
-        (void)snprintf(travels, sizeof travels, ", \"comm_dtype\": \"%s\"",
-                       lk_precision_name(journal->config->comm_dtype));
+        (void)snprintf(travels, sizeof travels, ", \"comm_dtype\": \"%s\"%s",
+                       lk_precision_name(journal->config->comm_dtype),
+                       lki_is_exact(journal->config) ? "" : ", \"exact\": false");
     if (journal->config->offload != NULL)
         (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);
     int written = fprintf(

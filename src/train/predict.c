@@ -17,6 +17,8 @@
 
 #define BUCKET_BYTES (25.0 * (1 << 20))
 
+enum { MANY = 1 << 20 }; /* elements, a whole number of blocks that travel together */
+
 /* ---- Communication ----------------------------------------------------------------------- */
 
 /* Of the host that has the most. */
@@ -283,7 +285,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
     const lk_train_config *c        = from->config;
     double                 elements = (double)lk_model_param_elements(from->model), sum = 0;
     uint32_t               here = (c->workers + hosts - 1) / hosts;
-    double width  = (double)lk_dtype_bytes(c->comm_dtype); /* of a gradient's element on its way */
+    double width  = (double)lk_rounded_bytes(c->comm_dtype, MANY) / MANY; /* of an element */
     double bucket = c->bucket_bytes > 0 ? (double)c->bucket_bytes : BUCKET_BYTES;
 
     *out = (lk_step_model){ .workers         = c->workers,

@@ -117,10 +117,16 @@ LK_NODISCARD lk_status lki_verify_same_data(lki_session *s);
 /* Rank 0 says who computes what, as each rank itself reports it. */
 LK_NODISCARD lk_status lki_introduce(lki_session *s);
 
-/* Whose products they are, if not ours, and, at the end, whether they all were. */
+/* Whose products they are, if not ours, and, at the end, whether they all were; as what gradients
+ * travel, if not as they are. */
 void lki_tell_kernels(lki_session *session, bool end);
+void lki_tell_rounding(const lki_session *session);
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
+
+/* Whether sums are those of the gradients, as near as a type of 16 bits or more has them: not where
+ * they are quantised. */
+bool lki_is_exact(const lk_train_config *config);
 
 /* Everything that defines the result, by option name; new reference, NULL without memory. */
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);

@@ -26,14 +26,15 @@ typedef struct {
 
 static const run_model models[] = {
     { "mlp", "mlp --data synthetic:images=150,h=6,w=6,c=1,classes=5 --hidden 33,17 --optimizer sgd "
-             "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5 --comm-dtype bf16" },
+             "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5 --comm-dtype int4" },
     { "gpt",
       "gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 --width 24 --context 13 "
       "--dropout 0.1 --optimizer adamw --lr 1e-3 --validation 0.1 --clip-norm 1 "
       "--weight-decay 0.1 --schedule cosine --warmup 2" },
     { "resnet",
       "resnet --data synthetic:images=150,h=9,w=9,c=3,classes=4 --depth 8 --optimizer sgd "
-      "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2 --augment crop=2,flip" },
+      "--momentum 0.9 --nesterov --lr 0.1 --validation 0.2 --augment crop=2,flip "
+      "--comm-dtype bf16" },
 };
 
 /* A way of carrying out a run, and the number of workers that it uses. */

@@ -13,7 +13,8 @@
  * Cost:    one synchronisation; `elements` * nodes / size read and elements / size written by
  *          each rank; nothing else moves.
  * Order:   the canonical tree, for every number of ranks, map and slicing.  Rounded nodes stay FP32
- *          in memory: nothing is won on one host, but the bits are those of several.
+ *          in memory: nothing is won on one host, but the bits are those of several.  What is
+ *          rounded in blocks is sliced between them.
  * Memory:  nothing beside the request; up to LKI_IN_FLIGHT operations are open at once.
  */
 #include <string.h>
@@ -22,6 +23,7 @@
 #include "base/memory.h"
 #include "comm/span/forest.h"
 #include "comm/span/span.h"
+#include "device/quantise.h"
 
 /* A node as the others need to know it. */
 typedef struct {
@@ -74,8 +76,8 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
         return lk_fail(LK_EINVAL, "tree_reduce of %zu elements: more than memory can hold",
                        op->elements);
     if (op->rounded != 0 && op->rounded != LK_F32 && !lki_rounds(op->rounded))
-        return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to F16, BF16 or not at all, not "
-                       "to %s", lk_dtype_name(op->rounded));
+        return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to F16, BF16, I8, I4 or not at "
+                       "all, not to %s", lk_dtype_name(op->rounded));
     if (op->shards > lk_comm_hosts(comm))
         return lk_fail(LK_EINVAL, "tree_reduce: %u shards are more than the hosts, %u", op->shards,
                        lk_comm_hosts(comm));
@@ -93,6 +95,12 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
                            "before it or leaves the %zu elements", i, slice->first, slice->count,
                            op->elements);
         end = slice->first + slice->count;
+        if (lki_quantises(op->rounded) &&
+            (slice->first % LKI_QUANTISED != 0 ||
+             (slice->count % LKI_QUANTISED != 0 && end != op->elements)))
+            return lk_fail(LK_EINVAL, "tree_reduce: slice %zu, [%zu, +%zu), cuts a block of %d "
+                           "elements that are rounded to %s together", i, slice->first,
+                           slice->count, LKI_QUANTISED, lk_dtype_name(op->rounded));
     }
     return LK_OK;
 }
@@ -253,6 +261,11 @@ lk_status lki_tree_gather_start(lk_request **out, lk_request *request, lki_fores
 }
 
 /* ---- The calls --------------------------------------------------------------------------- */
+
+size_t lk_rounded_bytes(lk_dtype rounded, size_t elements)
+{
+    return lki_rounded_bytes(rounded, elements);
+}
 
 lk_status lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *tree)
 {

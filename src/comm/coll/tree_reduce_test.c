@@ -2,9 +2,9 @@
  *
  * Goal:   lk_tree_reduce() equals the canonical tree bit by bit for every number of ranks, every
  *         map of virtual workers to ranks, every slicing, with sums in their place or packed,
- *         rounded in 16 bits at every node or not; with many operations open at once, completed
- *         in any order; and tells when the nodes do not cover the tree.  Between hosts the bytes
- *         are those of the formula.
+ *         rounded in 16 bits or in blocks at every node or not; with many operations open at once,
+ *         completed in any order; and tells when the nodes do not cover the tree.  Between hosts
+ *         the bytes are those of the formula.
  * Method: leaves are a function of (virtual worker, element, call); the reference is the tree by
  *         plain recursion, which knows neither ranks nor slices.  Since every number of ranks
  *         must match the same reference, all match each other.
@@ -15,133 +15,7 @@
 
 #include <cmocka.h>
 
-#include "comm/hosted.h"
-#include "device/half.h"
-
-enum { ELEMENTS = 1237, LEAVES_MAX = 32, SLICES = 9 };
-
-static uint32_t left_of(uint32_t count)
-{
-    uint32_t left = 1;
-    while (2 * left < count)
-        left *= 2;
-    return left;
-}
-
-static float round_to(lk_dtype rounded, float x)
-{
-    return rounded == LK_BF16  ? lki_bf16_widen(lki_bf16_narrow(x))
-           : rounded == LK_F16 ? lki_f16_widen(lki_f16_narrow(x))
-                               : x;
-}
-
-/* A node before it is rounded itself. */
-static float tree(lk_dtype rounded, uint32_t first, uint32_t count, size_t i, uint32_t call)
-{
-    if (count == 1)
-        return world_value(first, i, call);
-    uint32_t left = left_of(count);
-    return round_to(rounded, tree(rounded, first, left, i, call)) +
-           round_to(rounded, tree(rounded, first + left, count - left, i, call));
-}
-
-/* A small generator with the same sequence on every rank. */
-static uint32_t draw(uint32_t *state, uint32_t below)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (uint32_t)((uint64_t)(*state >> 8) * below >> 24);
-}
-
-/* ---- Maps -------------------------------------------------------------------------------- */
-
-typedef struct {
-    uint32_t     leaves;
-    uint32_t     owner[LEAVES_MAX];
-    lk_tree_node nodes[LK_TREE_NODES_MAX];
-    uint32_t     node_count;
-} map;
-
-typedef enum { CONTIGUOUS, DEALT, RANDOM, ONE, MAPS } map_kind;
-
-static void choose_owners(map *m, map_kind kind, uint32_t size, uint32_t *seed)
-{
-    uint32_t one = draw(seed, size);
-    for (uint32_t v = 0; v < m->leaves; v++)
-        m->owner[v] = kind == CONTIGUOUS ? v * size / m->leaves : kind == DEALT ? v % size
-                      : kind == RANDOM ? draw(seed, size) : one;
-}
-
-/* The maximal subtrees of which this rank owns every leaf. */
-static bool gather_nodes(map *m, uint32_t rank, uint32_t first, uint32_t count)
-{
-    bool all = true;
-    for (uint32_t v = first; v < first + count; v++)
-        all = all && m->owner[v] == rank;
-    if (all) {
-        if (m->node_count == LK_TREE_NODES_MAX)
-            return false;
-        m->nodes[m->node_count++] = (lk_tree_node){ .first = first, .count = count };
-        return true;
-    }
-    return count == 1 || (gather_nodes(m, rank, first, left_of(count))
-                          && gather_nodes(m, rank, first + left_of(count), count - left_of(count)));
-}
-
-/* ---- One operation ----------------------------------------------------------------------- */
-
-/* Slices of any length, some empty, some elements in none, owners and shards in any order. */
-static void choose_slices(lk_slice *slices, uint32_t size, uint32_t shards, size_t elements,
-                          uint32_t *seed)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < SLICES; i++) {
-        size_t left = elements - at, gap = left == 0 ? 0 : draw(seed, 2) * draw(seed, 3) % left;
-        size_t want = i == SLICES - 1 ? left - gap : draw(seed, (uint32_t)elements / SLICES * 2);
-        size_t n    = want < left - gap ? want : left - gap;
-        slices[i]   = (lk_slice){ .first = at + gap, .count = n, .owner = draw(seed, size),
-                                  .shard = draw(seed, shards) };
-        at += gap + n;
-    }
-}
-
-/* Every rank's part of the arena holds its nodes one after the other. */
-static void fill_nodes(map *m, float *memory, size_t elements, lk_dtype rounded, uint32_t call)
-{
-    for (uint32_t k = 0; k < m->node_count; k++) {
-        float *data = memory + k * elements;
-        for (size_t i = 0; i < elements; i++)
-            data[i] = tree(rounded, m->nodes[k].first, m->nodes[k].count, i, call);
-        m->nodes[k].data = data;
-    }
-}
-
-static bool wants(const lk_tree_op *op, const lk_slice *slice, uint32_t host)
-{
-    return op->shards < 2 || host % op->shards == slice->shard;
-}
-
-/* On every host that wants it one rank owns it. */
-static bool owns(lk_comm *comm, const lk_tree_op *op, const lk_slice *slice)
-{
-    uint32_t me = lk_comm_rank(comm);
-    return wants(op, slice, lk_comm_host(comm, me)) &&
-           slice->owner % lk_comm_local_size(comm, lk_comm_host(comm, me)) ==
-           lk_comm_local_rank(comm, me);
-}
-
-static bool slices_are_right(lk_comm *comm, const lk_tree_op *op, uint32_t call)
-{
-    size_t packed = 0;
-    for (size_t s = 0; s < op->slice_count; s++) {
-        const lk_slice *slice = &op->slices[s];
-        size_t          end   = owns(comm, op, slice) ? slice->first + slice->count : 0;
-        for (size_t i = slice->first; i < end; i++, packed++) {
-            float want = round_to(op->rounded, tree(op->rounded, 0, op->leaves, i, call));
-            CHECK(memcmp(&op->out[op->packed ? packed : i], &want, sizeof want) == 0);
-        }
-    }
-    return true;
-}
+#include "comm/coll/tree_testing.h"
 
 typedef struct { uint32_t leaves, shards; map_kind kind; } setting;
 
@@ -283,6 +157,24 @@ static bool refuses_bad_nodes(lk_comm *comm, void *context)
     CHECK(strstr(lk_error_last()->message, "arena") != NULL);
     slice.owner = lk_comm_size(comm);
     CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL && request == NULL);
+    return true;
+}
+
+static bool refuses_cut_blocks(lk_comm *comm, void *context)
+{
+    lk_arena   *arena;
+    lk_request *request;
+    (void)context;
+    CHECK(lk_comm_arena(&arena, comm, "cut", 4096) == LK_OK);
+    lk_tree_node node  = { .first = 0, .count = 1, .data = lk_arena_data(arena) };
+    lk_slice     slice = { .first = 256, .count = 300, .owner = 0 };
+    lk_tree_op   op    = { .leaves = 1, .elements = 600, .nodes = &node, .node_count = 1,
+                           .slices = &slice, .slice_count = 1, .rounded = LK_I8,
+                           .out = lk_arena_data(arena) };
+    CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "cuts a block of 256 elements that are rounded to I8"));
+    slice = (lk_slice){ .first = 100, .count = 500, .owner = 0 };
+    CHECK(lk_tree_reduce_start(&request, comm, &op) == LK_EINVAL);
     return true;
 }
 
@@ -449,7 +341,7 @@ static uint64_t bytes_of_sums(const lk_comm *comm, const lk_tree_op *op)
 
     for (size_t i = 0; i < op->slice_count; i++) {
         uint64_t wanted = 0;
-        uint64_t all    = op->slices[i].count * (op->rounded == 0 ? sizeof(float) : 2);
+        uint64_t all    = lk_rounded_bytes(op->rounded, op->slices[i].count);
         for (uint32_t h = 0; h < hosts; h++)
             wanted += wants(op, &op->slices[i], h);
         uint64_t not_mine = wants(op, &op->slices[i], host) ? all - all / wanted : all;
@@ -463,7 +355,8 @@ static bool reduce_and_count(lk_comm *comm, const traffic *t, uint64_t *sent, ui
 {
     map       m    = { .leaves = t->leaves };
     uint32_t  size = lk_comm_size(comm), hosts = lk_comm_hosts(comm), seed = 0;
-    size_t    part = 5 * t->elements, half = t->elements / 2;
+    size_t    part = 5 * t->elements;
+    size_t    half = lki_quantises(t->rounded) ? t->elements / 512 * 256 : t->elements / 2;
     lk_slice  slices[2] = { { 0, half, 0, 0 }, { half, t->elements - half, 1, t->sharded } };
     lk_arena *arena;
 
@@ -506,7 +399,7 @@ static bool all_send_what_they_should(lk_comm *comm, void *context)
     for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
         sum += all[rank];
     sets = hosts * bytes_of_sets(comm, t->leaves); /* hosts are alike */
-    CHECK(sum == sets + 2 * (hosts - 1) * t->elements * (t->rounded == 0 ? sizeof(float) : 2));
+    CHECK(sum == sets + 2 * (hosts - 1) * lk_rounded_bytes(t->rounded, t->elements));
     return true;
 }
 
@@ -523,6 +416,10 @@ static void uneven_slices_send_no_more(void **state)
             traffic t = { .leaves = 8, .elements = elements[k], .rounded = k % 2 ? LK_F16 : 0 };
             assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
         }
+    for (size_t i = 0; i < 4; i++) { /* of 1199 blocks, the last of which is short */
+        traffic t = { .leaves = 8, .elements = 599 * 512 + 500, .rounded = i % 2 ? LK_I8 : LK_I4 };
+        assert_true(hosted_all(alike[i], all_send_what_they_should, &t));
+    }
 }
 
 static void hosts_send_what_they_should(void **state)
@@ -530,7 +427,8 @@ static void hosts_send_what_they_should(void **state)
     static const traffic jobs[] = {
         { 8, 60, 0, false, 0 },       { 12, 9600, 0, false, LK_BF16 },
         { 8, 960000, 64, false, 0 },  { 9, 960000, 64, false, LK_F16 },
-        { 8, 60, 0, true, LK_BF16 },  { 9, 960000, 0, true, 0 }
+        { 8, 60, 0, true, LK_BF16 },  { 9, 960000, 0, true, 0 },
+        { 9, 30720, 0, false, LK_I4 }, { 8, 30720, 0, true, LK_I8 }
     };
     (void)state;
     for (size_t i = 0; i < SHAPES; i++)
@@ -567,6 +465,7 @@ static void bad_calls_are_refused(void **state)
     for (uint32_t size = 2; size <= 4; size += 2)
         for (int threads = 0; threads < 2; threads++) {
             assert_true(world_all(size, threads == 1, refuses_bad_nodes, NULL));
+            assert_true(world_all(size, threads == 1, refuses_cut_blocks, NULL));
             assert_true(world_all(size, threads == 1, notices_a_gap, NULL));
             assert_true(world_all(size, threads == 1, notices_other_slices, NULL));
         }

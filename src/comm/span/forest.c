@@ -16,8 +16,9 @@
  *          each of its branches and (H-1)/H n of sums; of one that a single host wants, the others'
  *          owners send n for each branch, and that is all.  A host that holds a contiguous range of
  *          leaves has few branches, and just one if hosts are equal powers of two.  3 rounds.
- *          Nodes that are rounded have 2 bytes an element on the way, and are packed before and
- *          unpacked after it, which reads and writes them once more each.
+ *          Nodes that are rounded have 2 bytes an element on the way, or 260 or 132 a block of 256
+ *          (device/quantise.h), of which none is cut, and are packed before and unpacked after it,
+ *          which reads and writes them once more each.
  * Order:   the canonical tree: exact, for every map of leaves to hosts.
  * Memory:  LKI_TASK_IN_FLIGHT pieces of all hosts' branches.
  */
@@ -27,6 +28,7 @@
 
 #include "base/memory.h"
 #include "comm/span/span.h"
+#include "device/quantise.h"
 
 /* A node of which one host has all leaves. */
 typedef struct {
@@ -298,14 +300,18 @@ static elements part_of(const lki_forest *f, const lk_slice *slice, elements pie
         return (elements){ piece.first, 0 };
     size_t step  = f->tree.shards < 2 ? 1 : f->tree.shards, k = host / step;
     size_t parts = (f->comm->span->hosts - host % step + step - 1) / step;
-    size_t each = piece.count / parts, more = piece.count % parts;
-    return (elements){ piece.first + k * each + lki_min(k, more), each + (k < more) };
+    size_t unit  = lki_quantises(f->tree.rounded) ? LKI_QUANTISED : 1;
+    size_t units = (piece.count + unit - 1) / unit, each = units / parts, more = units % parts;
+    size_t begin = (k * each + lki_min(k, more)) * unit;
+    size_t end   = begin + (each + (k < more)) * unit;
+    begin        = lki_min(begin, piece.count);
+    return (elements){ piece.first + begin, lki_min(end, piece.count) - begin };
 }
 
-/* Bytes of an element on the way. */
-static size_t width(const lki_forest *f)
+/* Bytes of elements on the way. */
+static size_t bytes_of(const lki_forest *f, size_t count)
 {
-    return lki_rounds(f->tree.rounded) ? sizeof(uint16_t) : sizeof(float);
+    return lki_rounded_bytes(f->tree.rounded, count);
 }
 
 /* Where elements of a buffer in memory lie: the base is 0. */
@@ -332,7 +338,7 @@ static lki_spot have_branch(const lki_forest *f, lki_schedule *s, const branch *
     for (uint32_t i = 0; i < f->input_count && !rounds; i++)
         if (f->inputs[i].first == b->first && f->inputs[i].count == b->count)
             return in_memory(f->inputs[i].data, part.first);
-    lki_spot room = lki_schedule_room(s, part.count * width(f));
+    lki_spot room = lki_schedule_room(s, bytes_of(f, part.count));
     lki_schedule_combine_begin(s, room, rounds, b->first, b->count, part.count);
     add_inputs(f, s, b, part.first);
     return room;
@@ -349,7 +355,7 @@ static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *
                 continue;
             lki_spot at = have_branch(f, s, b, part);
             s->lane     = b->lane;
-            lki_schedule_send(s, owner_on(f, slice, host), at, part.count * width(f));
+            lki_schedule_send(s, owner_on(f, slice, host), at, bytes_of(f, part.count));
         }
     }
 }
@@ -405,7 +411,7 @@ static void repack(const lki_forest *f, lki_schedule *s, bool packs, lki_spot fr
 static lki_spot sum_on_the_way(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                                elements part)
 {
-    return lki_rounds(f->tree.rounded) ? lki_schedule_room(s, part.count * width(f))
+    return lki_rounds(f->tree.rounded) ? lki_schedule_room(s, bytes_of(f, part.count))
                                        : in_sums(f, slice, part.first);
 }
 
@@ -419,7 +425,7 @@ static void unpack_sums(const lki_forest *f, lki_schedule *s, const lk_slice *sl
         if (host == here(f) || !wants(f, slice, host))
             continue;
         repack(f, s, false, room, in_sums(f, slice, theirs.first), theirs.count);
-        room = lki_spot_plus(room, lki_round_up(theirs.count * width(f), LKI_LINE));
+        room = lki_spot_plus(room, lki_round_up(bytes_of(f, theirs.count), LKI_LINE));
     }
 }
 
@@ -438,8 +444,8 @@ static void exchange_sums(const lki_forest *f, lki_schedule *s, const lk_slice *
         if (host == here(f) || !wants(f, slice, host))
             continue;
         lki_spot to = sum_on_the_way(f, s, slice, theirs);
-        lki_schedule_send(s, owner_on(f, slice, host), from, mine.count * width(f));
-        lki_schedule_receive(s, owner_on(f, slice, host), to, theirs.count * width(f));
+        lki_schedule_send(s, owner_on(f, slice, host), from, bytes_of(f, mine.count));
+        lki_schedule_receive(s, owner_on(f, slice, host), to, bytes_of(f, theirs.count));
     }
     if (lki_rounds(f->tree.rounded))
         unpack_sums(f, s, slice, piece, first);
@@ -464,14 +470,14 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
     if (!is_mine(f, slice))
         return;
     elements part = part_of(f, slice, piece, here(f));
-    size_t   each = lki_round_up(part.count * width(f), LKI_LINE);
+    size_t   each = lki_round_up(bytes_of(f, part.count), LKI_LINE);
     lki_spot room = lki_schedule_room(s, each * f->branch_count);
     s->stride     = 4;
     lki_schedule_round(s, 1);
     send_branches(f, s, slice, piece);
     if (!wants(f, slice, here(f)))
         return;
-    receive_branches(f, s, slice, room, each, part.count * width(f));
+    receive_branches(f, s, slice, room, each, bytes_of(f, part.count));
     lki_schedule_round(s, 2);
     sum_part(f, s, slice, room, each, part);
     exchange_sums(f, s, slice, piece);
@@ -491,7 +497,7 @@ static lk_status start(lki_forest *f, const lki_wire_op *op, const lki_method *m
         .method   = method,
         .problem  = { .kind   = LKI_OP_TREE_REDUCE, .rank = f->comm->rank, .size = f->comm->size,
                       .dtype  = rounds ? f->tree.rounded : LK_F32, .op = LK_SUM,
-                      .width  = width(f), .rounded = rounds, .forest = f },
+                      .width  = sizeof(float), .rounded = rounds, .forest = f },
         .op       = *op,
         .world    = f->comm->world,
         .rooms    = f->comm->self->rooms,

@@ -1,0 +1,19 @@
+/* quantise_avx2.c -- the loops of blocks for processors with AVX2. */
+#if defined(__x86_64__)
+#include <stddef.h> /* before the pragma: what headers define is for every processor */
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC target("avx2")
+#endif
+#define LKI_QUANTISE_TABLE lki_quantise_avx2
+#include "device/quantise.inc"
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+typedef int lki_no_avx2_here; /* an empty file is no C */
+#endif

@@ -1,0 +1,20 @@
+/* quantise_avx512.c -- the loops of blocks for processors with AVX-512. */
+#if defined(__x86_64__)
+#include <stddef.h> /* before the pragma: what headers define is for every processor */
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))),       \
+                             apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#endif
+#define LKI_QUANTISE_TABLE lki_quantise_avx512
+#include "device/quantise.inc"
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+typedef int lki_no_avx512_here; /* an empty file is no C */
+#endif
