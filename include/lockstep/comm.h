@@ -114,8 +114,9 @@ LK_API LK_NODISCARD lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed,
                                               const lk_comm_options *options);
 
 /* The arenas of `failed` become those of `comm`, which lk_comm_rebuild() made of it and which has
- * none yet, with all that is in them and where they are: nothing is copied.  Every rank of `comm`
- * calls it.  LK_EINVAL where that is not so; LK_EUNSUPPORTED where ranks are on several hosts. */
+ * none yet, with all that is in them and where they are: nothing is copied.  On several hosts each
+ * keeps its own, which may have come to different places when the group failed.  Every rank of
+ * `comm` calls it.  LK_EINVAL where that is not so. */
 LK_API LK_NODISCARD lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed);
 
 /* Whether what ended the group is that a rank was lost: it died, left, or did not come in time; and

@@ -259,9 +259,9 @@ const lki_option lki_train_table[] = {
               "checkpoint, N times without a newer one; where the others go on, start one in its "
               "place, which enters between two steps" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
-               "what becomes of the others when a worker is killed: they end, or take its part of "
-               "the work over in the middle of the step (on one host); then SIGTERM to a worker "
-               "makes it leave when its step is over"),
+               "what becomes of the others when a worker is killed, or with ddp a whole host: they "
+               "end, or take its part of the work over in the middle of the step; then SIGTERM to "
+               "a worker makes it leave when its step is over"),
     LKI_REAL("audit", "RATE", AT(config.audit), &lki_range_share, "none",
              "make this share of the virtual workers, up to 1, on a second worker as well, and "
              "compare: finds faulty processors and memory, and names them"),

@@ -327,9 +327,11 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
                "file is gone with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
-    if (how->nodes > 1 || how->hosts > 1)
-        return "--on-failure continue is for workers of one host; with --restart, and on each of "
-               "them, several hosts start again from the newest checkpoint";
+    if ((how->nodes > 1 || how->hosts > 1) && options->config.strategy != NULL &&
+        strcmp(options->config.strategy, "ddp") != 0)
+        return "--on-failure continue needs --strategy ddp on several hosts, of which each has a "
+               "whole copy then; with --restart, and on each of them, they start again from the "
+               "newest checkpoint";
     if (options->config.workers > 1 && is_hybrid(options))
         return "--on-failure continue needs --strategy ddp or zero1 to zero3: on one host hybrid "
                "has nothing that these have not";
@@ -425,7 +427,8 @@ static int start(train_options *options, char **argv)
         return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
-    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
+    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE && hosts == 1
+                                 ? options->restart : 0;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;
     how.chaos.note_context = how.note_context;

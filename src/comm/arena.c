@@ -333,19 +333,62 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     return LK_OK;
 }
 
-/* The last rank of a process to leave the group unmaps what is in its list, so that goes over, too:
- * where ranks are threads, once for all. */
-static void take_mappings(lki_group *to, lki_group *from)
+/* All that are there but for seats, which live as long as who sits on them; newest first. */
+static void take_list(lk_comm *to, lk_comm *from)
 {
-    lki_mapping *taken, **end = &taken;
+    lk_arena **kept = &from->arenas, *taken = NULL, **end = &taken;
+
+    while (*kept != NULL)
+        if ((*kept)->seats) {
+            kept = &(*kept)->next;
+        } else {
+            *end  = *kept;
+            *kept = (*kept)->next;
+            end   = &(*end)->next;
+            to->arena_count++;
+        }
+    uint32_t index = to->arena_count;
+    *end           = to->arenas;
+    to->arenas     = taken;
+    for (lk_arena *arena = taken; arena != *end; arena = arena->next)
+        arena->index = --index;
+}
+
+/* Hosts that have equally many ranks have seats on each before anybody asks for something. */
+static bool has_own(const lk_comm *comm)
+{
+    const lk_arena *arena = comm->arenas;
+    while (arena != NULL && arena->seats)
+        arena = arena->next;
+    return arena != NULL;
+}
+
+static bool is_arena(const lk_comm *comm, const void *memory)
+{
+    const lk_arena *arena = comm->arenas;
+    while (arena != NULL && arena->data != memory)
+        arena = arena->next;
+    return arena != NULL;
+}
+
+/* The last rank of a process to leave the group unmaps what is in its list, so what is an arena's
+ * goes over, too: where ranks are threads, once for all. */
+static void take_mappings(lk_comm *comm, lki_group *from)
+{
+    lki_group    *to    = comm->self->group;
+    lki_mapping  *taken = NULL, **end = &taken, **at = &from->mappings;
 
     (void)pthread_mutex_lock(&from->lock);
-    taken          = from->mappings;
-    from->mappings = NULL;
+    while (*at != NULL)
+        if (is_arena(comm, (*at)->data)) {
+            *end = *at;
+            *at  = (*at)->next;
+            end  = &(*end)->next;
+        } else {
+            at = &(*at)->next;
+        }
     (void)pthread_mutex_unlock(&from->lock);
     (void)pthread_mutex_lock(&to->lock);
-    while (*end != NULL)
-        end = &(*end)->next;
     *end         = to->mappings;
     to->mappings = taken;
     (void)pthread_mutex_unlock(&to->lock);
@@ -415,19 +458,21 @@ lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
     return arena;
 }
 
+/* The ranks of this host: it is they who have arenas. */
+static lk_comm *those_here(lk_comm *comm)
+{
+    return comm->span != NULL ? comm->span->local : comm;
+}
+
 lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
 {
-    if (comm->span != NULL || failed->span != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "arenas of ranks on several hosts cannot be taken over: "
-                       "make new ones, and copy what was in the old");
-    if (comm->arena_count != 0 || comm->parent != NULL || failed->parent != NULL)
+    lk_comm *to = those_here(comm), *from = those_here(failed);
+
+    if (has_own(to) || !lki_comm_is_first(comm) || !lki_comm_is_first(failed))
         return lk_fail(LK_EINVAL, "arenas are taken over by the communicator that "
                        "lk_comm_rebuild() gave, before it has some of its own");
-    comm->arenas        = failed->arenas;
-    comm->arena_count   = failed->arena_count;
-    failed->arenas      = NULL;
-    failed->arena_count = 0;
-    take_mappings(comm->self->group, failed->self->group);
+    take_list(to, from);
+    take_mappings(to, from->self->group);
     return lki_comm_entered(comm) > 0 ? hand_out_arenas(comm) : LK_OK;
 }
 

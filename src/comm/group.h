@@ -261,6 +261,7 @@ struct lk_arena {
     size_t           bytes;
     uint32_t         index; /* in order of creation: the same on every rank */
     int              fd;    /* kept for who enters later; -1 = none */
+    bool             seats; /* of a group made by split: it stays with the one that was split */
     char             name[LKI_ARENA_NAME_BYTES];
 };
 

@@ -92,19 +92,28 @@ static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t en
     return total;
 }
 
-/* Of `ranks` ranks, which are all on one host. */
-static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
+static size_t buffers_of_rank(const lk_parallel *parallel, uint32_t ranks, uint32_t rank)
 {
-    size_t total = 0;
-    for (uint32_t r = 0; r < ranks; r++) {
-        lki_virtual_plan plan;
-        lki_virtual_plan_make(&plan, parallel->leaves, ranks, r);
-        total += plan.buffers;
-    }
-    return total;
+    lki_virtual_plan plan;
+    lki_virtual_plan_make(&plan, parallel->leaves, ranks, rank);
+    return plan.buffers;
 }
 
-/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were. */
+/* The most that neighbours among `ranks` ranks take, who are on one host. */
+static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
+{
+    size_t total = 0, most = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        total += buffers_of_rank(parallel, ranks, r);
+        if (r >= parallel->ledger.here)
+            total -= buffers_of_rank(parallel, ranks, r - parallel->ledger.here);
+        most = lki_max(most, total);
+    }
+    return most;
+}
+
+/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were: then
+ * it is the same for all hosts. */
 static size_t all_buffers(const lk_parallel *parallel, uint32_t host)
 {
     size_t count = parallel->ledger.kept ? 0 : buffers_of(parallel, host, parallel->ranks);

@@ -16,9 +16,10 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     ledger->kept = options->survives;
     if (!ledger->kept)
         return LK_OK;
-    if (parallel->world.hosts > 1)
-        return lk_fail(LK_EUNSUPPORTED, "ranks on several hosts cannot go on in the middle of a "
-                                        "step: start again from a checkpoint");
+    if (parallel->world.hosts > 1 && parallel->ops->sharded)
+        return lk_fail(LK_EUNSUPPORTED, "on several hosts strategy '%s' keeps parts of the state "
+                                        "on one host alone, which die with it: take ddp to go on "
+                                        "in the middle of a step", parallel->ops->name);
     if (options->lock_step)
         return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot go on "
                                         "in the middle of a step: start again from a checkpoint");
@@ -29,6 +30,8 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
                        parallel->ops->name);
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
+    ledger->here    = ledger->before != NULL ? ledger->before->ledger.here
+                      : parallel->world.hosts == 1 ? ledger->seats : parallel->world.widest;
     ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
     return LK_OK;
 }
@@ -112,8 +115,10 @@ void lki_ledger_note_sum(lk_parallel *parallel, size_t span, const float *sum)
 void lki_ledger_note_states(lk_parallel *parallel, const float *sums)
 {
     lki_ledger *ledger = &parallel->ledger;
-    if (ledger->kept && parallel->state_width > 0)
-        ledger->state_sums[parallel->local] = (uint64_t)(sums - ledger->gradients);
+    if (!ledger->kept || parallel->state_width == 0)
+        return;
+    for (uint32_t o = parallel->local; o < parallel->world.widest; o += parallel->locals)
+        ledger->state_sums[o] = (uint64_t)(sums - ledger->gradients);
 }
 
 void lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally)

@@ -15,6 +15,8 @@
  * one, entries that are still open are undone, and then the update goes on from the sums over all
  * spans whose stamp is behind: none is updated twice, none never.
  *
+ * Every host has a ledger of its own, with marks of its own ranks: see accord.c.
+ *
  * Running state is staged beside the old values, stamped and then copied, which can be done again.
  *
  * Cost: a copy, in cache, of what a span's update reads anyway; 80 KiB for each thread.  Without
@@ -69,7 +71,8 @@ typedef enum { LKI_ARENA_MODEL, LKI_ARENA_GRADIENTS, LKI_LEDGER_ARENAS } lki_led
 
 typedef struct {
     bool               kept;  /* else all of this is empty */
-    uint32_t           seats; /* ranks that there may be, of those that the job has */
+    uint32_t           seats; /* ranks that there may be, of those that the job has ... */
+    uint32_t           here;  /* ... and on one host */
     uint32_t           threads;
     bool               goes_on; /* while it is opened: arenas are taken over ... */
     const lk_parallel *before;  /* ... of this, or, where this rank has entered, by their names */
@@ -120,6 +123,10 @@ bool lki_ledger_has(const lk_parallel *parallel, size_t index, lki_update_stage 
 
 /* The last step whose sums are complete, counted from 1; 0 = none. */
 uint64_t lki_ledger_last(const lk_parallel *parallel, lki_tally *out);
+
+/* The same over all hosts, of which some may be behind: these learn what the others know, so that
+ * each host's ledger says from here on what *out does.  Collective; accord.c. */
+LK_NODISCARD lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, lki_tally *out);
 
 /* Gives spans that a dead rank was changing the values that they had. */
 void lki_ledger_undo(lk_parallel *parallel);

@@ -6,6 +6,7 @@
  *         (ledger_test.wrap): the start of a reduction, meetings, and the update of a slice and the
  *         sum of two gradients, which are made in two halves.  A victim counts these moments and
  *         jumps out of the one at which it is to end; moments all through two steps take turns.
+ *         Hosts are simulated: each has arenas of its own.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,10 +18,12 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "comm/council.h"
+#include "comm/hosted.h"
 #include "parallel/ledger.h"
 #include "parallel/strategy.h"
 
-enum { LEAVES = 8, STEPS = 2, RANKS_MAX = 4, PARAMS = 3, NEVER = -1 };
+enum { LEAVES = 8, STEPS = 2, RANKS_MAX = 5, PARAMS = 3, EPOCHS = 32, NEVER = -1 };
 
 /* A victim that jumps out of lk_parallel_go_on() leaves what that had begun to make. */
 LK_API const char *__lsan_default_suppressions(void); /* visible to the sanitizer */
@@ -161,7 +164,7 @@ void __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry
 typedef struct {
     lk_optimizer optimizer;
     const char  *strategy;
-    uint32_t     ranks;
+    uint32_t     ranks, hosts; /* hosts: 0 is one, without a network */
     double       clip_value;
     struct {
         uint32_t rank; /* in the job */
@@ -173,6 +176,7 @@ typedef struct {
     atomic_bool      torn;       /* in the middle of a sum */
     _Atomic uint64_t complete;   /* steps, as the others found */
     _Atomic long     longest; /* moments of a rank */
+    pthread_barrier_t opened; /* nobody is lost before */
 } plot;
 
 static const size_t      sizes[PARAMS]  = { 5000, 7, 4097 };
@@ -250,6 +254,9 @@ static uint64_t hash_of(const lk_parallel *parallel)
 /* What one rank has, to be freed wherever it ends. */
 typedef struct {
     plot        *p;
+    lk_comm     *local; /* from which to open the group over hosts */
+    lki_link    *link;
+    uint32_t    *host_of;
     lk_comm     *given, *failed, *comm; /* failed: the one before comm, if it is not given */
     lk_parallel *parallel;
 } member;
@@ -303,11 +310,16 @@ static void *live(void *argument)
     member             *r       = argument;
     plot               *p       = r->p;
     lk_parallel_options options = options_of(p);
-    lk_status           status;
+    lk_status           status  = LK_OK;
 
-    status = lk_parallel_open(&r->parallel, r->comm, params, PARAMS, &options);
+    if (r->link != NULL)
+        status = lki_span_open(&r->given, r->local, r->link, r->host_of);
+    r->comm = r->given;
+    if (status == LK_OK)
+        status = lk_parallel_open(&r->parallel, r->comm, params, PARAMS, &options);
     if (status != LK_OK)
         abort();
+    (void)pthread_barrier_wait(&p->opened);
     fate.seen = 0;
     fate.left = end_of(p, r->comm);
     if (setjmp(fate.out) == 0) {
@@ -329,22 +341,76 @@ static void *live(void *argument)
     return NULL;
 }
 
+/* A network for each group that follows another. */
+typedef struct {
+    pthread_mutex_t lock;
+    uint32_t        ranks, host_of[RANKS_MAX];
+    lki_sim        *sims[EPOCHS];
+    lki_council    *council;
+} network;
+
+static lki_link *link_of(void *context, uint32_t rank, uint64_t epoch)
+{
+    network        *n       = context;
+    lki_sim_options options = { .mode = LKI_SIM_FREE, .ranks = n->ranks, .streams = 2,
+                                .seed = epoch };
+
+    (void)pthread_mutex_lock(&n->lock);
+    if (epoch >= EPOCHS
+        || (n->sims[epoch] == NULL && lki_sim_new(&n->sims[epoch], &options) != LK_OK))
+        abort();
+    (void)pthread_mutex_unlock(&n->lock);
+    return lki_sim_link(n->sims[epoch], rank);
+}
+
+/* Ranks are dealt to hosts in equal parts, as far as that goes. */
+static void seat(plot *p, network *n, member *members, lk_comm **comms)
+{
+    lk_comm_options options = { .timeout_ms = 20000 };
+
+    *n = (network){ .lock = PTHREAD_MUTEX_INITIALIZER, .ranks = p->ranks };
+    assert_int_equal(lki_council_new(&n->council, p->ranks, link_of, n), LK_OK);
+    for (uint32_t host = 0; host < p->hosts; host++) {
+        uint32_t   first  = p->ranks * host / p->hosts;
+        lki_roster roster = { .world = p->ranks, .first = first,
+                              .count = p->ranks * (host + 1) / p->hosts - first };
+        assert_int_equal(lki_comm_open_seated(comms + first, roster, n->council, &options), LK_OK);
+        for (uint32_t r = first; r < first + roster.count; r++) {
+            n->host_of[r] = host;
+            members[r]    = (member){ .p       = p,
+                                      .local   = comms[r],
+                                      .link    = link_of(n, r, 0),
+                                      .host_of = n->host_of };
+        }
+    }
+}
+
 /* What the run leaves; 0: it failed. */
 static uint64_t play(plot *p)
 {
     member    members[RANKS_MAX];
     lk_comm  *comms[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
+    network   n = { .ranks = 0 };
 
     p->hash = 0;
     p->lost = LEAVES;
-    assert_int_equal(lk_comm_open_threads(comms, p->ranks, NULL), LK_OK);
+    assert_int_equal(pthread_barrier_init(&p->opened, NULL, p->ranks), 0);
+    if (p->hosts > 0)
+        seat(p, &n, members, comms);
+    else
+        assert_int_equal(lk_comm_open_threads(comms, p->ranks, NULL), LK_OK);
     for (uint32_t i = 0; i < p->ranks; i++) {
-        members[i] = (member){ .p = p, .given = comms[i], .comm = comms[i] };
+        if (p->hosts == 0)
+            members[i] = (member){ .p = p, .given = comms[i] };
         assert_int_equal(pthread_create(&threads[i], NULL, live, &members[i]), 0);
     }
     for (uint32_t i = 0; i < p->ranks; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
+    (void)pthread_barrier_destroy(&p->opened);
+    lki_council_free(n.council);
+    for (uint32_t epoch = 0; epoch < EPOCHS; epoch++)
+        lki_sim_free(n.sims[epoch]);
     return p->hash;
 }
 
@@ -352,6 +418,7 @@ static uint64_t undisturbed(const plot *p)
 {
     plot alone  = *p;
     alone.ranks = 1;
+    alone.hosts = 0;
     alone.victims[0].at = alone.victims[1].at = NEVER;
     return play(&alone);
 }
@@ -401,12 +468,27 @@ static void lost_all_through_a_step(void **state)
     lose_all_through(plot_of(lars, "ddp", 3, 0, 0), 19);
 }
 
-/* The second one may be on its way to the group without the first. */
-static void two_are_lost(void **state)
+static plot over(uint32_t hosts, plot p)
 {
-    plot     p    = plot_of(lamb, "ddp", 4, 0, 0);
-    uint64_t want = undisturbed(&p), seed = 1;
+    p.hosts = hosts;
+    return p;
+}
+
+/* Two hosts of two, of one and two, and of one each: then a whole host is lost, also that of rank
+ * 0.  Moments between one host's mark and the other's are among them. */
+static void lost_on_one_of_several_hosts(void **state)
+{
     (void)state;
+    lose_all_through(over(2, plot_of(sgd, "ddp", 4, 0.2, 1)), 1);
+    lose_all_through(over(2, plot_of(adamw, "ddp", 3, 0, 2)), 11);
+    lose_all_through(over(2, plot_of(lamb, "ddp", 2, 0, 0)), 11);
+    lose_all_through(over(3, plot_of(lars, "ddp", 5, 0, 0)), 31);
+}
+
+/* The second one may be on its way to the group without the first. */
+static void lose_two(plot p, uint64_t seed)
+{
+    uint64_t want = undisturbed(&p);
     for (int i = 0; i < 10; i++) {
         seed                = lki_xxh3(&seed, sizeof seed);
         p.victims[0].rank = (uint32_t)(seed % 4);
@@ -417,6 +499,13 @@ static void two_are_lost(void **state)
             fail_msg("%d: ranks %u and %u lost at %ld and %ld", i, p.victims[0].rank,
                      p.victims[1].rank, p.victims[0].at, p.victims[1].at);
     }
+}
+
+static void two_are_lost(void **state)
+{
+    (void)state;
+    lose_two(plot_of(lamb, "ddp", 4, 0, 0), 1);
+    lose_two(over(2, plot_of(lamb, "ddp", 4, 0, 0)), 2);
 }
 
 /* Nobody waits in the first step before its gradients are made: so those who are left have made
@@ -446,6 +535,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_all_through_a_step),
+        cmocka_unit_test(lost_on_one_of_several_hosts),
         cmocka_unit_test(two_are_lost),
         cmocka_unit_test(only_the_unfinished_is_made_again),
     };

@@ -316,11 +316,12 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
                           lk_parallel_standing *standing)
 {
     lki_tally tally;
+
     if (failed != NULL) {
         parallel->scaler     = failed->scaler;
         parallel->noise_sums = failed->noise_sums;
     }
-    standing->steps      = lki_ledger_last(parallel, &tally);
+    LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
     if (standing->steps == 0)

@@ -228,7 +228,7 @@ static void merge_held(const lk_parallel *parallel, float *buffers, lki_tag *tag
 lk_status lki_remains_take(lk_parallel *parallel, float *buffers, lki_tag *tags, uint32_t count,
                            uint64_t complete)
 {
-    uint64_t steps = broken_step(tags, count, complete);
+    uint64_t steps = parallel->world.hosts > 1 ? 0 : broken_step(tags, count, complete);
     if (steps > 0)
         LK_TRY(lki_remains_find(&parallel->remains, tags, count, steps, parallel->leaves,
                                 parallel->ranks, parallel->rank));

@@ -132,6 +132,16 @@ lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
     return log_open(journal, path, start > 0 ? "ae" : "we");
 }
 
+lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *bytes)
+{
+    const char *path  = journal->config->log;
+    size_t      found = 0;
+    lk_status   status = path == NULL || !is_file(path) ? LK_OK : find_prefix(path, step, &found);
+
+    *bytes = found;
+    return status;
+}
+
 lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end, uint64_t bytes)
 {
     const char *path = journal->config->log;

@@ -328,6 +328,9 @@ LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, u
  * count. */
 LK_NODISCARD lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end,
                                              uint64_t bytes);
+/* Bytes of the log in which the steps up to `step` stand; 0: there is no such file. */
+LK_NODISCARD lk_status lki_journal_find(const lki_journal *journal, uint64_t step,
+                                        uint64_t *bytes);
 uint64_t               lki_journal_bytes(const lki_journal *journal); /* 0: there is no such file */
 void                   lki_journal_free(lki_journal *journal);
 LK_NODISCARD lk_status lki_journal_step(lki_journal *journal, const lki_step_record *record);

@@ -6,22 +6,26 @@
  *      who is rank 0 now           log, cut back to what was said, and the directory's lock
  *
  * What rank 0 says is noted in two places in turn, so that one is whole whenever it dies: a line of
- * the log that it has not noted is cut off and said again.
+ * the log that it has not noted is cut off and said again.  It is noted on its host alone.  Where
+ * that is lost, the log is cut back to the step before the last, which is told again with all that
+ * follows it: who was rank 0 had told nothing of the next, nor left out anything of the one before.
  */
 #include "train/survive.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "base/memory.h"
 #include "comm/control.h"
+#include "comm/group.h"
 #include "parallel/virtual.h"
 #include "train/save.h"
 #include "train/succession.h"
 
-enum { PATIENCE_MS = 3600 * 1000 };
+enum { PATIENCE_MS = 3600 * 1000, MOMENT_MS = 10 };
 
 static lki_said *said_now(lki_minutes *m)
 {
@@ -181,12 +185,22 @@ lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
     return status;
 }
 
-/* In a group that has come to be.  The minutes are read before rank 0 may go on to write them. */
+/* The minutes are read before rank 0 may go on to write them.  Its host has them, unless rank 0
+ * was on one that is lost: then nobody knows what was told after the last step, and it is told
+ * again. */
+static lk_status read_minutes(lki_session *s, lk_comm *next)
+{
+    lki_minutes *found = &s->survival->found;
+    memcpy(found, s->survival->minutes, sizeof *found);
+    return lk_comm_hosts(next) > 1 ? lk_broadcast(next, found, sizeof *found, 0) : LK_OK;
+}
+
+/* In a group that has come to be. */
 static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
                            lk_parallel_standing *standing)
 {
     lk_comm_note(next, s->chained + 1, "going on");
-    memcpy(&s->survival->found, s->survival->minutes, sizeof(lki_minutes));
+    LK_TRY(read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));
     lk_status status = lki_welcome(s, next);
     if (status == LK_OK)
@@ -225,13 +239,34 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
     return status;
 }
 
-/* Who told nothing left the log as it was before the run, or with a line that nobody knows of. */
+/* Where there are no minutes, nothing was told yet, and the log is as it was before the run, or
+ * has a line that nobody knows of; or what was told stands in the log alone. */
 static lk_status take_log(lki_session *s, uint64_t done)
 {
     lki_minutes *found = &s->survival->found;
-    if (atomic_load(&found->turn) == 0)
+    uint64_t     bytes = said_now(found)->bytes;
+    bool         known = atomic_load(&found->turn) > 0;
+
+    if (!known && done == s->start)
         return lki_journal_begin(s->journal, s->start, s->end);
-    return lki_journal_take_over(s->journal, done, s->end, said_now(found)->bytes);
+    if (!known)
+        LK_TRY(lki_journal_find(s->journal, done - 1, &bytes));
+    return lki_journal_take_over(s->journal, done, s->end, bytes);
+}
+
+/* The one that has it may be on another host, cut off, and about to end. */
+static lk_status take_lock(lki_session *s)
+{
+    const struct timespec moment = { 0, MOMENT_MS * 1000000L };
+    double                end    = lki_seconds() + 0.5e-3 * s->comm->timeout_ms;
+    lk_status             status = LK_EIO;
+
+    while (status == LK_EIO && lki_seconds() < end) {
+        status = lki_lock_take(&s->lock, s->config->checkpoint, s->journal);
+        if (status == LK_EIO)
+            (void)nanosleep(&moment, NULL);
+    }
+    return status;
 }
 
 /* Rank 0 is gone: this one has its files from here on. */
@@ -244,7 +279,7 @@ static lk_status take_files(lki_session *s, uint64_t done)
     LK_TRY(take_log(s, done));
     if (c->checkpoint == NULL)
         return LK_OK;
-    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
+    LK_TRY(take_lock(s));
     return c->checkpoint_async ? lki_background_open(&s->background, s) : LK_OK;
 }
 

@@ -1,4 +1,5 @@
 /* tell.c -- what the user sees of groups that follow each other: a line for each, and a sum. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,6 +104,27 @@ static void tell_entered(const lki_session *s, const lki_succession *t)
                      workers.count > 1 ? "s" : "", workers.text, 1e3 * t->seconds);
 }
 
+/* What is first missed of a rank of another host is its connection; its launcher says more, and by
+ * the time of the next group that is known everywhere. */
+static void say_what_killed(const lki_succession *t, char why[LKI_WHY_BYTES])
+{
+    char who[LKI_WHO_BYTES];
+
+    (void)snprintf(why, LKI_WHY_BYTES, "%s", t->why);
+    if (t->late || lk_comm_hosts(t->before) == 1 || strstr(why, " was killed by ") != NULL)
+        return;
+    for (uint32_t r = 0; r < lk_comm_size(t->before); r++) {
+        uint32_t rank   = lk_comm_world_rank(t->before, r);
+        int      signal = atomic_load(&t->now->board->ranks[rank].signal);
+        if (is_left(t->before, r, t->now) || signal == 0)
+            continue;
+        lki_board_who(who, t->now->board, rank, "");
+        (void)snprintf(why, LKI_WHY_BYTES, "%s was killed by SIG%s at step %llu", who,
+                       sigabbrev_np(signal), (unsigned long long)t->done + 1);
+        return;
+    }
+}
+
 static void tell_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
@@ -116,7 +138,7 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
                        "enter", several ? "s" : "", l.gone.text, several ? "were" : "was",
                        (unsigned long long)t->done);
     else
-        (void)snprintf(why, sizeof why, "%s", t->why);
+        say_what_killed(t, why);
     if (t->planned ? t->left > 0 && t->lost > 0 : several || t->late)
         (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", several ? "s" : "", l.gone.text,
                        t->planned ? several ? "are gone" : "is gone"

@@ -184,6 +184,7 @@ static lk_status split(lk_comm **out, lk_comm *comm, choice mine, uint64_t hash,
             st = lki_levels_open(&(*out)->span->levels, *out);
     } else {
         LK_TRY(lk_comm_arena(&arena, comm, "seats", bytes));
+        arena->seats = true;
         st = lki_agree(comm, make(out, comm, all, members, lk_arena_data(arena)));
     }
     if (st != LK_OK && *out != NULL) {

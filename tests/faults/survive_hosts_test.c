@@ -1,0 +1,219 @@
+/* survive_hosts_test.c -- `train --on-failure continue` over several hosts: workers and whole hosts
+ * are killed, and the run ends with the weights and the log of the run that nobody disturbed.
+ *
+ * Goal:   whoever is lost, one worker of a host, all of them, its launcher with them, rank 0's host
+ *         and so the log and the lock of the checkpoints as well, one that is stopped: the others
+ *         have the same bits, and every step stands in the log once.  Node 0's launcher decides, so
+ *         with it the run ends.
+ * Method: the command itself, on emulated hosts, hit at seeded moments.  A host that is ahead of
+ *         another is for parallel/ledger_test.c.
+ */
+#include "base/sanitized.h"
+#include "faults/job.h"
+
+#define GOES_ON "--on-failure continue "
+enum { ROUNDS = LKI_SANITIZED ? 2 : 4, LOGGED = 160 };
+
+static uint64_t next_random(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+/* A moment of up to 4 ms. */
+static void rest(uint64_t *seed)
+{
+    const struct timespec moment = { 0, (long)(next_random(seed) % 4000000) };
+    (void)nanosleep(&moment, NULL);
+}
+
+static void assert_undisturbed(job *j, const char *wanted)
+{
+    char digits[65];
+    if (j->result.status != 0)
+        fail_msg("status %d: %s", j->result.status, j->result.err);
+    read_weights(&j->result, digits);
+    if (strcmp(digits, wanted) != 0)
+        fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
+}
+
+/* The launcher of a host is who started its workers. */
+static pid_t launcher_of(const job *j, uint32_t rank)
+{
+    char path[64], text[4096];
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)j->worker[rank]);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        job_fail(j, "rank %u is not there", rank);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    (void)fclose(file);
+    const char *parent = strstr(text, "PPid:");
+    assert_non_null(parent);
+    return (pid_t)atoi(parent + strlen("PPid:"));
+}
+
+static void hit_launcher(job *j, uint32_t rank)
+{
+    job_hit(j, launcher_of(j, rank), SIGKILL);
+}
+
+static void any_one_is_killed(void **state)
+{
+    static job j;
+    char       wanted[65], who[64];
+    uint64_t   seed = 1;
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
+        job_await_step(&j, HIT_AT);
+        rest(&seed);
+        job_hit(&j, j.worker[rank], SIGKILL);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        (void)snprintf(who, sizeof who, "rank %u (host host%u, pid %d) was killed by SIGKILL at "
+                       "step ", rank, rank / 2, (int)j.worker[rank]);
+        assert_says(j.result.err, who);
+        assert_says(j.result.err, " took over virtual worker");
+        assert_says(j.result.err, "note: the run has lost 1 rank and went on with 3;");
+    }
+}
+
+static void a_host_is_killed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 2;
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
+        job_await_step(&j, HIT_AT);
+        rest(&seed);
+        hit_launcher(&j, 2);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, "host host1 (node 1, ranks 2 to 3) is lost: ");
+        assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2;");
+    }
+}
+
+/* One host after the other, until one worker is left. */
+static void hosts_are_killed_until_one_is_left(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 3;
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3");
+    job_await_step(&j, HIT_AT);
+    rest(&seed);
+    job_hit(&j, j.worker[0], SIGKILL); /* alone on its host: rank 0 moves to another */
+    job_await_step(&j, HIT_AT + 10);
+    rest(&seed);
+    hit_launcher(&j, 1);
+    rest(&seed);
+    job_hit(&j, j.worker[2], SIGKILL);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "ranks and went on with 1;");
+}
+
+/* ---- What rank 0 has alone ----------------------------------------------------------------- */
+
+#define BUSY                                                                                       \
+    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
+    "--virtual-workers 4 --hidden 32 --global-batch 8 --micro-batch 2 --optimizer adamw --lr 0.01 "
+
+/* What stands in a log, without times. */
+static void read_bits(const char *folder, command_result *r)
+{
+    (void)run_shell(r, folder, "sed '/\"checkpoint\"/d; s/\"samples_per_s.*_ms\": [0-9.]*//; "
+                               "s/\"run.*//' log | sha256sum");
+}
+
+static bool has_ended(const job *j)
+{
+    siginfo_t info = { 0 };
+    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* Nothing holds this run up: it may get away. */
+static bool await_or_end(job *j, const char *word)
+{
+    for (double since = seconds_now(); !has_ended(j); nap()) {
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        if (strstr(j->result.err, word) != NULL)
+            return true;
+        if (seconds_now() - since > LIMIT_SECONDS)
+            job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
+    }
+    return false;
+}
+
+static void the_log_and_the_lock_move_to_another_host(void **state)
+{
+    static command_result want, got;
+    static job            j;
+    char                  wanted[65];
+    uint64_t              seed = 4;
+    uint32_t              moved = 0;
+    run_command(&want, *state, BUSY "--steps 160 --workers 1 --quiet --log log");
+    assert_int_equal(want.status, 0);
+    read_weights(&want, wanted);
+    read_bits(*state, &want);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        (void)run_shell(&got, *state, "rm -rf ck log");
+        job_start(&j, *state, 3, BUSY GOES_ON "--steps 160 --log log --hosts 2 --checkpoint ck "
+                  "--checkpoint-every 7");
+        (void)await_or_end(&j, "step 16/");
+        job_await_word(&j, "step 16/");
+        rest(&seed);
+        j.hit_at = seconds_now();
+        (void)kill(j.worker[0], SIGKILL); /* alone on host 0 */
+        moved += await_or_end(&j, "rank 1 took over");
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        read_bits(*state, &got);
+        assert_string_equal(got.out, want.out);
+        goes_on(*state, BUSY, 2, LOGGED, wanted);
+    }
+    assert_true(moved > 0);
+}
+
+/* ---- Other ends ---------------------------------------------------------------------------- */
+
+static void who_is_stopped_elsewhere_is_killed(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --timeout 2");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[2], SIGSTOP);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, " killed); rank");
+}
+
+static void without_node_0_it_ends(void **state)
+{
+    static job j;
+    job_start(&j, *state, 2, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
+    job_await_step(&j, HIT_AT);
+    hit_launcher(&j, 0);
+    (void)job_wait(&j);
+    assert_int_not_equal(j.result.status, 0);
+    assert_says(j.result.err, "host host0 (node 0, rank 0) is lost");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
+        cmocka_unit_test_setup(a_host_is_killed, begin_afresh),
+        cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
+        cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
+        cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
+        cmocka_unit_test_setup(without_node_0_it_ends, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
