@@ -52,6 +52,10 @@ typedef struct {
     double            ema;          /* decay of a moving mean of the values; 0 = there is none */
 } lk_optimizer;
 
+/* What of a training's memory may be in files instead: the optimizer's state, with any strategy;
+ * parameters, with "zero3" and "hybrid", on one host, too, which then has room for units. */
+typedef enum { LK_OFFLOADED_STATES = 1, LK_OFFLOADED_PARAMETERS = 2 } lk_offloaded;
+
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind);
 
 /* The same with every default written out. */

@@ -122,10 +122,11 @@ typedef struct {
      * LK_F16 overflows at 65504: give it a loss scale.  Running state and parameters are FP32
      * always. */
     lk_dtype       comm_dtype;
-    /* A directory, of which each rank lays the optimizer's state of what it owns aside in a file
-     * that has no name and goes with it; NULL = state is in memory.  The bits are the same.  What
+    /* A directory, of which each rank lays what it owns of what `offloaded` says aside in a file
+     * that has no name and goes with it; NULL = all is in memory.  The bits are the same.  What
      * comes back is compared with its hash: LK_ECORRUPT.  Not with `survives`. */
     const char    *offload;
+    unsigned       offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */
     lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
     void          *hook_context;
     /* Audits: the turns of this share of the virtual workers, drawn in each step by the seed, are

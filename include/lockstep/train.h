@@ -101,6 +101,7 @@ typedef struct {
     uint32_t    workers, threads; /* on all hosts; of each.  0: min(cores, V); 1 */
     uint32_t    workers_here;     /* 0 = all of them */
     const char *offload; /* lk_parallel_options.offload */
+    unsigned    offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */
     size_t      host_memory; /* bytes that the workers of a host may have between them; 0 = all */
     bool        pin; /* threads stay on cores of their own, if a worker has so many to itself */
     const char *isa, *strategy;
@@ -264,6 +265,7 @@ typedef struct {
     double   bandwidth, latency; /* of a host's link: bytes a second that it sends; seconds of a
                                   * message on its way */
     double   file_bytes; /* that those who share a model read and write of files in an update */
+    double   pass_file_bytes; /* that they read of files in a forward or a backward pass */
     double   file_bandwidth; /* bytes a second, read or written, of a host's files; 0: not known */
 } lk_step_model;
 

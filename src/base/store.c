@@ -128,6 +128,11 @@ void lki_store_start(lki_store *store, uint32_t slot, bool write, void *buffer, 
     store->by->start(store->engine, slot);
 }
 
+bool lki_store_test(lki_store *store, uint32_t slot)
+{
+    return !store->transfers[slot].under_way || store->by->test(store->engine, slot);
+}
+
 lk_status lki_store_wait(lki_store *store, uint32_t slot)
 {
     lki_transfer *t = &store->transfers[slot];

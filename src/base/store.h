@@ -33,6 +33,9 @@ const char *lki_store_how(const lki_store *store);
 void lki_store_start(lki_store *store, uint32_t slot, bool write, void *buffer, size_t bytes,
                      uint64_t offset);
 
+/* Whether lki_store_wait() would return at once. */
+bool lki_store_test(lki_store *store, uint32_t slot);
+
 /* Until the slot's transfer is complete; at once if it has none.  LK_EIO names directory and byte.
  */
 LK_NODISCARD lk_status lki_store_wait(lki_store *store, uint32_t slot);

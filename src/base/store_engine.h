@@ -13,12 +13,14 @@ typedef struct {
     int      error; /* errno, or 0; with done < bytes: nothing was moved */
 } lki_transfer;
 
-/* start() begins transfers[slot]; wait() returns when it is complete, with less done if it failed.
+/* start() begins transfers[slot]; test() says whether it is complete, and wait() returns when it
+ * is, with less done if it failed.
  * Transfers are the store's, which does not look at one that is not complete. */
 typedef struct {
     const char *name;
     lk_status (*open)(void **out, int fd, lki_transfer *transfers);
     void (*start)(void *engine, uint32_t slot);
+    bool (*test)(void *engine, uint32_t slot);
     void (*wait)(void *engine, uint32_t slot);
     void (*close)(void *engine); /* NULL is allowed; nothing is under way */
 } lki_store_engine;

@@ -108,6 +108,15 @@ static void threads_start(void *self, uint32_t slot)
     (void)pthread_mutex_unlock(&e->lock);
 }
 
+static bool threads_test(void *self, uint32_t slot)
+{
+    engine *e = self;
+    (void)pthread_mutex_lock(&e->lock);
+    bool complete = e->transfers[slot].complete;
+    (void)pthread_mutex_unlock(&e->lock);
+    return complete;
+}
+
 static void threads_wait(void *self, uint32_t slot)
 {
     engine *e = self;
@@ -117,5 +126,5 @@ static void threads_wait(void *self, uint32_t slot)
     (void)pthread_mutex_unlock(&e->lock);
 }
 
-const lki_store_engine lki_store_threads = { "threads", threads_open, threads_start, threads_wait,
-                                             threads_close };
+const lki_store_engine lki_store_threads = { "threads",    threads_open, threads_start,
+                                             threads_test, threads_wait, threads_close };

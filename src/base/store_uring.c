@@ -71,6 +71,23 @@ static void take(engine *e, uint32_t slot, int result)
         submit(e, slot);
 }
 
+static void hear(engine *e, struct io_uring_cqe *cqe)
+{
+    uint32_t which = (uint32_t)io_uring_cqe_get_data64(cqe);
+    int      said  = cqe->res;
+    io_uring_cqe_seen(&e->ring, cqe);
+    take(e, which, said);
+}
+
+static bool uring_test(void *self, uint32_t slot)
+{
+    engine              *e = self;
+    struct io_uring_cqe *cqe;
+    while (!e->transfers[slot].complete && io_uring_peek_cqe(&e->ring, &cqe) == 0)
+        hear(e, cqe);
+    return e->transfers[slot].complete;
+}
+
 static void uring_wait(void *self, uint32_t slot)
 {
     engine *e = self;
@@ -80,10 +97,7 @@ static void uring_wait(void *self, uint32_t slot)
         if (error == EINTR)
             continue;
         LK_ASSERT(error == 0); /* a ring that is ours and whole */
-        uint32_t which = (uint32_t)io_uring_cqe_get_data64(cqe);
-        int      said  = cqe->res;
-        io_uring_cqe_seen(&e->ring, cqe);
-        take(e, which, said);
+        hear(e, cqe);
     }
 }
 
@@ -96,8 +110,8 @@ static void uring_close(void *self)
     lki_free(e);
 }
 
-const lki_store_engine lki_store_uring = { "io_uring", uring_open, uring_start, uring_wait,
-                                           uring_close };
+const lki_store_engine lki_store_uring = { "io_uring", uring_open, uring_start,
+                                           uring_test, uring_wait, uring_close };
 
 #else
 
@@ -109,5 +123,5 @@ static lk_status none_open(void **out, int fd, lki_transfer *transfers)
     return lk_fail(LK_EUNSUPPORTED, "io_uring: this build has no liburing");
 }
 
-const lki_store_engine lki_store_uring = { "io_uring", none_open, NULL, NULL, NULL };
+const lki_store_engine lki_store_uring = { "io_uring", none_open, NULL, NULL, NULL, NULL };
 #endif

@@ -13,7 +13,7 @@
 
 static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
                                          "hybrid" };
-enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0], ZERO3 = 3, MOST_WORKERS = 4096 };
 _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row for each");
 
 /* ---- Options ----------------------------------------------------------------------------- */
@@ -110,7 +110,8 @@ static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan
         c->strategy = row->strategy =
             asked != NULL && strcmp(asked, "single") == 0 ? asked : strategies[i];
         status = lk_train_estimate(c, lki_plan_hosts(o), &row->cost);
-        if (status == LK_EINVAL && plan->row_count > 0) {
+        bool reads_whole = i < ZERO3 && c->offloaded & LK_OFFLOADED_PARAMETERS;
+        if (status == LK_EINVAL && asked == NULL && (plan->row_count > 0 || reads_whole)) {
             status = LK_OK;
             continue;
         }

@@ -275,9 +275,10 @@ const lki_option lki_train_table[] = {
                "how the workers keep one model in step"),
     LKI_CHOICE(LKI_OPTION_NAME, "isa", "NAME", AT(config.isa), isas, "auto",
                "instruction set of the kernels"),
-    { .name = "offload", .type = LKI_OPTION_CUSTOM, .value = "optimizer:DIR",
+    { .name = "offload", .type = LKI_OPTION_CUSTOM, .value = "WHAT:DIR",
       .read = lki_read_offload, .preset = "none",
-      .help = "the optimizer's state in files in DIR, a part for each worker, not in memory" },
+      .help = "in files in DIR, a part for each worker, and not in memory: optimizer (its state), "
+              "parameters (zero3 and hybrid), or both: optimizer,parameters:DIR" },
     { .name = "host-memory", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.host_memory), .range = &lki_range_positive, .preset = "all there is",
       .help = "what the workers of a host may have between them: checked before they start, and "

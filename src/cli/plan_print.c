@@ -64,13 +64,20 @@ static void print_memory(const plan_options *o, const plan_table *plan)
                i + 1 == plan->row_count ? "\n" : "");
 }
 
-static void print_files(const plan_table *plan)
+static const char *in_files(const lk_train_config *c)
+{
+    static const char *const words[] = { "optimizer state", "optimizer state", "parameters",
+                                         "parameters and optimizer state" };
+    return words[c->offloaded & (LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS)];
+}
+
+static void print_files(const plan_options *o, const plan_table *plan)
 {
     for (uint32_t i = 0; i < plan->row_count; i++) {
         const plan_row *row = &plan->rows[i];
         if (row->cost.shared.files == 0)
             continue;
-        printf("%s: optimizer state of %.2f MiB a host in files", row->strategy,
+        printf("%s: %s of %.2f MiB a host in files", row->strategy, in_files(&o->train.config),
                mebi((double)row->cost.shared.files));
         if (plan->timed && row->model.file_bandwidth > 0)
             printf(", in use for %.3f ms a step, which stalls for %.3f", 1e3 * row->step.files,
@@ -119,7 +126,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
-    print_files(plan);
+    print_files(o, plan);
     if (plan->timed) {
         print_times(o, plan);
         print_points(plan);

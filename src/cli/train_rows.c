@@ -92,12 +92,29 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
     return true;
 }
 
+/* KIND,KIND:DIR */
 bool lki_read_offload(const char *text, void *target, lki_message *error)
 {
-    static const char what[] = "optimizer:";
-    if (strncmp(text, what, sizeof what - 1) != 0 || text[sizeof what - 1] == '\0')
-        return lki_refuse(error, "must be optimizer:DIR, a directory on a fast disk");
-    ((train_options *)target)->config.offload = text + sizeof what - 1;
+    static const struct { const char *name; lk_offloaded what; } kinds[] = {
+        { "optimizer", LK_OFFLOADED_STATES }, { "parameters", LK_OFFLOADED_PARAMETERS },
+    };
+    lk_train_config *config = &((train_options *)target)->config;
+    const char      *colon = strchr(text, ':'), *at = text;
+    bool             good  = colon != NULL && colon[1] != '\0';
+    config->offload        = good ? colon + 1 : NULL;
+    config->offloaded      = 0;
+    while (good && at < colon) {
+        size_t length = strcspn(at, ",:"), k = 0;
+        while (k < sizeof kinds / sizeof kinds[0] &&
+               (strlen(kinds[k].name) != length || memcmp(kinds[k].name, at, length) != 0))
+            k++;
+        good = k < sizeof kinds / sizeof kinds[0];
+        config->offloaded |= good ? kinds[k].what : 0;
+        at += length + 1;
+    }
+    if (!good || config->offloaded == 0)
+        return lki_refuse(error, "must be optimizer, parameters, or both with a comma between "
+                                 "them, and :DIR, a directory on a fast disk");
     return true;
 }
 

@@ -323,8 +323,8 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
     if (stream)
         return "--on-failure continue cannot read a stream's last batch again; leave it out";
     if (options->config.offload != NULL)
-        return "--on-failure continue needs the optimizer's state in memory: what is in a worker's "
-               "file is gone with it; leave out --offload, or use --restart";
+        return "--on-failure continue needs all state in memory: what is in a worker's file is "
+               "gone with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
     if ((how->nodes > 1 || how->hosts > 1) && options->config.strategy != NULL &&
@@ -354,12 +354,14 @@ static int refuse_going_on(const train_options *options, const char *why)
 static const char *cannot_audit(const train_options *options, uint32_t hosts)
 {
     const char *strategy = options->config.strategy;
-    bool        gathers  = hosts > 1 && strategy != NULL &&
-                   (strcmp(strategy, "zero3") == 0 ||
-                    (is_hybrid(options) && options->config.shard_hosts > 1));
+    bool        files    = options->config.offloaded & LK_OFFLOADED_PARAMETERS;
+    bool        gathers  = strategy != NULL &&
+                   ((strcmp(strategy, "zero3") == 0 && (hosts > 1 || files)) ||
+                    (is_hybrid(options) && (options->config.shard_hosts > 1 || files)));
     return options->config.audit > 0 && gathers
-               ? "--audit needs --strategy ddp, zero1 or zero2 on several hosts: with zero3 and "
-                 "hybrid no worker has the parameters to make a gradient again alone"
+               ? "--audit needs --strategy ddp, zero1 or zero2 on several hosts, and where "
+                 "parameters are in files: with zero3 and hybrid no worker has the parameters to "
+                 "make a gradient again alone"
                : NULL;
 }
 

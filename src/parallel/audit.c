@@ -62,8 +62,9 @@ static lk_status refuse(const lk_parallel *parallel)
                                         "out audit");
     if (parallel->gathers)
         return lk_fail(LK_EUNSUPPORTED, "an audit makes a gradient again on one rank, but with "
-                                        "strategy %s over several hosts all ranks gather what it "
-                                        "reads: leave out audit, or take zero2",
+                                        "strategy %s over several hosts, or with parameters in "
+                                        "files, all ranks gather what it reads: leave out audit, "
+                                        "or take zero2",
                        parallel->ops->name);
     return LK_OK;
 }

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
-#include "parallel/offload.h"
+#include "parallel/offload/offload.h"
 #include "parallel/units.h"
 
 /* ---- What travels ------------------------------------------------------------------------ */
@@ -60,23 +60,24 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
 
 /* ---- What is kept ------------------------------------------------------------------------ */
 
+/* What is in the arena; buffers of files are the ranks' own. */
 static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
 {
     const lki_layout *layout = parallel->layout;
     size_t            kept   = 0;
     for (uint32_t s = 0; s < layout->shards; s++)
         kept = lki_max(kept, layout->kept[s]);
-    cost->params    = (parallel->gathers ? kept : layout->elements) * sizeof(float);
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        cost->params = (parallel->gathers ? kept : layout->elements) * sizeof(float);
     if (parallel->gathers)
         cost->params += lki_units_bytes(parallel);
-    cost->optimizer = lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
-    if (parallel->offload_dir != NULL) { /* buffers are the ranks' own, not in the arena */
-        cost->tables    = lki_parallel_arena(parallel) - cost->params;
-        cost->optimizer = lki_offload_memory(parallel);
-        cost->files     = lki_offload_files(parallel);
-        return;
-    }
-    cost->tables    = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
+    if (!(parallel->in_files & LK_OFFLOADED_STATES))
+        cost->optimizer =
+            lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+    cost->tables = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
+    cost->params += lki_offload_params_memory(parallel);
+    cost->optimizer += lki_offload_states_memory(parallel);
+    cost->files = lki_offload_files(parallel);
 }
 
 /* New parameters are gathered once after the update, or whenever they are read. */

@@ -14,6 +14,7 @@
 
 #include "comm/hosted.h"
 #include "device/quantise.h"
+#include "parallel/offload/offload.h"
 #include "parallel/strategy.h"
 #include "tensor/ops.h"
 
@@ -94,10 +95,11 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     CHECK(lk_comm_split(&again, comm, 0, lk_comm_rank(comm)) == LK_OK);
     size_t arenas = arena_bytes(comm), split = arenas - before_any;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &j->options) == LK_OK);
-    size_t states = j->options.offload == NULL ? j->cost.optimizer : 0; /* else in a file */
-    CHECK(lk_arena_bytes(p->arena) == j->cost.params + states + j->cost.tables);
+    size_t shared = j->cost.params + j->cost.optimizer + j->cost.tables -
+                    lki_offload_params_memory(p) - lki_offload_states_memory(p);
+    CHECK(lk_arena_bytes(p->arena) == shared);
     CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) == /* that has a communicator */
-          j->cost.params + states + j->cost.tables + j->cost.gradients);
+          shared + j->cost.gradients);
     uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
     if (!take_step(comm, p))
         return false;
@@ -129,6 +131,7 @@ static void steps_take_what_was_told(void **state)
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
                                        .offload         = hosts == 5 ? "/tmp" : NULL,
+                                       .offloaded       = hosts == 5 && s == 3 ? leaves / 4 : 0,
                                        .optimizer       = { .kind = LK_ADAMW,
                                                             .ema  = hosts == 3 ? 0.9 : 0 },
                                        .states          = running,
@@ -162,7 +165,8 @@ static void states_are_shared_out(void **state)
     }
 }
 
-/* What a host has of states is in files then, but for four chunks of each rank: of 64 blocks. */
+/* Of states in files a host has four chunks of each rank in memory, of 64 blocks; of parameters
+ * eight, and the room for units, on one host, too. */
 static void files_take_states_out_of_memory(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
@@ -185,6 +189,19 @@ static void files_take_states_out_of_memory(void **state)
         assert_int_equal(aside.gradients, whole.gradients);
         assert_int_equal(aside.tables, whole.tables);
         assert_int_equal(aside.sent_params, whole.sent_params);
+        options.offloaded = LK_OFFLOADED_PARAMETERS;
+        lk_status status  = lk_parallel_estimate(&aside, &large, 1, &options, sizes, 2);
+        assert_int_equal(status, s == 3 ? LK_OK : LK_EINVAL);
+        if (s < 3)
+            continue;
+        const size_t bytes = (size_t)4096 * 3000 * sizeof(float);
+        assert_int_equal(aside.files, bytes / 2);
+        assert_int_equal(aside.params, bytes + 2 * 8 * chunk / 2);
+        assert_int_equal(aside.optimizer, whole.optimizer);
+        assert_int_equal(lk_parallel_estimate(&aside, &large, 1, &options, sizes, 1), LK_OK);
+        assert_int_equal(aside.files, bytes);
+        assert_int_equal(aside.params, bytes + 2 * 8 * chunk / 2);
+        assert_int_equal(aside.sent_params, 0);
     }
 }
 

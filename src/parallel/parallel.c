@@ -12,7 +12,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "parallel/offload.h"
+#include "parallel/offload/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
 #include "tensor/ops.h"
@@ -56,8 +56,8 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: give noise_decay or hook, not both");
     if (options->survives && options->offload != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "the optimizer's state in a rank's file goes with the "
-                                        "rank: leave out survives, or offload");
+        return lk_fail(LK_EUNSUPPORTED, "what is in a rank's file goes with the rank: leave out "
+                                        "survives, or offload");
     if (!(options->audit >= 0 && options->audit <= 1))
         return lk_fail(LK_EINVAL, "audit is %g; give a share of the steps from 0 to 1",
                        options->audit);
@@ -103,11 +103,12 @@ static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
-    size_t params            = parallel->gathers ? most_kept(layout) : layout->elements;
+    size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
+                               : parallel->gathers ? most_kept(layout) : layout->elements;
     parallel->params         = carve(base, &at, params * sizeof(float));
     if (parallel->gathers)
         parallel->slots = carve(base, &at, lki_units_bytes(parallel));
-    uint32_t states = parallel->offload_dir != NULL
+    uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
         parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
@@ -120,12 +121,18 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     return lki_ledger_lay_out(parallel, base, at);
 }
 
+/* In the order of the parameter space, and so unit by unit. */
 void lki_own_spans(lk_parallel *parallel)
 {
-    parallel->mine_count = 0;
-    for (size_t i = 0; i < parallel->layout->span_count; i++)
-        if (lki_owns(parallel, &parallel->layout->spans[i]))
-            parallel->mine[parallel->mine_count++] = i;
+    const lki_layout *layout = parallel->layout;
+    parallel->mine_count     = 0;
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        for (size_t i = layout->first_span[p];
+             layout->terms[t].use == 0 && i < layout->first_span[p + 1]; i++)
+            if (lki_owns(parallel, &layout->spans[i]))
+                parallel->mine[parallel->mine_count++] = i;
+    }
 }
 
 static lk_status open_own(lk_parallel *parallel)
@@ -151,17 +158,40 @@ static lk_status open_own(lk_parallel *parallel)
     return LK_OK;
 }
 
+typedef struct {
+    lk_parallel *parallel;
+    uint64_t     seed;
+} beginning;
+
+static void initialise_span(const beginning *b, const lki_param_span *span)
+{
+    lk_parallel *parallel = b->parallel;
+    lki_init_param(parallel->exec, b->seed, span->param, &parallel->layout->params[span->param],
+                   span->inside, span->count, lki_values_of(parallel, span));
+}
+
+static void initialise_mine(void *context, size_t first, size_t end)
+{
+    const beginning *b = context;
+    for (size_t i = first; i < end; i++) {
+        initialise_span(b, &b->parallel->layout->spans[b->parallel->mine[i]]);
+        lki_attest_span(b->parallel, b->parallel->mine[i]);
+    }
+}
+
 /* Every value from its own counter, each span by one rank of every host: nothing to broadcast. */
 static lk_status initialise(lk_parallel *parallel, uint64_t seed)
 {
     const lki_layout *layout = parallel->layout;
-    for (size_t i = 0; i < layout->span_count; i++) {
-        const lki_param_span *span = &layout->spans[i];
-        if (parallel->gathers ? lki_owns(parallel, span) : lki_tends(parallel, span))
-            lki_init_param(parallel->exec, seed, span->param, &layout->params[span->param],
-                           span->inside, span->count, lki_values_of(parallel, span));
-    }
-    for (uint32_t p = 0; p < layout->param_count; p++)
+    beginning         b      = { parallel, seed };
+    if (parallel->params_aside != NULL)
+        LK_TRY(lki_offload_walk(parallel, LKI_OVER_PARAMS | LKI_OVER_CHANGES, initialise_mine, &b));
+    for (size_t i = 0; !parallel->gathers && i < layout->span_count; i++)
+        if (lki_tends(parallel, &layout->spans[i]))
+            initialise_span(&b, &layout->spans[i]);
+    if (parallel->params_aside == NULL && parallel->gathers)
+        initialise_mine(&b, 0, parallel->mine_count);
+    for (uint32_t p = 0; !parallel->gathers && p < layout->param_count; p++)
         lki_attest_written(parallel, p);
     for (uint32_t s = 0; s < lk_parallel_state_count(parallel) && parallel->local == 0; s++) {
         const lk_parallel_state *state = &parallel->states[s % parallel->state_count];
@@ -169,6 +199,24 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
             lki_state_data(parallel, s)[i] = state->initial;
     }
     return lk_barrier(parallel->comm);
+}
+
+/* Parameters in files are gathered, as are those that other hosts have. */
+static lk_status check_files(const lk_parallel *parallel)
+{
+    const lki_world *world = &parallel->world;
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        return LK_OK;
+    if (!parallel->ops->gathers)
+        return lk_fail(LK_EINVAL, "strategy %s reads parameters where they are: with parameters in "
+                                  "files (--offload) choose --strategy zero3 or hybrid",
+                       parallel->ops->name);
+    for (uint32_t h = 1; parallel->shards == 1 && h < world->hosts; h++)
+        if (world->sizes[h] != world->sizes[0])
+            return lk_fail(LK_EUNSUPPORTED, "strategy %s with parameters in files (--offload) "
+                                            "needs as many workers on hosts 0 and %u",
+                           parallel->ops->name, h);
+    return LK_OK;
 }
 
 static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint32_t param_count,
@@ -192,6 +240,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->measures    = options->optimizer.kind == LK_LAMB ? 3
                             : options->optimizer.kind == LK_LARS ? 2 : 1;
     parallel->offload_dir = options->offload;
+    parallel->in_files    = options->offload == NULL  ? 0
+                            : options->offloaded == 0 ? LK_OFFLOADED_STATES : options->offloaded;
     parallel->clip_norm   = options->clip_norm;
     parallel->clip_value  = options->clip_value;
     parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
@@ -227,8 +277,10 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
     LK_TRY(lki_shards_count(parallel, options->shard_hosts));
+    LK_TRY(check_files(parallel));
     LK_TRY(open_layout(parallel, params, param_count, options));
-    parallel->gathers = parallel->ops->gathers && parallel->shards > 1;
+    parallel->gathers = parallel->ops->gathers &&
+                        (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_PARAMETERS);
     if (parallel->gathers)
         LK_TRY(lki_shelf_init(&parallel->shelf, parallel->layout, options));
     return copy_states(parallel, options);

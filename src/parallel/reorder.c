@@ -22,7 +22,7 @@ struct lki_order {
 static bool can_reorder(const lk_parallel *parallel)
 {
     return parallel->ops->relay != NULL && parallel->shards == 1 && !parallel->lock_step &&
-           !parallel->ledger.kept && parallel->offload_dir == NULL;
+           !parallel->ledger.kept && parallel->in_files == 0;
 }
 
 lk_status lki_order_open(lk_parallel *parallel)

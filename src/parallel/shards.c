@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/offload.h"
+#include "parallel/offload/offload.h"
 
 /* A part of the model's arena in which every owner's piece lies behind that of the one before. */
 struct lki_piece_list {
@@ -136,7 +136,7 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
         first = lki_min(first, span->at);
         list->bytes[span->owner] += lki_layout_width(layout, span) * sizeof(float);
     }
-    if (first < SIZE_MAX) /* else it has further uses of shared parameters only */
+    if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
         list->offset = offset_of(parallel, parallel->params + first);
     return LK_OK;
 }
@@ -145,7 +145,7 @@ lk_status lki_shards_open(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
 
-    if (parallel->shards == 1)
+    if (parallel->shards == 1 && !parallel->gathers)
         return LK_OK;
     parallel->group = parallel->comm;
     if (parallel->shards < parallel->world.hosts)
@@ -233,7 +233,7 @@ static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, con
         if (kept != NULL)
             memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
         else
-            LK_TRY(lki_offload_get(parallel, i, which - 1, from - span->inside, n, packed));
+            LK_TRY(lki_offload_get(parallel, i, which, from - span->inside, n, packed));
         packed += n;
     }
     return LK_OK;
@@ -257,7 +257,11 @@ static void unpack(const lk_parallel *parallel, uint32_t param, const float *pac
 static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
                                size_t count, float *out, float *packed, size_t *bytes)
 {
-    const float *kept = which == 0 ? parallel->params : parallel->optimizer_state[which - 1];
+    const bool   aside = parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS
+                                                          : LK_OFFLOADED_STATES);
+    const float *kept  = aside        ? NULL
+                         : which == 0 ? parallel->params
+                                      : parallel->optimizer_state[which - 1];
     const lki_layout *layout = parallel->layout;
     const uint32_t    places = place_count(parallel);
     size_t           *at     = bytes + places, before = 0, from;

@@ -23,7 +23,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "device/reduce.h"
-#include "parallel/offload.h"
+#include "parallel/offload/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
 #include "tensor/exec.h"
@@ -70,18 +70,19 @@ static void visit_mine(step_context *step, lki_span_kind kind,
     lki_trace_end(track, kind, 0, begun);
 }
 
-/* The same where the optimizer's state is wanted, which may be in a file. */
-static lk_status visit_states(step_context *step, void (*visit)(step_context *step, size_t span))
+/* The same where something is wanted that may be in a file: `over` says what. */
+static lk_status visit_over(step_context *step, lki_span_kind kind, unsigned over,
+                            void (*visit)(step_context *step, size_t span))
 {
-    if (step->parallel->offload == NULL) {
-        visit_mine(step, LKI_SPAN_UPDATE, visit);
+    if (!lki_offload_has(step->parallel, over)) {
+        visit_mine(step, kind, visit);
         return LK_OK;
     }
     lki_track *track  = lki_exec_track(step->parallel->exec);
     uint64_t   begun  = lki_trace_begin(track);
     step->visit       = visit;
-    lk_status  status = lki_offload_walk(step->parallel, visit_range, step);
-    lki_trace_end(track, LKI_SPAN_UPDATE, 0, begun);
+    lk_status  status = lki_offload_walk(step->parallel, over, visit_range, step);
+    lki_trace_end(track, kind, 0, begun);
     return status;
 }
 
@@ -122,9 +123,6 @@ static void sum_some(void *context, size_t task)
                           lki_gradient_of(parallel, step->sums, span, use));
         n[i] = elements_of_sum(parallel, span);
         x[i] = sum;
-        if (parallel->measures > LKI_OF_VALUES)
-            *lki_block_sum(parallel, span, LKI_OF_VALUES) =
-                lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
         lki_ledger_note_sum(parallel, mine[i], sum);
     }
     lki_block_sums_squares(parallel->exec, count, n, x, sums);
@@ -132,7 +130,15 @@ static void sum_some(void *context, size_t task)
         *lki_block_sum(parallel, &layout->spans[mine[i]], LKI_OF_GRADIENT) = sums[i];
 }
 
-static void sum_mine(step_context *step)
+static void measure_values(step_context *step, size_t index)
+{
+    const lk_parallel    *parallel = step->parallel;
+    const lki_param_span *span     = &parallel->layout->spans[index];
+    *lki_block_sum(parallel, span, LKI_OF_VALUES) =
+        lki_block_sum_squares(parallel->exec, span->count, lki_values_of(parallel, span));
+}
+
+static lk_status sum_mine(step_context *step)
 {
     const lk_parallel *parallel = step->parallel;
     lki_track         *track    = lki_exec_track(parallel->exec);
@@ -140,6 +146,8 @@ static void sum_mine(step_context *step)
     lk_parallel_for(parallel->exec, (parallel->mine_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK,
                     sum_some, step);
     lki_trace_end(track, LKI_SPAN_NORM, 0, begun);
+    return parallel->measures > LKI_OF_VALUES
+               ? visit_over(step, LKI_SPAN_NORM, LKI_OVER_PARAMS, measure_values) : LK_OK;
 }
 
 /* The norms of tensors, each a tree over its spans; what comes out is the sum of their squares, a
@@ -261,7 +269,7 @@ static void note_corrupt(step_context *step, size_t index)
 static void states_of(const lk_parallel *parallel, size_t index, float **state)
 {
     const lki_param_span *span = &parallel->layout->spans[index];
-    if (parallel->offload != NULL) {
+    if (parallel->states_aside != NULL) {
         lki_offload_states(parallel, index, state);
         return;
     }
@@ -324,7 +332,7 @@ static lk_status measure_tensors(step_context *step)
         (void)tensor_norms(parallel, LKI_OF_VALUES);
     if (parallel->measures <= LKI_OF_MOVES)
         return LK_OK;
-    LK_TRY(visit_states(step, direct_span));
+    LK_TRY(visit_over(step, LKI_SPAN_UPDATE, LKI_OVER_STATES | LKI_OVER_PARAMS, direct_span));
     LK_TRY(lk_barrier(parallel->comm)); /* others may still read what gathering writes again */
     LK_TRY(lki_shards_gather_sums(parallel));
     (void)tensor_norms(parallel, LKI_OF_MOVES);
@@ -375,13 +383,18 @@ static void update_span(step_context *step, size_t index)
     lki_ledger_drop(parallel, index, entry);
 }
 
+void lki_attest_span(lk_parallel *parallel, size_t index)
+{
+    const lki_param_span *span = &parallel->layout->spans[index];
+    parallel->hashes[index] = lki_xxh3(lki_values_of(parallel, span), span->count * sizeof(float));
+}
+
 void lki_attest_written(lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
     for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
         if (lki_owns(parallel, &layout->spans[i]))
-            parallel->hashes[i] = lki_xxh3(lki_values_of(parallel, &layout->spans[i]),
-                                           layout->spans[i].count * sizeof(float));
+            lki_attest_span(parallel, i);
 }
 
 static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
@@ -506,7 +519,8 @@ static lk_status update(step_context *step, uint32_t owners)
     lk_parallel *parallel = step->parallel;
 
     LK_TRY(measure_tensors(step));
-    LK_TRY(visit_states(step, update_span));
+    LK_TRY(visit_over(step, LKI_SPAN_UPDATE, LKI_OVER_STATES | LKI_OVER_PARAMS | LKI_OVER_CHANGES,
+                      update_span));
     if (step->corrupt != SIZE_MAX)
         return corrupt_error(parallel, step->corrupt);
     for (uint32_t o = parallel->local; o < owners && parallel->state_width > 0;
@@ -544,7 +558,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     step_context step  = { .parallel = parallel, .sums = sums, .corrupt = SIZE_MAX };
     double       scale = parallel->scaler.scale;
 
-    sum_mine(&step);
+    LK_TRY(sum_mine(&step));
     lki_ledger_note_states(parallel, sums->states);
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));

@@ -94,7 +94,7 @@ typedef struct lki_row_merger lki_row_merger; /* rows.c */
 typedef struct lki_units      lki_units;      /* units.c */
 typedef struct lki_noise lki_noise;           /* noise.c */
 typedef struct lki_order      lki_order;      /* reorder.c */
-typedef struct lki_offload    lki_offload;    /* offload.c */
+typedef struct lki_aside      lki_aside;      /* offload/aside.c */
 typedef struct lki_hooking    lki_hooking;    /* hooks.c */
 typedef struct lki_audit      lki_audit;      /* audit.c */
 
@@ -164,8 +164,10 @@ struct lk_parallel {
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
     float    *slots; /* in which units of parameters are gathered, slot_elements each */
     size_t    slot_elements;
-    const char  *offload_dir; /* NULL: the optimizer's state is above */
-    lki_offload *offload;     /* else here, of what I own */
+    const char  *offload_dir;
+    unsigned     in_files;      /* of lk_offloaded: what is there and not above */
+    lki_aside   *states_aside;  /* of what I own; NULL: in memory, or I own nothing */
+    lki_aside   *params_aside;
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
@@ -222,9 +224,14 @@ static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *s
            lki_tends(parallel, span);
 }
 
+/* offload/offload.c: the parameters of one of my spans whose chunk is there. */
+float *lki_offload_values(const lk_parallel *parallel, size_t span);
+
 /* Where the parameters of a span lie on its owner's host. */
 static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_span *span)
 {
+    if (parallel->params_aside != NULL)
+        return lki_offload_values(parallel, (size_t)(span - parallel->layout->spans));
     return parallel->params + (parallel->gathers ? span->kept : span->at);
 }
 
@@ -380,5 +387,8 @@ lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const 
 
 /* Hashes what this rank owns of parameter `param`, as the baseline of attestation. */
 void lki_attest_written(lk_parallel *parallel, uint32_t param);
+
+/* The same of a span, by its number in the layout. */
+void lki_attest_span(lk_parallel *parallel, size_t span);
 
 #endif

@@ -15,6 +15,14 @@
  * rank waits for anything, and between blocks: there is no other thread.  All ranks read the same
  * blocks in the same order, also those that have nothing to compute.
  *
+ * Where a host's shard is in files (offload/supply.c), also where it is the only host, a part is
+ * read into its place in the slot first.  Then it is sent, or the host's other ranks are told:
+ *
+ *      ordered - entered - read | travels, or is told
+ *
+ * That first half moves between blocks and where somebody wants a unit.  A rank waits for nothing
+ * while a unit is unread that another needs to get there: it has then all that it has come to.
+ *
  * Memory: a shard, and slots for so many of the largest units.
  * Cost:   of a unit of n bytes each host sends its part to all others: (H-1)/H n over all of its
  *         ranks.  A turn gathers each unit for its forward and again for its backward pass, unless
@@ -25,6 +33,7 @@
 
 #include "base/memory.h"
 #include "comm/fill.h"
+#include "parallel/offload/supply.h"
 #include "parallel/shards.h"
 
 struct lki_units {
@@ -33,6 +42,8 @@ struct lki_units {
     lki_piece   *mine;        /* what I keep of all units, in the order of that space */
     size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
     lk_request **coming;      /* into each slot, or NULL */
+    lki_supply  *supply;      /* of what is in files, or NULL */
+    uint32_t    *ordered;     /* of it, for each slot: a unit that has not come, or LKI_NO_UNIT */
     uint32_t    *last;        /* of each term: reads up to and with its block's last */
     uint32_t     at;          /* the turn's next read */
 };
@@ -89,15 +100,17 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
     return last;
 }
 
-/* Neighbours in the unit that are neighbours in my shard are one piece. */
+/* Neighbours in the unit that are neighbours in my shard are one piece.  Of what is in a file it is
+ * the whole part, which will be in its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
     size_t      *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
-    const float *from  = lki_values_of(parallel, span);
+    const float *from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL;
     size_t       bytes = lki_layout_width(parallel->layout, span) * sizeof *from;
     lki_piece   *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
 
-    if (last != NULL && (const char *)last->from + last->bytes == (const char *)from)
+    if (last != NULL &&
+        (from == NULL || (const char *)last->from + last->bytes == (const char *)from))
         last->bytes += bytes;
     else
         self->mine[(*end)++] = (lki_piece){ from, bytes };
@@ -141,8 +154,12 @@ lk_status lki_units_open(lk_parallel *parallel)
         size_t *first = &self->first[lki_unit_of(layout, p)];
         *first        = lki_min(*first, layout->param_at[p]);
     }
+    LK_TRY(lki_supply_open(&self->supply, parallel));
     LK_TRY(list_mine(parallel, self));
     LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
+    LK_TRY(LKI_NEW(&self->ordered, parallel->shelf.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        self->ordered[s] = LKI_NO_UNIT;
     LK_TRY(LKI_NEW(&self->last, layout->term_count, "reads of blocks"));
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
@@ -157,21 +174,56 @@ void lki_units_close(lk_parallel *parallel)
         return;
     for (uint32_t s = 0; self->coming != NULL && s < parallel->shelf.slot_count; s++)
         lk_request_free(self->coming[s]);
+    lki_supply_close(self->supply);
     lk_comm_free(self->comm);
     lki_free(self->first);
     lki_free(self->last);
     lki_free(self->mine);
     lki_free(self->first_mine);
     lki_free(self->coming);
+    lki_free(self->ordered);
     lki_free(self);
     parallel->units = NULL;
 }
 
 /* ---- Gathering --------------------------------------------------------------------------- */
 
-static float *slot_of(const lk_parallel *parallel, uint32_t unit)
+static float *memory_of(const lk_parallel *parallel, uint32_t slot)
 {
-    return parallel->slots + parallel->shelf.slot_of[unit] * parallel->slot_elements;
+    return parallel->slots + slot * parallel->slot_elements;
+}
+
+/* My part of a unit is in its place, or will be copied there: the others get it. */
+static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
+{
+    lki_units *self  = parallel->units;
+    size_t     first = self->first_mine[unit], count = self->first_mine[unit + 1] - first, at;
+    float     *to    = memory_of(parallel, slot);
+
+    if (self->supply != NULL && parallel->shards == 1)
+        return lk_barrier_start(&self->coming[slot], self->comm);
+    if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
+        self->mine[first].from = to + (at - self->first[unit]);
+    return lki_shards_gather_unit(parallel, self->comm, unit, to, &self->mine[first], count,
+                                  &self->coming[slot]);
+}
+
+/* Out of files: all that was ordered up to what is for `slot`, or what there is already. */
+static lk_status receive(lk_parallel *parallel, uint32_t slot)
+{
+    lki_units *self = parallel->units;
+    uint32_t   unit, to;
+    do {
+        bool wait = slot != LKI_NO_SLOT && self->ordered[slot] != LKI_NO_UNIT;
+        LK_TRY(lki_supply_move(self->supply, wait, &unit));
+        for (to = 0; unit != LKI_NO_UNIT && self->ordered[to] != unit;)
+            to++;
+        if (unit == LKI_NO_UNIT)
+            break;
+        self->ordered[to] = LKI_NO_UNIT;
+        LK_TRY(give(parallel, unit, to));
+    } while (true);
+    return LK_OK;
 }
 
 /* Waits until what is on its way to a slot is there. */
@@ -180,6 +232,8 @@ static lk_status finish(lk_parallel *parallel, uint32_t slot)
     lk_request **coming = &parallel->units->coming[slot];
     bool         done   = false;
 
+    if (parallel->units->supply != NULL)
+        LK_TRY(receive(parallel, slot));
     if (*coming == NULL)
         return LK_OK;
     LK_TRY(lk_request_test(*coming, &done));
@@ -200,14 +254,19 @@ static lk_status finish_all(lk_parallel *parallel)
 
 static lk_status gather(lk_parallel *parallel, uint32_t unit)
 {
-    lki_units *self  = parallel->units;
-    uint32_t   slot  = parallel->shelf.slot_of[unit];
-    size_t     first = self->first_mine[unit];
+    lki_units *self = parallel->units;
+    uint32_t   slot = parallel->shelf.slot_of[unit];
+    size_t     at;
 
     LK_TRY(finish(parallel, slot));
-    return lki_shards_gather_unit(parallel, self->comm, unit, slot_of(parallel, unit),
-                                  &self->mine[first], self->first_mine[unit + 1] - first,
-                                  &self->coming[slot]);
+    if (self->supply == NULL)
+        return give(parallel, unit, slot);
+    self->ordered[slot] = unit;
+    float *to           = memory_of(parallel, slot);
+    if (lki_supply_part(self->supply, unit, &at) > 0)
+        to += at - self->first[unit];
+    LK_TRY(lki_supply_order(self->supply, unit, to));
+    return receive(parallel, LKI_NO_SLOT);
 }
 
 /* Of a step that has failed nobody will hear. */
@@ -271,8 +330,9 @@ lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
 {
     lki_units *self = parallel->units;
     uint32_t   all = parallel->shelf.read_count, end = term == UINT32_MAX ? all : self->last[term];
-    for (; self->at < end; self->at++)
-        LK_TRY(prepare(parallel, self->at, all));
+    for (; self->at < end; self->at++) /* who waits for a file goes on here alone */
+        LK_TRY(self->supply == NULL ? prepare(parallel, self->at, all)
+                                    : read_at(parallel, self->at, all));
     return term == UINT32_MAX ? finish_all(parallel) : LK_OK;
 }
 
@@ -280,6 +340,8 @@ lk_status lki_units_progress(lk_parallel *parallel)
 {
     lki_units *self = parallel->units;
     bool       done;
+    if (self->supply != NULL)
+        LK_TRY(receive(parallel, LKI_NO_SLOT));
     for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
         if (self->coming[s] != NULL) /* asking for one moves all */
             return lk_request_test(self->coming[s], &done);
@@ -296,6 +358,11 @@ void lki_units_begin(lk_parallel *parallel)
     parallel->units->at = 0;
 }
 
+lk_status lki_units_settle(lk_parallel *parallel)
+{
+    return parallel->units == NULL ? LK_OK : finish_all(parallel);
+}
+
 void lki_units_forget(lk_parallel *parallel)
 {
     lki_shelf_clear(&parallel->shelf);
@@ -308,5 +375,6 @@ const float *lki_units_find(const lk_parallel *parallel, uint32_t param)
     uint32_t          unit   = lki_unit_of(layout, param);
     if (parallel->shelf.slot_of[unit] == LKI_NO_SLOT)
         return NULL;
-    return slot_of(parallel, unit) + (layout->param_at[param] - parallel->units->first[unit]);
+    return memory_of(parallel, parallel->shelf.slot_of[unit]) +
+           (layout->param_at[param] - parallel->units->first[unit]);
 }

@@ -28,7 +28,10 @@ bool lki_units_passed(const lk_parallel *parallel, uint32_t term);
 /* A turn begins. */
 void lki_units_begin(lk_parallel *parallel);
 
-/* The values have changed: what was gathered, or still comes, is old. */
+/* Before values change: waits for what still comes. */
+LK_NODISCARD lk_status lki_units_settle(lk_parallel *parallel);
+
+/* They have changed: what was gathered is old. */
 void lki_units_forget(lk_parallel *parallel);
 
 /* Moves forward what is on its way, without waiting. */

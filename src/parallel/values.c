@@ -1,8 +1,9 @@
 /* values.c -- reading and loading parameters, the optimizer's state and running state. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
-#include "parallel/offload.h"
+#include "parallel/offload/offload.h"
 #include "parallel/units.h"
 
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
@@ -21,19 +22,39 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
     if (which == 0)
         return parallel->gathers ? NULL : parallel->params + layout->param_at[param];
-    if (parallel->shards > 1 || parallel->offload_dir != NULL)
+    if (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_STATES)
         return NULL;
     return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
 }
 
-static lk_status load_aside(lk_parallel *parallel, uint32_t param, uint32_t state,
+/* What is in a file has no other place to be hashed in. */
+static lk_status load_aside(lk_parallel *parallel, uint32_t param, uint32_t which,
                             const float *values)
 {
     const lki_layout *layout = parallel->layout;
-    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
-        if (lki_owns(parallel, &layout->spans[i]))
-            LK_TRY(lki_offload_put(parallel, i, state, values + layout->spans[i].inside));
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (!lki_owns(parallel, span))
+            continue;
+        LK_TRY(lki_offload_put(parallel, i, which, values + span->inside));
+        if (which == 0)
+            parallel->hashes[i] = lki_xxh3(values + span->inside, span->count * sizeof *values);
+    }
     return LK_OK;
+}
+
+static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, const float *values)
+{
+    const lki_layout *layout = parallel->layout;
+    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        float *to = which == 0 ? lki_values_of(parallel, span)
+                               : parallel->optimizer_state[which - 1] + span->kept;
+        if (which == 0 && !parallel->gathers ? lki_tends(parallel, span) : lki_owns(parallel, span))
+            memcpy(to, values + span->inside, span->count * sizeof *to);
+    }
+    if (which == 0)
+        lki_attest_written(parallel, param);
 }
 
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
@@ -44,20 +65,14 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     LK_TRY(
         lki_verify_same_values(parallel, layout->params[param].name, values, layout->sizes[param]));
-    if (which > 0 && parallel->offload_dir != NULL) {
-        LK_TRY(load_aside(parallel, param, which - 1, values));
-        return lk_barrier(parallel->comm);
-    }
-    for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++) {
-        const lki_param_span *span = &layout->spans[i];
-        float *to = which == 0 ? lki_values_of(parallel, span)
-                               : parallel->optimizer_state[which - 1] + span->kept;
-        if (which == 0 && !parallel->gathers ? lki_tends(parallel, span) : lki_owns(parallel, span))
-            memcpy(to, values + span->inside, span->count * sizeof *to);
-    }
-    if (parallel->gathers)
+    if (which == 0)
+        LK_TRY(lki_units_settle(parallel));
+    if (parallel->in_files & (which == 0 ? LK_OFFLOADED_PARAMETERS : LK_OFFLOADED_STATES))
+        LK_TRY(load_aside(parallel, param, which, values));
+    else
+        load_here(parallel, param, which, values);
+    if (which == 0 && parallel->gathers)
         lki_units_forget(parallel);
-    lki_attest_written(parallel, param);
     return lk_barrier(parallel->comm);
 }
 

@@ -195,8 +195,8 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     bool     hybrid  = stage > 0 && strcmp(c->strategy, "hybrid") == 0;
     double   values  = (double)lk_model_param_elements(model);
     double   share   = hybrid ? 1 / fmax(1, c->shard_hosts) : (double)here / c->workers;
-    double   copies  = stage >= 3 ? share : 1;
-    if (c->offload == NULL)
+    double   copies  = lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? 0 : stage >= 3 ? share : 1;
+    if (!lki_in_files(c, LK_OFFLOADED_STATES))
         copies += lk_optimizer_state_count(&c->optimizer) * (stage >= 1 ? share : 1);
     copies += stage >= 2 ? share : here;
     double   needed  = values * copies * (double)sizeof(float);
@@ -269,9 +269,12 @@ static lk_status check_offload(const lk_train_config *c)
     struct stat at;
     if (c->offload == NULL)
         return LK_OK;
-    if (lk_optimizer_state_count(&c->optimizer) == 0)
+    if (lki_in_files(c, LK_OFFLOADED_STATES) && lk_optimizer_state_count(&c->optimizer) == 0)
         return lk_fail(LK_EINVAL, "--offload optimizer:...: this optimizer has no state; leave it "
                                   "out, or give a --momentum");
+    if (lki_in_files(c, LK_OFFLOADED_PARAMETERS) && lki_stage_of(c->strategy) < 3)
+        return lk_fail(LK_EINVAL, "--offload parameters:... needs a strategy that reads them by "
+                                  "units: --strategy zero3, or hybrid");
     if (stat(c->offload, &at) == 0 && !S_ISDIR(at.st_mode))
         return lk_fail(LK_EINVAL, "--offload: '%s' is not a directory", c->offload);
     if (access(c->offload, W_OK | X_OK) != 0)

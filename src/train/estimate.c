@@ -51,6 +51,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .term_count         = term_count,
                                   .state_count        = state_count,
                                   .offload            = c->offload,
+                                  .offloaded          = c->offloaded,
                                   .survives           = c->survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
     out->terms = terms;

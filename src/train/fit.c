@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "lockstep/train.h"
+#include "train/session.h"
 
 /* From the simplest to the one that takes least. */
 static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
@@ -39,8 +39,12 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
         least = whole(&cost);
         name  = strategies[i];
     }
-    const bool files = config->offload == NULL && !config->survives &&
-                       lk_optimizer_state_count(&config->optimizer) > 0;
+    const char *files = config->survives || lki_in_files(config, LK_OFFLOADED_PARAMETERS) ? ""
+                        : lki_in_files(config, LK_OFFLOADED_STATES)
+                            ? "--offload for zero3's parameters, too, "
+                        : lk_optimizer_state_count(&config->optimizer) > 0
+                            ? "--offload for the optimizer's state and zero3's parameters, "
+                            : "--offload for zero3's parameters, ";
     if (name == NULL)
         (void)snprintf(out, bytes, "make the model smaller");
     else if (least <= limit)
@@ -49,14 +53,14 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
     else
         (void)snprintf(out, bytes, "no strategy fits: %s takes the least, %.1f MiB; take more "
                        "hosts, fewer workers on each, %sor a smaller model", name, least / 0x1p20,
-                       files ? "--offload for the optimizer's state, " : "");
+                       files);
 }
 
 lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
 {
     lk_train_config copy = *config;
     lk_train_cost   cost;
-    char            advice[200];
+    char            advice[256];
 
     if (config->host_memory == 0)
         return LK_OK;

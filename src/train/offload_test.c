@@ -1,11 +1,13 @@
-/* offload_test.c -- the optimizer's state in files: the same bits, and what a disk can do to them.
+/* offload_test.c -- the optimizer's state, and parameters, in files: the same bits, and what a disk
+ * can do to them.
  *
- * Goal:    runs with states in files have the bits of `single`, which has them in memory: by ring
- *          and threads, with every strategy, on one host and on several; a disk that is full, fails
- *          or gives back what was not written ends the run with an error that says so, and what was
- *          saved goes on.
+ * Goal:    runs with either or both in files have the bits of `single`, which has them in memory:
+ *          by ring and threads, with every strategy, on one host and on several, and evaluate
+ *          alike; a disk that is full, fails or gives back what was not written ends the run with
+ *          an error that says so, and what was saved goes on.
  * Method:  the functions below stand before the C library's (offload_test.wrap).  States are those
- *          of an MLP of more chunks than there are buffers.
+ *          of an MLP of more chunks than there are buffers; parameters are of a unit for each layer
+ *          or, where writes are counted, of one.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -23,7 +25,7 @@
 #include "comm/hosted.h"
 #include "lockstep/train.h"
 
-enum { RANKS_MAX = 4 };
+enum { RANKS_MAX = 4, KINDS = 8 };
 
 static const hosted alone = { .hosts = 1, .each = 1 }, pair = { .hosts = 1, .each = 2 },
                     apart = { .hosts = 2, .each = 2, .fewer = 1, .seed = 7 },
@@ -33,12 +35,13 @@ static const hosted alone = { .hosts = 1, .each = 1 }, pair = { .hosts = 1, .eac
 
 typedef enum { NO_FAULT, READ_FAILS, READ_LIES, READ_ENDS, WRITE_FAILS, DISK_FULL, DRIBBLES } fault;
 
-/* A step writes every chunk once; faults come in the third step, while it writes. */
-enum { CHUNKS = 5, WRITES_BEFORE = 2 * CHUNKS };
+/* A step writes every chunk once, and so does who initialises parameters. */
+enum { CHUNKS = 5, BOTH = LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS };
 
 static struct {
     fault       kind;
     bool        ring;
+    int         writes_before; /* a fault comes */
     _Atomic int calls, writes;
 } disk;
 
@@ -54,7 +57,7 @@ int     __wrap_io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
 
 static bool strikes(void)
 {
-    return atomic_load(&disk.writes) > WRITES_BEFORE;
+    return atomic_load(&disk.writes) > disk.writes_before;
 }
 
 static ssize_t fail_with(int error)
@@ -118,7 +121,7 @@ static int remove_folder(void **state)
     return system(line);
 }
 
-static lk_train_config config_of(bool offload)
+static lk_train_config config_of(unsigned offloaded)
 {
     return (lk_train_config){ .model         = "mlp",
                               .data          = "synthetic:images=60,h=6,w=6,c=1,classes=5",
@@ -127,10 +130,13 @@ static lk_train_config config_of(bool offload)
                               .global_batch  = 4,
                               .micro_batch   = 1,
                               .virtual_workers = 4,
-                              .steps           = 3,
+                              .steps           = 4,
+                              .validation      = 0.2,
+                              .eval_every      = 3,
                               .optimizer       = { .kind = LK_ADAMW },
                               .schedule        = { .lr = 0.01 },
-                              .offload         = offload ? folder : NULL,
+                              .offload         = offloaded != 0 ? folder : NULL,
+                              .offloaded       = offloaded,
                               .resume_step     = -1,
                               .quiet           = true };
 }
@@ -159,67 +165,85 @@ static void run_on(hosted h, run *r)
     assert_true(hosted_all(h, train, r));
 }
 
-static void hash_of(hosted h, const char *strategy, lk_optimizer_kind optimizer, bool offload,
-                    char hash[65])
+/* Units are layers. */
+static double hash_of(hosted h, const char *strategy, lk_optimizer_kind optimizer,
+                      unsigned offloaded, char hash[65])
 {
-    run r = { .config = config_of(offload) };
+    run r = { .config = config_of(offloaded) };
     if (strcmp(strategy, "hybrid") == 0)
         r.config.shard_hosts = 2;
-    r.config.strategy  = strategy;
-    r.config.optimizer = (lk_optimizer){ .kind = optimizer };
+    r.config.bucket_bytes = 4096;
+    r.config.strategy     = strategy;
+    r.config.optimizer    = (lk_optimizer){ .kind = optimizer };
     run_on(h, &r);
     if (r.status[0] != LK_OK)
         fail_msg("%s", r.message[0]);
     memcpy(hash, r.result[0].run, 65);
+    return r.result[0].validation_loss;
 }
 
 /* ---- The same bits ------------------------------------------------------------------------ */
 
-/* Lamb goes over its states twice in a step. */
+/* Lamb goes over its states twice in a step, and over values three times. */
 static void has_the_same_bits(void **state)
 {
     (void)state;
-    static const struct { const hosted *on; const char *strategy; bool lamb; } cases[] = {
-        { &alone, "single", false }, { &pair, "ddp", false },   { &apart, "zero3", true },
-        { &apart, "ddp", false },    { &apart, "zero1", true }, { &pair, "zero2", false },
-        { &apart, "zero2", false },  { &four, "hybrid", false },
+    enum { STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS };
+    static const struct {
+        const hosted     *on;
+        const char       *strategy;
+        lk_optimizer_kind optimizer;
+        unsigned          offloaded;
+    } cases[] = {
+        { &alone, "single", LK_ADAMW, STATES }, { &pair, "zero3", LK_ADAMW, BOTH },
+        { &apart, "zero3", LK_LAMB, BOTH },     { &apart, "zero3", LK_LAMB, STATES },
+        { &pair, "ddp", LK_ADAMW, STATES },     { &alone, "zero3", LK_SGD, PARAMS },
+        { &apart, "ddp", LK_ADAMW, STATES },    { &apart, "zero1", LK_LAMB, STATES },
+        { &pair, "zero2", LK_ADAMW, STATES },   { &apart, "zero2", LK_ADAMW, STATES },
+        { &four, "hybrid", LK_ADAMW, STATES },  { &four, "hybrid", LK_ADAMW, PARAMS },
     };
-    char   whole[2][65], hash[65];
+    char   whole[KINDS][65], hash[65];
+    double loss[KINDS];
     size_t count = LKI_SANITIZED ? 3 : sizeof cases / sizeof cases[0];
     disk.kind    = NO_FAULT;
     disk.ring    = true;
-    hash_of(alone, "single", LK_ADAMW, false, whole[0]);
-    hash_of(alone, "single", LK_LAMB, false, whole[1]);
+    for (int kind = 0; kind < KINDS; kind++)
+        if (kind == LK_ADAMW || kind == LK_LAMB || kind == LK_SGD)
+            loss[kind] = hash_of(alone, "single", (lk_optimizer_kind)kind, 0, whole[kind]);
     for (size_t i = 0; i < count; i++, disk.ring = !disk.ring) {
-        hash_of(*cases[i].on, cases[i].strategy, cases[i].lamb ? LK_LAMB : LK_ADAMW, true, hash);
-        assert_string_equal(hash, whole[cases[i].lamb]);
+        double said = hash_of(*cases[i].on, cases[i].strategy, cases[i].optimizer,
+                              cases[i].offloaded, hash);
+        assert_string_equal(hash, whole[cases[i].optimizer]);
+        assert_true(said == loss[cases[i].optimizer]);
     }
     disk.kind = DRIBBLES; /* a few pages at a time, and signals between them */
     disk.ring = false;
-    hash_of(alone, "ddp", LK_ADAMW, true, hash);
+    (void)hash_of(alone, "zero3", LK_ADAMW, BOTH, hash);
     disk.kind = NO_FAULT;
-    assert_string_equal(hash, whole[0]);
+    assert_string_equal(hash, whole[LK_ADAMW]);
 }
 
-/* Into a checkpoint and out of it, with states in files or in memory. */
+/* Into a checkpoint and out of it, with states and parameters in files or in memory. */
 static void goes_on_from_checkpoints(void **state)
 {
     (void)state;
     char whole[65];
     disk.kind = NO_FAULT;
     disk.ring = true;
-    hash_of(alone, "single", LK_ADAMW, false, whole);
-    for (uint64_t aside = 0; aside < 2; aside++) {
-        run r = { .config = config_of(aside == 0) };
+    (void)hash_of(alone, "single", LK_ADAMW, 0, whole);
+    for (uint64_t aside = 0; aside < 3; aside++) {
+        run r = { .config = config_of(aside == 0 ? BOTH : 0) };
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/run%d", folder, (int)aside);
+        r.config.strategy         = "zero3";
         r.config.checkpoint       = checkpoints;
         r.config.checkpoint_every = 2;
-        run_on(aside == 0 ? pair : alone, &r);
+        run_on(aside == 0 ? apart : alone, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
         r.config.resume      = true;
         r.config.resume_step = 2;
         r.config.offload     = aside == 0 ? NULL : folder;
+        r.config.offloaded   = aside == 1 ? LK_OFFLOADED_STATES : BOTH;
         run_on(pair, &r);
         assert_int_equal(r.status[0], LK_OK);
         assert_string_equal(r.result[0].run, whole);
@@ -228,37 +252,54 @@ static void goes_on_from_checkpoints(void **state)
 
 /* ---- Disks -------------------------------------------------------------------------------- */
 
-/* The run ends in its third step, and goes on from the checkpoint of the second. */
+/* The run ends in its third step while it updates, or in its fourth as soon as a unit is read; and
+ * goes on from the checkpoint of the second. */
 static void ends_clearly(void **state)
 {
     (void)state;
-    static const struct { fault kind; lk_status status; const char *says; } cases[] = {
-        { READ_FAILS, LK_EIO, "Input/output error" },
-        { READ_ENDS, LK_EIO, "it ends there" },
-        { READ_LIES, LK_ECORRUPT, "is not what was written" },
-        { WRITE_FAILS, LK_EIO, "No space left on device" },
+    enum { THIRD = 2 * CHUNKS, STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS };
+    static const struct {
+        fault       kind;
+        unsigned    offloaded;
+        int         before;
+        lk_status   status;
+        const char *says;
+    } cases[] = {
+        { READ_FAILS, STATES, THIRD, LK_EIO, "Input/output error" },
+        { READ_ENDS, STATES, THIRD, LK_EIO, "it ends there" },
+        { READ_LIES, STATES, THIRD, LK_ECORRUPT, "is not what was written" },
+        { WRITE_FAILS, STATES, THIRD, LK_EIO, "No space left on device" },
+        { READ_FAILS, PARAMS, 4 * CHUNKS - 1, LK_EIO, "Input/output error" },
+        { READ_LIES, PARAMS, 4 * CHUNKS - 1, LK_ECORRUPT, "is not what was written" },
+        { WRITE_FAILS, PARAMS, THIRD + CHUNKS, LK_EIO, "No space left on device" },
     };
     char whole[65];
     disk.kind = NO_FAULT;
-    hash_of(alone, "single", LK_ADAMW, false, whole);
+    (void)hash_of(alone, "single", LK_ADAMW, 0, whole);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run r = { .config = config_of(true) };
+        run  r      = { .config = config_of(cases[i].offloaded) };
+        bool states = cases[i].offloaded == STATES;
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/fault%zu", folder, i);
+        r.config.strategy         = states ? NULL : "zero3";
         r.config.checkpoint       = checkpoints;
         r.config.checkpoint_every = 2;
+        r.config.eval_every       = 0;
         disk.kind                 = cases[i].kind;
         disk.ring                 = false;
+        disk.writes_before        = cases[i].before;
         atomic_store(&disk.writes, 0);
         run_on(alone, &r);
         assert_int_equal(r.status[0], cases[i].status);
         if (strstr(r.message[0], cases[i].says) == NULL || strstr(r.message[0], folder) == NULL ||
-            strstr(r.message[0], "rank 0: the optimizer's state") == NULL ||
+            strstr(r.message[0], states ? "rank 0: the optimizer's state"
+                                        : "rank 0: its part of the parameters") == NULL ||
             strstr(r.message[0], "go on from the last checkpoint") == NULL)
             fail_msg("%s", r.message[0]);
         disk.kind       = NO_FAULT;
         r.config.resume = r.config.resume_required = true;
         run_on(alone, &r);
-        assert_int_equal(r.status[0], LK_OK);
+        if (r.status[0] != LK_OK)
+            fail_msg("case %zu: %s", i, r.message[0]);
         assert_string_equal(r.result[0].run, whole);
     }
 }
@@ -266,19 +307,31 @@ static void ends_clearly(void **state)
 static void needs_room_before_it_starts(void **state)
 {
     (void)state;
-    run r     = { .config = config_of(true) };
-    disk.kind = DISK_FULL;
-    run_on(alone, &r);
-    disk.kind = NO_FAULT;
-    assert_int_equal(r.status[0], LK_EIO);
-    assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
-    r.config.offload = "/nowhere";
-    assert_int_equal(lk_train_check(&r.config), LK_EIO);
-    r.config.offload = "/proc/self/status";
-    assert_int_equal(lk_train_check(&r.config), LK_EINVAL);
-    r.config.offload   = folder;
-    r.config.optimizer = (lk_optimizer){ .kind = LK_SGD };
-    assert_int_equal(lk_train_check(&r.config), LK_EINVAL);
+    for (unsigned offloaded = 1; offloaded <= BOTH; offloaded++) {
+        run r             = { .config = config_of(offloaded) };
+        r.config.strategy = "zero3";
+        disk.kind         = DISK_FULL;
+        run_on(alone, &r);
+        disk.kind = NO_FAULT;
+        assert_int_equal(r.status[0], LK_EIO);
+        assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
+    }
+    lk_train_config config = config_of(BOTH);
+    config.workers         = 1;
+    config.strategy        = "zero3";
+    config.offload         = "/nowhere";
+    assert_int_equal(lk_train_check(&config), LK_EIO);
+    config.offload = "/proc/self/status";
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    config.offload  = folder;
+    config.strategy = "zero2";
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "reads them by units: --strategy zero3"));
+    config.strategy  = "zero3";
+    config.optimizer = (lk_optimizer){ .kind = LK_SGD };
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    config.offloaded = LK_OFFLOADED_PARAMETERS;
+    assert_int_equal(lk_train_check(&config), LK_OK);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)

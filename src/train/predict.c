@@ -90,14 +90,21 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     out->exposed += exposed_of(in_backward, window, use.buckets) + behind;
 }
 
-/* An update's files: each host has those of its part. */
+/* Each host has files of its part.  An update hides as much of what it reads and writes as it
+ * lasts; forward and backward passes that of the units that they read, but for the first. */
 static void add_files(lk_step_prediction *out, const lk_step_model *m)
 {
     double sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : m->hosts;
-    double parts   = m->stage == 0 ? 1 : sharing;
-    if (m->file_bandwidth > 0)
-        out->files = m->file_bytes / parts / m->file_bandwidth;
-    out->stalled = fmax(0, out->files - m->update);
+    double parts   = m->stage == 0 ? 1 : sharing, rate = parts * m->file_bandwidth;
+    double micros = m->micro_count > 0 ? m->micro_count : 1, turns = out->rounds * micros;
+    double units  = fmax(1, ceil(m->parameter_bytes / fmax(1, m->bucket_bytes)));
+    if (!(rate > 0))
+        return;
+    double update = m->file_bytes / rate, pass = m->pass_file_bytes / rate;
+    out->files    = update + 2 * turns * pass;
+    out->stalled  = fmax(0, update - m->update) +
+                   turns * (exposed_of(pass, m->forward / micros, units) +
+                            exposed_of(pass, m->backward / micros, units));
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -114,7 +121,7 @@ static lk_status check(const lk_step_model *m)
         return lk_fail(LK_EINVAL, "there is no stage %u of ZeRO", m->stage);
     if (!(m->forward >= 0 && m->backward >= 0 && m->forward + m->backward > 0 && m->update >= 0 &&
           m->gradient_bytes >= 0 && m->parameter_bytes >= 0 && m->latency >= 0 &&
-          m->file_bytes >= 0 && m->file_bandwidth >= 0))
+          m->file_bytes >= 0 && m->pass_file_bytes >= 0 && m->file_bandwidth >= 0))
         return lk_fail(LK_EINVAL, "a step's times and bytes are not negative, and computing takes "
                                   "some");
     if (m->hosts > 1 && !(m->bandwidth > 0))
@@ -272,12 +279,22 @@ static double gradient_elements(const lk_model *model)
     return sum;
 }
 
-/* Bytes of the optimizer's state that are read and written in a step; lamb goes over it twice. */
-static double file_bytes(const lk_train_config *c, double elements)
+/* Bytes that an update reads and writes of the optimizer's state and of parameters in files; lamb
+ * goes over them twice and writes states alone, and lars and lamb read parameters for their norms.
+ */
+static double update_file_bytes(const lk_train_config *c, double elements)
 {
-    double passes = c->optimizer.kind == LK_LAMB ? 2 : 1;
-    double states = lk_optimizer_state_count(&c->optimizer);
-    return c->offload != NULL ? 2 * passes * states * sizeof(float) * elements : 0;
+    bool   lamb   = c->optimizer.kind == LK_LAMB, lars = c->optimizer.kind == LK_LARS;
+    double states = lki_in_files(c, LK_OFFLOADED_STATES)
+                        ? lk_optimizer_state_count(&c->optimizer) * (lamb ? 4 : 2) : 0;
+    double params = lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? 2 + lamb + (lamb || lars) : 0;
+    return (states + params) * sizeof(float) * elements;
+}
+
+/* Of parameters that a pass over the model reads by units. */
+static double pass_file_bytes(const lk_train_config *c, double elements)
+{
+    return lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? sizeof(float) * elements : 0;
 }
 
 static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
@@ -299,7 +316,8 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .bucket_bytes    = width / sizeof(float) * bucket,
                             .bandwidth       = from->rates->bandwidth,
                             .latency         = from->rates->latency,
-                            .file_bytes      = file_bytes(c, elements),
+                            .file_bytes      = update_file_bytes(c, elements),
+                            .pass_file_bytes = pass_file_bytes(c, elements),
                             .file_bandwidth  = from->rates->file_bandwidth };
     for (uint32_t b = 0; b < from->model->block_count; b++)
         add_block(out, from, b, &sum);

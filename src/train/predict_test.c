@@ -244,6 +244,18 @@ static void files_stall_a_step(void **state)
     rates.file_bandwidth  = 0;
     assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, &c), LK_OK);
     NEAR(predict(m).files, 8 * bytes / 2 / 5e5, 1e-12);
+    /* Lamb reads parameters three times and writes them once.  A pass over the one unit hides
+     * nothing: forward and backward, twice. */
+    config.strategy  = "zero3";
+    config.offloaded = LK_OFFLOADED_PARAMETERS;
+    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, &c), LK_OK);
+    double turns = predict(m).rounds * m.micro_count;
+    NEAR(predict(m).files, (4 + 2 * turns) * bytes / 2 / 5e5, 1e-12);
+    NEAR(predict(m).stalled, predict(m).files - m.update, 1e-12);
+    m.bucket_bytes = m.parameter_bytes / 4; /* of four units a backward pass hides three */
+    m.forward      = 0;
+    m.backward     = 2 * turns;
+    NEAR(predict(m).stalled, (4 + 1.25 * turns) * bytes / 2 / 5e5 - m.update, 1e-12);
 }
 
 /* Rates that are zero but for operations: the same as that rate. */

@@ -19,6 +19,13 @@
 
 enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 
+/* Whether it is in files, of lk_offloaded. */
+static inline bool lki_in_files(const lk_train_config *config, lk_offloaded what)
+{
+    unsigned all = config->offloaded == 0 ? LK_OFFLOADED_STATES : config->offloaded;
+    return config->offload != NULL && (all & what) != 0;
+}
+
 typedef struct lki_report_file lki_journal;
 typedef struct lki_observer    lki_observer;
 typedef struct lki_background  lki_background;

@@ -149,6 +149,15 @@ static void files_take_their_time(void **state)
     run_command(&r, *state, MLP "--workers 2 --strategy ddp " GIVEN "--offload optimizer:/nvme");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "not known without --file-bandwidth"));
+    run_command(&r, *state, MLP "--workers 2 --offload optimizer,parameters:/nvme");
+    assert_string_equal(r.err, "");
+    assert_null(strstr(r.out, "\nddp")); /* it reads parameters where they are */
+    assert_non_null(strstr(r.out, "\nzero3: parameters and optimizer state of 0.06 MiB a host"));
+    run_command(&r, *state, MLP "--workers 2 --strategy zero2 --offload parameters:/nvme");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "choose --strategy zero3"));
+    run_command(&r, *state, MLP "--workers 2 --offload gradients:/nvme");
+    assert_non_null(strstr(r.err, "must be optimizer, parameters, or both"));
 }
 
 static void more_workers_go_to_thousands(void **state)

@@ -87,7 +87,8 @@ static void put_pieces(const lk_request *r)
     unsigned char *at = r->recv + r->offsets[r->comm->rank];
 
     for (size_t i = 0; i < r->piece_count; i++) {
-        memcpy(at, r->pieces[i].from, r->pieces[i].bytes);
+        if (r->pieces[i].from != at)
+            memcpy(at, r->pieces[i].from, r->pieces[i].bytes);
         at += r->pieces[i].bytes;
     }
     LK_ASSERT(at == r->recv + r->offsets[r->comm->rank + 1]);

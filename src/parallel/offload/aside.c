@@ -1,0 +1,296 @@
+/* aside.c -- a rank's part of something in a file of its own, chunk by chunk.
+ *
+ * The spans that a rank owns are cut into chunks, in order; a chunk has all columns of its spans.
+ * Chunk k lives in buffer k mod ring while it is there.  What comes back is compared with its hash
+ * (XXH3) before anything uses it.  A chunk that was never written is zeros, and not read.
+ *
+ *      columns     span 0: moment, variance | span 1: moment, variance | ... | to a whole page
+ *
+ * Where parameters are in a file a chunk is of one unit, so that a unit is a range of chunks, and
+ * one buffer is kept apart for single values: others are of units under way.
+ *
+ * Memory: the buffers, and 12 bytes for each span of the model.
+ */
+#include "parallel/offload/aside.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/memory.h"
+
+enum { SPANS_LEAST = 8, SPANS_MOST = 64, PARTS = 8 };
+
+/* ---- What lies where ----------------------------------------------------------------------- */
+
+static const lki_param_span *span_at(const lk_parallel *parallel, size_t place)
+{
+    return &parallel->layout->spans[parallel->mine[place]];
+}
+
+/* Of a small part an eighth, so that something is on its way while something is computed on. */
+static size_t chunk_spans(size_t mine)
+{
+    return lki_min(SPANS_MOST, lki_max(SPANS_LEAST, mine / PARTS));
+}
+
+/* The end of the chunk that begins at a place. */
+static size_t end_of_chunk(const lk_parallel *parallel, size_t first)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            end    = first + 1;
+    size_t limit = lki_min(first + chunk_spans(parallel->mine_count), parallel->mine_count);
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        return limit;
+    uint32_t unit = lki_unit_of(layout, span_at(parallel, first)->param);
+    while (end < limit && lki_unit_of(layout, span_at(parallel, end)->param) == unit)
+        end++;
+    return end;
+}
+
+/* Fills in chunks, unless there are none yet: then only counts them. */
+static uint64_t cut(lki_aside *a)
+{
+    const lk_parallel *parallel = a->parallel;
+    size_t             count    = 0;
+    uint64_t           offset   = 0;
+    for (size_t first = 0, end; first < parallel->mine_count; first = end, count++) {
+        size_t floats = 0;
+        end           = end_of_chunk(parallel, first);
+        for (size_t i = first; i < end; i++) {
+            a->chunk_of[parallel->mine[i]] = (uint32_t)count;
+            a->at[parallel->mine[i]]       = floats;
+            floats += a->columns * lki_layout_width(parallel->layout, span_at(parallel, i));
+        }
+        size_t payload = floats * sizeof(float), bytes = lki_round_up(payload, LKI_STORE_ALIGN);
+        if (a->chunks != NULL)
+            a->chunks[count] = (lki_chunk){
+                .offset = offset, .first = first, .end = end, .payload = payload, .bytes = bytes
+            };
+        a->widest = lki_max(a->widest, bytes);
+        offset += bytes;
+    }
+    a->chunk_count = count;
+    return offset;
+}
+
+/* In one piece, which huge pages may hold: then a transfer is few requests to the disk. */
+static lk_status open_buffers(lki_aside *a, bool apart)
+{
+    a->ring        = apart ? LKI_ASIDE_RING_APART : LKI_ASIDE_RING;
+    a->own         = apart ? a->ring : 0;
+    uint32_t count = a->ring + apart;
+    LK_TRY(lki_alloc(&a->memory, count * a->widest + LKI_STORE_ALIGN, "values on their way"));
+    uint8_t *first = a->memory;
+    first += lki_round_up((uintptr_t)first, LKI_STORE_ALIGN) - (uintptr_t)first;
+    for (uint32_t b = 0; b < count; b++)
+        a->buffers[b] = first + b * a->widest;
+    return LK_OK;
+}
+
+/* Whose it is, and what to do about a disk that failed it. */
+static lk_status explain(const lki_aside *a, lk_status status, const char *advice)
+{
+    lk_error error = *lk_error_last();
+    if (status != LK_EIO)
+        return status;
+    return lk_fail(status, "rank %u: %s: %.300s; %s", a->parallel->rank, a->what, error.message,
+                   advice);
+}
+
+static lk_status open_parts(lki_aside *a, bool apart)
+{
+    size_t spans = a->parallel->layout->span_count;
+    LK_TRY(LKI_NEW(&a->chunk_of, spans, "chunks of a file"));
+    LK_TRY(LKI_NEW(&a->at, spans, "chunks of a file"));
+    (void)cut(a);
+    LK_TRY(LKI_NEW(&a->chunks, a->chunk_count, "chunks of a file"));
+    uint64_t bytes = cut(a);
+    a->here        = a->chunk_count;
+    LK_TRY(open_buffers(a, apart));
+    return explain(a, lki_store_open(&a->store, a->parallel->offload_dir, bytes),
+                   "make room there for every rank's part, or choose another directory");
+}
+
+lk_status lki_aside_open(lki_aside **out, lk_parallel *parallel, const char *what, uint32_t columns,
+                         bool apart)
+{
+    lki_aside *a = NULL;
+    *out         = NULL;
+    if (columns == 0 || parallel->mine_count == 0)
+        return LK_OK;
+    LK_TRY(LKI_NEW(&a, 1, what));
+    a->parallel      = parallel;
+    a->what          = what;
+    a->columns       = columns;
+    lk_status status = open_parts(a, apart);
+    if (status == LK_OK)
+        *out = a;
+    else
+        lki_aside_close(a);
+    return status;
+}
+
+void lki_aside_close(lki_aside *a)
+{
+    if (a == NULL)
+        return;
+    lki_store_free(a->store); /* before the buffers that it may be writing */
+    lki_free(a->memory);
+    lki_free(a->chunks);
+    lki_free(a->chunk_of);
+    lki_free(a->at);
+    lki_free(a);
+}
+
+size_t lki_aside_memory(const lk_parallel *parallel, uint32_t columns, bool apart)
+{
+    const lki_layout *layout  = parallel->layout;
+    size_t            spans   = layout->span_count / layout->owner_count, kept = 0;
+    size_t            buffers = apart ? LKI_ASIDE_RING_APART + 1 : LKI_ASIDE_RING;
+    for (uint32_t s = 0; s < layout->shards; s++)
+        kept = lki_max(kept, layout->kept[s]);
+    size_t each = lki_min(chunk_spans(spans) * LKI_NORM_BLOCK * parallel->world.widest, kept);
+    return buffers * each * columns * sizeof(float);
+}
+
+/* ---- Chunks on their way ------------------------------------------------------------------- */
+
+static uint32_t slot_of(const lki_aside *a, size_t k)
+{
+    return (uint32_t)(k % a->ring);
+}
+
+static lk_status wait_for(lki_aside *a, uint32_t slot)
+{
+    double    asked  = lki_seconds();
+    lk_status status = lki_store_wait(a->store, slot);
+    a->stalled += lki_seconds() - asked;
+    return explain(a, status,
+                   "go on from the last checkpoint, with another directory or all in memory");
+}
+
+/* The buffer's last transfer is complete, or this waits for it. */
+static lk_status begin_read(lki_aside *a, size_t k, uint32_t slot)
+{
+    const lki_chunk *c = &a->chunks[k];
+    LK_TRY(wait_for(a, slot));
+    if (c->written)
+        lki_store_start(a->store, slot, false, a->buffers[slot], c->bytes, c->offset);
+    else
+        memset(a->buffers[slot], 0, c->bytes);
+    return LK_OK;
+}
+
+static lk_status end_read(lki_aside *a, size_t k, uint32_t slot)
+{
+    const lk_parallel *parallel = a->parallel;
+    const lki_chunk   *c        = &a->chunks[k];
+    LK_TRY(wait_for(a, slot));
+    if (!c->written || lki_xxh3(a->buffers[slot], c->bytes) == c->hash)
+        return LK_OK;
+    uint32_t    from = span_at(parallel, c->first)->param;
+    uint32_t    to   = span_at(parallel, c->end - 1)->param;
+    const char *last = from == to ? "" : parallel->layout->params[to].name;
+    return lk_fail(LK_ECORRUPT,
+                   "rank %u: %s in '%s', bytes %" PRIu64 " to %" PRIu64 " (of '%.60s%s%.60s'), is "
+                   "not what was written: the disk is faulty, or something else wrote there; go on "
+                   "from the last checkpoint",
+                   parallel->rank, a->what, parallel->offload_dir, c->offset,
+                   c->offset + c->bytes, parallel->layout->params[from].name,
+                   from == to ? "" : "' to '", last);
+}
+
+static void begin_write(lki_aside *a, size_t k, uint32_t slot)
+{
+    lki_chunk *c = &a->chunks[k];
+    c->hash      = lki_xxh3(a->buffers[slot], c->bytes);
+    c->written   = true;
+    lki_store_start(a->store, slot, true, a->buffers[slot], c->bytes, c->offset);
+}
+
+lk_status lki_aside_begin_read(lki_aside *a, size_t k)
+{
+    return begin_read(a, k, slot_of(a, k));
+}
+
+bool lki_aside_is_read(lki_aside *a, size_t k)
+{
+    return lki_store_test(a->store, slot_of(a, k));
+}
+
+lk_status lki_aside_end_read(lki_aside *a, size_t k)
+{
+    return end_read(a, k, slot_of(a, k));
+}
+
+void lki_aside_begin_write(lki_aside *a, size_t k)
+{
+    begin_write(a, k, slot_of(a, k));
+}
+
+static float *find_in(const lki_aside *a, uint32_t slot, size_t span, uint32_t column)
+{
+    const lki_layout *layout = a->parallel->layout;
+    return (float *)(void *)a->buffers[slot] + a->at[span] +
+           column * lki_layout_width(layout, &layout->spans[span]);
+}
+
+float *lki_aside_find(const lki_aside *a, size_t span, uint32_t column)
+{
+    return find_in(a, slot_of(a, a->chunk_of[span]), span, column);
+}
+
+/* ---- One value after the other ------------------------------------------------------------- */
+
+lk_status lki_aside_put_back(lki_aside *a)
+{
+    if (a->changed)
+        begin_write(a, a->here, a->own);
+    a->changed = false;
+    a->here    = a->chunk_count;
+    return wait_for(a, a->own);
+}
+
+lk_status lki_aside_settle(lki_aside *a)
+{
+    LK_TRY(lki_aside_put_back(a));
+    for (uint32_t slot = 0; slot < a->ring; slot++)
+        LK_TRY(wait_for(a, slot));
+    return LK_OK;
+}
+
+/* Where a span's column is, its chunk fetched into the buffer for that. */
+static lk_status reach(lki_aside *a, size_t span, uint32_t column, float **out)
+{
+    size_t k = a->chunk_of[span];
+    if (a->here != k) {
+        LK_TRY(lki_aside_put_back(a));
+        for (uint32_t slot = 0; slot < a->ring && a->own == 0; slot++)
+            LK_TRY(wait_for(a, slot)); /* what an update has left may be this chunk's */
+        LK_TRY(begin_read(a, k, a->own));
+        LK_TRY(end_read(a, k, a->own));
+        a->here = k;
+    }
+    *out = find_in(a, a->own, span, column);
+    return LK_OK;
+}
+
+lk_status lki_aside_get(lki_aside *a, size_t span, uint32_t column, size_t from, size_t count,
+                        float *out)
+{
+    float *values;
+    LK_TRY(reach(a, span, column, &values));
+    memcpy(out, values + from, count * sizeof *out);
+    return LK_OK;
+}
+
+lk_status lki_aside_put(lki_aside *a, size_t span, uint32_t column, const float *values)
+{
+    float *to;
+    LK_TRY(reach(a, span, column, &to));
+    memcpy(to, values, a->parallel->layout->spans[span].count * sizeof *to);
+    a->changed = true;
+    return LK_OK;
+}

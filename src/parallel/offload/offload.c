@@ -1,0 +1,167 @@
+/* offload.c -- what an update needs in files: the optimizer's state, parameters, or both.
+ *
+ * Each is a file of chunks of its own (aside.h), cut at the same spans.  An update goes over the
+ * chunks: while one is computed on, the next two are being read and the one before is written.
+ * Between updates parameters are read by units: supply.c.
+ *
+ * Cost: a step reads and writes every state once (lamb: twice); it reads every parameter once
+ *       (lars, lamb: twice, three times) and writes it once, besides what is read by units.
+ */
+#include "parallel/offload/offload.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "parallel/offload/aside.h"
+
+enum { AHEAD = 2 };
+
+lk_status lki_offload_open(lk_parallel *parallel)
+{
+    uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
+    if (parallel->in_files & LK_OFFLOADED_STATES)
+        LK_TRY(lki_aside_open(&parallel->states_aside, parallel, "the optimizer's state", states,
+                              false));
+    if (parallel->in_files & LK_OFFLOADED_PARAMETERS)
+        LK_TRY(lki_aside_open(&parallel->params_aside, parallel, "its part of the parameters", 1,
+                              true));
+    return LK_OK;
+}
+
+void lki_offload_close(lk_parallel *parallel)
+{
+    lki_aside_close(parallel->states_aside);
+    lki_aside_close(parallel->params_aside);
+    parallel->states_aside = parallel->params_aside = NULL;
+}
+
+/* ---- How much ------------------------------------------------------------------------------ */
+
+size_t lki_offload_states_memory(const lk_parallel *parallel)
+{
+    uint32_t states = lk_optimizer_state_count(&parallel->optimizer);
+    bool     aside  = (parallel->in_files & LK_OFFLOADED_STATES) != 0;
+    return aside ? lki_aside_memory(parallel, states, false) : 0;
+}
+
+size_t lki_offload_params_memory(const lk_parallel *parallel)
+{
+    bool aside = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
+    return aside ? lki_aside_memory(parallel, 1, true) : 0;
+}
+
+/* Of the host that has the most. */
+size_t lki_offload_files(const lk_parallel *parallel)
+{
+    size_t most = 0, columns = (parallel->in_files & LK_OFFLOADED_PARAMETERS) != 0;
+    for (uint32_t s = 0; s < parallel->layout->shards; s++)
+        most = lki_max(most, parallel->layout->kept[s]);
+    if (parallel->in_files & LK_OFFLOADED_STATES)
+        columns += lk_optimizer_state_count(&parallel->optimizer);
+    return most * columns * sizeof(float);
+}
+
+/* ---- Going over it ------------------------------------------------------------------------- */
+
+bool lki_offload_has(const lk_parallel *parallel, unsigned over)
+{
+    return (parallel->states_aside != NULL && (over & LKI_OVER_STATES)) ||
+           (parallel->params_aside != NULL && (over & LKI_OVER_PARAMS));
+}
+
+/* Either may be NULL. */
+typedef struct {
+    lki_aside *asides[2];
+    bool       written[2];
+} walk;
+
+static lk_status for_each(const walk *w, lk_status (*call)(lki_aside *aside, size_t k), size_t k)
+{
+    for (int i = 0; i < 2; i++)
+        if (w->asides[i] != NULL)
+            LK_TRY(call(w->asides[i], k));
+    return LK_OK;
+}
+
+static lk_status settle(lki_aside *aside, size_t k)
+{
+    (void)k;
+    return lki_aside_settle(aside);
+}
+
+lk_status lki_offload_walk(lk_parallel *parallel, unsigned over, lki_offload_visit visit,
+                           void *context)
+{
+    walk w = { .asides  = { over & LKI_OVER_STATES ? parallel->states_aside : NULL,
+                            over & LKI_OVER_PARAMS ? parallel->params_aside : NULL },
+               .written = { true, (over & LKI_OVER_CHANGES) != 0 } };
+    const lki_aside *any = w.asides[0] != NULL ? w.asides[0] : w.asides[1];
+    if (any == NULL)
+        return LK_OK;
+    LK_TRY(for_each(&w, settle, 0));
+    for (size_t k = 0; k < lki_min(AHEAD, any->chunk_count); k++)
+        LK_TRY(for_each(&w, lki_aside_begin_read, k));
+    for (size_t k = 0; k < any->chunk_count; k++) {
+        if (k + AHEAD < any->chunk_count)
+            LK_TRY(for_each(&w, lki_aside_begin_read, k + AHEAD));
+        LK_TRY(for_each(&w, lki_aside_end_read, k));
+        visit(context, any->chunks[k].first, any->chunks[k].end);
+        for (int i = 0; i < 2; i++)
+            if (w.asides[i] != NULL && w.written[i])
+                lki_aside_begin_write(w.asides[i], k);
+    }
+    return w.asides[1] != NULL ? lki_aside_settle(w.asides[1]) : LK_OK; /* to be read by units */
+}
+
+void lki_offload_states(const lk_parallel *parallel, size_t span, float **states)
+{
+    for (uint32_t i = 0; i < parallel->states_aside->columns; i++)
+        states[i] = lki_aside_find(parallel->states_aside, span, i);
+}
+
+float *lki_offload_values(const lk_parallel *parallel, size_t span)
+{
+    return lki_aside_find(parallel->params_aside, span, 0);
+}
+
+/* ---- One value after the other ------------------------------------------------------------- */
+
+lk_status lki_offload_get(lk_parallel *parallel, size_t span, uint32_t which, size_t from,
+                          size_t count, float *out)
+{
+    return which == 0
+               ? lki_aside_get(parallel->params_aside, span, 0, from, count, out)
+               : lki_aside_get(parallel->states_aside, span, which - 1, from, count, out);
+}
+
+lk_status lki_offload_put(lk_parallel *parallel, size_t span, uint32_t which, const float *values)
+{
+    return which == 0 ? lki_aside_put(parallel->params_aside, span, 0, values)
+                      : lki_aside_put(parallel->states_aside, span, which - 1, values);
+}
+
+lk_status lki_offload_settle(lk_parallel *parallel)
+{
+    if (parallel->states_aside != NULL)
+        LK_TRY(lki_aside_put_back(parallel->states_aside));
+    return parallel->params_aside != NULL ? lki_aside_put_back(parallel->params_aside) : LK_OK;
+}
+
+static double take_stalled(lki_aside *aside)
+{
+    double stalled = aside != NULL ? aside->stalled : 0;
+    if (aside != NULL)
+        aside->stalled = 0;
+    return stalled;
+}
+
+double lki_offload_stalled(lk_parallel *parallel)
+{
+    return take_stalled(parallel->states_aside) + take_stalled(parallel->params_aside);
+}
+
+const char *lk_parallel_offload_how(const lk_parallel *parallel)
+{
+    const lki_aside *any = parallel->states_aside != NULL ? parallel->states_aside
+                                                          : parallel->params_aside;
+    return any == NULL ? "" : lki_store_how(any->store);
+}

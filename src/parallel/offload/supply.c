@@ -1,0 +1,203 @@
+/* supply.c -- units of parameters that come out of files.
+ *
+ * A host's shard is in its ranks' files (aside.h); a unit is a range of each one's chunks.  A rank
+ * whose unit is to come into a slot (units.c) orders it, and reads its chunks through the buffers
+ * that its file has, as many at a time, straight into their place in the slot:
+ *
+ *      ENTERING    until all ranks of my host are done with what is in the slot
+ *      READING     chunk after chunk: read - compared with its hash - copied into place
+ *
+ * Then what came is for units.c to tell the other ranks, or to send to other hosts.  Units come in
+ * the order in which they are ordered, which is that of every rank.  A file is read while blocks
+ * are computed, and moves forward between them: nothing else waits for it.
+ *
+ * Memory: none but the file's buffers.
+ */
+#include "parallel/offload/supply.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/offload/aside.h"
+
+typedef struct {
+    uint32_t    unit;
+    float      *to;
+    lk_request *entered; /* NULL: all have */
+    size_t      read, copied, end; /* chunks: the next to be asked for, and to be put in place */
+} order;
+
+struct lki_supply {
+    lk_parallel *parallel;
+    lk_comm     *host;        /* its ranks; NULL: each is alone on its */
+    size_t      *first_chunk; /* of each unit; [unit_count]: all */
+    order       *orders;      /* a ring of as many as there are slots */
+    uint32_t     first, count;
+};
+
+/* ---- Life cycle -------------------------------------------------------------------------- */
+
+static uint32_t unit_of_chunk(const lk_parallel *parallel, size_t k)
+{
+    const lki_chunk *c = &parallel->params_aside->chunks[k];
+    return lki_unit_of(parallel->layout, parallel->layout->spans[parallel->mine[c->first]].param);
+}
+
+/* Chunks follow each other unit by unit. */
+static lk_status list_chunks(lki_supply *s)
+{
+    const lk_parallel *parallel = s->parallel;
+    const uint32_t     units    = parallel->layout->bucket_count;
+    const size_t       count    = parallel->params_aside ? parallel->params_aside->chunk_count : 0;
+    size_t             k        = 0;
+
+    LK_TRY(LKI_NEW(&s->first_chunk, (size_t)units + 1, "units of parameters"));
+    for (uint32_t u = 0; u < units; u++) {
+        s->first_chunk[u] = k;
+        while (k < count && unit_of_chunk(parallel, k) == u)
+            k++;
+    }
+    LK_ASSERT(k == count);
+    s->first_chunk[units] = k;
+    return LK_OK;
+}
+
+static lk_status open_parts(lki_supply *s)
+{
+    lk_parallel *parallel = s->parallel;
+    LK_TRY(list_chunks(s));
+    LK_TRY(LKI_NEW(&s->orders, parallel->shelf.slot_count, "orders of units"));
+    if (parallel->world.widest == 1)
+        return LK_OK;
+    return lk_comm_split(&s->host, parallel->comm, parallel->world.host_of[parallel->rank],
+                         parallel->rank);
+}
+
+lk_status lki_supply_open(lki_supply **out, lk_parallel *parallel)
+{
+    lki_supply *s = NULL;
+    *out          = NULL;
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        return LK_OK;
+    LK_TRY(LKI_NEW(&s, 1, "units out of files"));
+    s->parallel      = parallel;
+    lk_status status = open_parts(s);
+    if (status == LK_OK)
+        *out = s;
+    else
+        lki_supply_close(s);
+    return status;
+}
+
+void lki_supply_close(lki_supply *s)
+{
+    if (s == NULL)
+        return;
+    for (uint32_t i = 0; s->orders != NULL && i < s->parallel->shelf.slot_count; i++)
+        lk_request_free(s->orders[i].entered);
+    lk_comm_free(s->host);
+    lki_free(s->first_chunk);
+    lki_free(s->orders);
+    lki_free(s);
+}
+
+/* ---- What a unit has of mine ------------------------------------------------------------- */
+
+/* Spans of a unit that one owner has are neighbours in the parameter space. */
+size_t lki_supply_part(const lki_supply *s, uint32_t unit, size_t *at)
+{
+    const lk_parallel *parallel = s->parallel;
+    size_t             elements = 0;
+    *at                         = 0;
+    for (size_t k = s->first_chunk[unit]; k < s->first_chunk[unit + 1]; k++) {
+        const lki_chunk *c = &parallel->params_aside->chunks[k];
+        if (elements == 0)
+            *at = parallel->layout->spans[parallel->mine[c->first]].at;
+        elements += c->payload / sizeof(float);
+    }
+    return elements;
+}
+
+/* ---- Orders ------------------------------------------------------------------------------ */
+
+static order *order_at(const lki_supply *s, uint32_t i)
+{
+    return &s->orders[(s->first + i) % s->parallel->shelf.slot_count];
+}
+
+lk_status lki_supply_order(lki_supply *s, uint32_t unit, float *to)
+{
+    LK_ASSERT(s->count < s->parallel->shelf.slot_count);
+    order *o = order_at(s, s->count);
+    *o       = (order){ .unit = unit, .to = to, .read = s->first_chunk[unit],
+                        .copied = s->first_chunk[unit], .end = s->first_chunk[unit + 1] };
+    if (s->parallel->params_aside != NULL)
+        LK_TRY(lki_aside_put_back(s->parallel->params_aside));
+    if (s->host != NULL)
+        LK_TRY(lk_barrier_start(&o->entered, s->host));
+    s->count++;
+    return LK_OK;
+}
+
+/* Nobody else waits for what this rank has behind it while it waits for the others. */
+static lk_status enter(lki_supply *s, order *o, bool wait, bool *entered)
+{
+    lk_parallel *parallel = s->parallel;
+    *entered              = o->entered == NULL;
+    if (*entered)
+        return LK_OK;
+    LK_TRY(lk_request_test(o->entered, entered));
+    if (!*entered && wait) {
+        if (parallel->turning)
+            LK_TRY(parallel->ops->settle(parallel));
+        LK_TRY(lk_request_wait(o->entered));
+        *entered = true;
+    }
+    if (*entered) {
+        lk_request_free(o->entered);
+        o->entered = NULL;
+    }
+    return LK_OK;
+}
+
+static lk_status put_in_place(lki_aside *aside, order *o)
+{
+    const lki_chunk *c    = &aside->chunks[o->copied];
+    size_t           span = aside->parallel->mine[c->first];
+    LK_TRY(lki_aside_end_read(aside, o->copied));
+    memcpy(o->to, lki_aside_find(aside, span, 0), c->payload);
+    o->to += c->payload / sizeof *o->to;
+    o->copied++;
+    return LK_OK;
+}
+
+static lk_status read_on(lki_supply *s, order *o, bool wait)
+{
+    lki_aside *aside = s->parallel->params_aside;
+    while (o->copied < o->end) {
+        for (; o->read < o->end && o->read - o->copied < aside->ring; o->read++)
+            LK_TRY(lki_aside_begin_read(aside, o->read));
+        if (!wait && !lki_aside_is_read(aside, o->copied))
+            return LK_OK;
+        LK_TRY(put_in_place(aside, o));
+    }
+    return LK_OK;
+}
+
+lk_status lki_supply_move(lki_supply *s, bool wait, uint32_t *unit)
+{
+    bool entered;
+    *unit = LKI_NO_UNIT;
+    if (s->count == 0)
+        return LK_OK;
+    order *o = order_at(s, 0);
+    LK_TRY(enter(s, o, wait, &entered));
+    if (entered)
+        LK_TRY(read_on(s, o, wait));
+    if (!entered || o->copied < o->end)
+        return LK_OK;
+    *unit    = o->unit;
+    s->first = (s->first + 1) % s->parallel->shelf.slot_count;
+    s->count--;
+    return LK_OK;
+}
