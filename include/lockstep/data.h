@@ -155,6 +155,7 @@ typedef struct {
     uint32_t global_batch, micro_batch, virtual_workers;
     uint32_t first, count; /* serves `count` virtual workers: first, first + stride ... */
     uint32_t stride;       /* 0 = 1 */
+    const uint32_t *list;  /* (optional) `count` virtual workers in another order than this */
     bool     drop_last;
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */

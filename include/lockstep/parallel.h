@@ -16,14 +16,12 @@
  * V virtual workers: never of how many workers `comm` has.
  *
  * Placement: "ddp" keeps one copy of the parameters and of the optimizer's state per host, in an
- * arena; each worker reduces and updates the slices that it owns.  "zero1" keeps the parameters so,
- * but of the optimizer's state each host has only the part that its workers update (ZeRO-1); on one
- * host the two are the same.  "zero2" keeps no whole gradients either: virtual workers are dealt in
- * rounds, and as soon as a bucket (whole blocks) of a round is complete its sum goes to who updates
- * that part, and its memory to the next but one (ZeRO-2).  "zero3" is zero2 whose hosts keep
- * parameters in parts, too: a block's are there from lk_parallel_read() on, until others need the
- * room (ZeRO-3, FSDP's FULL_SHARD); on one host, which has them once, it is zero2.  "single" is the
- * plain reference that every strategy must equal: one worker, V whole gradients, one recursive sum.
+ * arena; each worker reduces and updates the slices that it owns.  With "zero1" each host has only
+ * the part of that state that its workers update.  "zero2" keeps no whole gradients either: virtual
+ * workers are dealt in rounds, and when a bucket (whole blocks) of a round is complete its sum goes
+ * to who updates that part.  "zero3" is zero2 whose hosts keep parameters in parts, too: a block's
+ * are there from lk_parallel_read() on, until others need the room; on one host it is zero2.
+ * "single" is the plain reference: one worker, V whole gradients, one recursive sum.
  *
  * Threads: one at a time per lk_parallel.  All calls but the readers are collective.
  */
@@ -79,10 +77,9 @@ typedef struct {
 } lk_bucket;
 
 /* A communication hook: called once for each virtual worker's buckets in a step, by the rank that
- * runs it, before comm_dtype rounds.  What it leaves is what is summed, so a function of the values
- * and of the virtual worker (not of ranks, of time or of earlier calls) keeps the bits the same for
- * any workers.  Other than LK_OK ends the run on all ranks: this one's lk_parallel_finish() returns
- * it, that of the others LK_EPEER with the reason. */
+ * runs it, before comm_dtype rounds.  What it leaves is summed, so a function of the values and of
+ * the virtual worker (not of ranks or time) keeps the bits the same for any workers.  Other than
+ * LK_OK ends the run: lk_parallel_finish() returns it, the others' LK_EPEER with the reason. */
 typedef lk_status (*lk_bucket_hook)(const lk_bucket *bucket, void *context);
 
 typedef struct {
@@ -115,28 +112,29 @@ typedef struct {
     uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that share a model; 0: 1 */
     bool survives; /* the others can go on where one dies: lk_parallel_go_on(); wants unused to be
                     * LK_UNUSED_ZERO */
-    /* What gradients travel as between hosts: LK_F32 (or 0), or LK_BF16 or LK_F16, which takes half
-     * the bytes, or LK_I8 or LK_I4, a quarter or an eighth (lk_tree_op).  Then each virtual
-     * worker's gradient, and each sum of the canonical tree, is rounded to it, on one host, too:
-     * the bits are other ones than without, but the same for any workers, hosts and strategies.
-     * LK_F16 overflows at 65504: give it a loss scale.  Running state and parameters are FP32
-     * always. */
+    /* What gradients travel as between hosts: LK_F32 (or 0), or, in fewer bytes, LK_BF16, LK_F16,
+     * LK_I8 or LK_I4 (lk_tree_op).  Each virtual worker's gradient, and each sum of the canonical
+     * tree, is rounded to it, on one host, too: other bits than without, but the same for any
+     * workers, hosts and strategies.  LK_F16 overflows at 65504: give it a loss scale. */
     lk_dtype       comm_dtype;
-    /* A directory, of which each rank lays what it owns of what `offloaded` says aside in a file
-     * that has no name and goes with it; NULL = all is in memory.  The bits are the same.  What
-     * comes back is compared with its hash: LK_ECORRUPT.  Not with `survives`. */
+    /* A directory, where each rank lays what it owns of what `offloaded` says aside in a file that
+     * goes with it, compared by hash (LK_ECORRUPT); NULL = in memory.  Not with `survives`. */
     const char    *offload;
     unsigned       offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */
     lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
     void          *hook_context;
-    /* Audits: the turns of this share of the virtual workers, drawn in each step by the seed, are
-     * made again by another rank, which lk_parallel_next() asks for at the end of its own, and what
-     * comes of them is compared by hash before anything is updated.  If it differs a third rank
-     * decides, and LK_ECORRUPT names the odd one on all ranks; with `survives` on that one alone,
-     * which is to leave, and the others get LK_EPEER and make the step again without it.  0 = none;
-     * takes memory for one gradient of each rank.  Not in lock step, nor with "zero3" over several
-     * hosts. */
+    /* Audits: the turns of this share of the virtual workers, drawn by the seed, are made again by
+     * another rank, which lk_parallel_next() asks for at the end of its own, and compared by hash
+     * before anything is updated.  If they differ a third rank decides, and LK_ECORRUPT names the
+     * odd one on all ranks; with `survives` on that one alone, which is to leave; the others make
+     * the step again.  0 = none; takes memory for a gradient of each rank.  Not in lock step, nor
+     * with "zero3" over several hosts. */
     double audit;
+    /* Virtual workers move from slow ranks to fast ones between steps, by what ranks took for
+     * theirs: lk_step_result.moved.  With ddp and zero1, not in lock step; else LK_EUNSUPPORTED.
+     * With a seed shares are drawn by it, after every step: a test. */
+    bool     rebalance;
+    uint64_t rebalance_seed;
 } lk_parallel_options;
 
 /* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",
@@ -175,9 +173,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const 
                                                    const uint32_t *host_sizes, uint32_t hosts);
 
 /* Bytes of model states of each of `workers` workers by the ZeRO paper (Rajbhandari et al. 2020,
- * section 5, figure 1): parameters and gradients of 2 bytes, `state_bytes` bytes a parameter of
- * optimizer state (K: Adam 12, SGD with momentum 8, SGD 4).  Stage 0 shares out nothing, 1 the
- * optimizer's state, 2 gradients, too, 3 everything. */
+ * section 5): parameters and gradients of 2 bytes, `state_bytes` bytes a parameter of state (Adam
+ * 12, SGD with momentum 8, SGD 4).  Stage 1 shares out that, 2 gradients, too, 3 everything. */
 LK_API double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers,
                                   double state_bytes);
 
@@ -214,8 +211,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_load(lk_parallel *parallel, uint32_t p
                                                uint32_t which, const float *values);
 LK_API LK_NODISCARD lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state,
                                                      const float *values);
-/* Reads what lk_parallel_load() writes; valid until the next collective call.  NULL: this host has
- * only a part of it, lk_parallel_fetch() has all. */
+/* Reads what lk_parallel_load() writes; valid until the next collective call.  NULL: see fetch. */
 LK_API const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which);
 /* Elements [first, first + count) of the same, wherever they are kept, to everybody's `out`.
  * Collective, between steps, where lk_parallel_value() is NULL. */
@@ -227,6 +223,9 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t 
 LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
                               uint32_t *stride);
 
+/* With rebalance: the same in the order of their turns, until a step has moved some; else NULL. */
+LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
+
 /* ---- A step ------------------------------------------------------------------------------ */
 
 /* In lock step the turn is that of all virtual workers of my share, of which this is the first. */
@@ -237,11 +236,9 @@ typedef struct {
 
 /* Every step is begun once and finished once: anything else is LK_EINVAL and changes nothing. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin(lk_parallel *parallel, uint64_t step);
-
-/* The same for a step of so many micro-batches for each virtual worker, on all ranks alike
- * (LK_EMISMATCH): their gradients add up where they are made and travel once, with the last, as
- * under the no_sync of others.  At most the options' micro_count if there is running state, or if
- * that is 1 and the strategy zero2. */
+/* The same for a step of so many micro-batches for each virtual worker, on all ranks alike: their
+ * gradients add up where they are made and travel once, with the last.  At most the options'
+ * micro_count if there is running state, or if that is 1 and the strategy zero2. */
 LK_API LK_NODISCARD lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step,
                                                        uint32_t micro_count);
 
@@ -279,10 +276,9 @@ LK_API float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *e
 LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state);
 
 /* Says that the current turn is finished with a term: lets its bucket travel while backward goes
- * on.  Optional: lk_parallel_next() implies it for all.  If rank 0's first virtual worker says it
- * in another order than the options' terms have, buckets are laid out anew in that order, once,
- * after the first step (with ddp, and with zero1 on one host, without survives): no bit depends on
- * that. */
+ * on.  Optional: lk_parallel_next() implies it.  If rank 0's first virtual worker says it in
+ * another order than the options', buckets are laid out anew in that order, once, after the first
+ * step (with ddp, and with zero1 on one host, without survives): no bit depends on that. */
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term);
 
 /* With loss scaling, and a step under way: what the step's gradients are to be multiplied by if the
@@ -329,6 +325,7 @@ typedef struct {
     uint32_t unused;  /* parameters that nobody used; 0 with LK_UNUSED_ZERO, which does not look */
     double   stalled; /* seconds that this rank has waited for its file: options.offload */
     uint32_t audited; /* virtual workers that were made again, and came out alike */
+    uint32_t moved;   /* virtual workers that have another rank from the next step on */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was

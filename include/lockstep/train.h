@@ -77,6 +77,9 @@ typedef enum { LK_BEST_BY_LOSS = 0, LK_BEST_BY_ACCURACY } lk_best_by;
 
 enum { LK_BEST_MAX = 64 };
 
+/* Whether virtual workers move from slow workers to fast ones: lk_parallel_options.rebalance. */
+typedef enum { LK_REBALANCE_DEFAULT = 0, LK_REBALANCE_ON, LK_REBALANCE_OFF } lk_rebalance;
+
 /* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
 typedef struct {
     const char      *model;         /* "gpt", "resnet", "mlp" */
@@ -122,6 +125,8 @@ typedef struct {
     double       clip_norm, clip_value; /* 0 = none */
     double       noise_decay;           /* of the gradient noise scale's averages; 0 = none */
     double       audit; /* share of virtual workers that are made twice; see lk_parallel_options */
+    lk_rebalance rebalance; /* by default ON with ddp and zero1, not with LK_BATCHNORM_SYNC */
+    uint64_t     rebalance_seed; /* see lk_parallel_options */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
     lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,

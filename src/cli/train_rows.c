@@ -44,6 +44,26 @@ bool lki_read_initial_scale(const char *text, void *target, lki_message *error)
     return read_scale(text, &((train_options *)target)->config.scaling.initial, error);
 }
 
+bool lki_read_rebalance(const char *text, void *target, lki_message *error)
+{
+    lk_train_config *c     = &((train_options *)target)->config;
+    const char      *drawn = "random:";
+    size_t           most  = strlen(drawn);
+
+    c->rebalance = LK_REBALANCE_ON;
+    if (strcmp(text, "auto") == 0)
+        c->rebalance = LK_REBALANCE_DEFAULT;
+    else if (strcmp(text, "off") == 0)
+        c->rebalance = LK_REBALANCE_OFF;
+    else if (strncmp(text, drawn, most) == 0 &&
+             lki_parse_u64(text + most, strlen(text + most), &c->rebalance_seed) &&
+             c->rebalance_seed > 0)
+        return true;
+    else if (strcmp(text, "on") != 0)
+        return lki_refuse(error, "must be auto, on, off, or random: and a seed of 1 or more");
+    return true;
+}
+
 /* ---- Groups ------------------------------------------------------------------------------ */
 
 /* "lr=X" or "decay=Y", each once. */

@@ -50,6 +50,7 @@ struct lk_loader {
     uint8_t          *x;
     int32_t          *y;
     uint32_t         *weights; /* or NULL */
+    uint32_t         *list;    /* of virtual workers, or NULL */
 
     pthread_t *threads;
     uint32_t   running; /* of them; above 0 the locks and the signals exist, too */
@@ -99,7 +100,8 @@ static void describe(lk_loader *loader, place *p)
 {
     const lk_loader_options *o    = &loader->options;
     lk_step_span             span = lki_sampler_step(&loader->sampler, loader->step);
-    uint32_t                 v    = o->first + loader->worker * o->stride;
+    uint32_t                 v    = loader->list != NULL ? loader->list[loader->worker]
+                                                         : o->first + loader->worker * o->stride;
     p->epoch = span.epoch;
     p->batch = (lk_batch){ .step = loader->step, .epoch = span.epoch, .virtual_worker = v,
                            .micro_index = loader->micro };
@@ -225,6 +227,10 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
         o->count - 1 > (o->virtual_workers - 1 - o->first) / (o->stride ? o->stride : 1))
         return lk_fail(LK_EINVAL, "loader: %u virtual workers from %u, every %u, are not among %u",
                        o->count, o->first, o->stride ? o->stride : 1, o->virtual_workers);
+    for (uint32_t i = 0; o->list != NULL && i < o->count; i++)
+        if (o->list[i] >= o->virtual_workers)
+            return lk_fail(LK_EINVAL, "loader: virtual worker %u is not among %u", o->list[i],
+                           o->virtual_workers);
     if (o->start_step > o->end_step)
         return lk_fail(LK_EINVAL, "loader: starts at step %llu, after its end %llu",
                        (unsigned long long)o->start_step, (unsigned long long)o->end_step);
@@ -258,6 +264,10 @@ static lk_status allocate(lk_loader *loader)
                            "loader's targets"));
     if (loader->dataset->loss_weights != NULL)
         LK_TRY(LKI_NEW(&loader->weights, places, "loader's weights"));
+    if (loader->options.list != NULL) {
+        LK_TRY(LKI_NEW(&loader->list, loader->options.count, "loader's virtual workers"));
+        memcpy(loader->list, loader->options.list, loader->options.count * sizeof *loader->list);
+    }
     for (size_t i = 0; i < loader->slots; i++)
         loader->ring[i].indices = loader->indices + i * b;
     return LK_OK;
@@ -334,6 +344,7 @@ void lk_loader_free(lk_loader *loader)
     lki_free(loader->threads);
     lki_sampler_close(&loader->sampler);
     lki_free(loader->indices);
+    lki_free(loader->list);
     lki_free(loader->y);
     lki_free(loader->weights);
     lki_free(loader->x);

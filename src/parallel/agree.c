@@ -22,6 +22,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->lock_step,
                                  (uint64_t)parallel->rounded,
                                  parallel->hook != NULL,
+                                 parallel->largest,
+                                 options->rebalance_seed,
                                  options->seed,
                                  options->bucket_bytes,
                                  options->first_bucket_bytes,

@@ -18,6 +18,7 @@
  */
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/strategy.h"
@@ -40,6 +41,7 @@ typedef struct {
     uint32_t          first;   /* mine: plan.buffers of them, from here on */
     float            *sums;    /* with a ledger: of all; else NULL, and they take a node's place */
     lki_tag          *tags;    /* of buffers; NULL without a ledger */
+    size_t            room;    /* buffers that each host has */
     bool              whole;   /* the last virtual worker is not merged with the others */
     lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
     lki_virtual_plan  plan;
@@ -78,15 +80,23 @@ static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
 
 /* ---- Attaching --------------------------------------------------------------------------- */
 
+static void plan_of(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t rank,
+                    lki_virtual_plan *plan)
+{
+    lki_share share = lki_share_of(dealing, rank);
+    lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count, parallel->largest);
+}
+
 /* Buffers of the ranks before `end` on a host. */
-static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t end)
+static size_t buffers_of(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
+                         uint32_t end)
 {
     size_t total = 0;
     for (uint32_t r = 0; r < end; r++) {
         lki_virtual_plan plan;
         if (parallel->world.host_of[r] != host)
             continue;
-        lki_virtual_plan_make(&plan, parallel->leaves, parallel->ranks, r);
+        plan_of(parallel, dealing, r, &plan);
         total += parallel->lock_step ? plan.count : plan.buffers;
     }
     return total;
@@ -94,8 +104,9 @@ static size_t buffers_of(const lk_parallel *parallel, uint32_t host, uint32_t en
 
 static size_t buffers_of_rank(const lk_parallel *parallel, uint32_t ranks, uint32_t rank)
 {
-    lki_virtual_plan plan;
-    lki_virtual_plan_make(&plan, parallel->leaves, ranks, rank);
+    const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
+    lki_virtual_plan  plan;
+    plan_of(parallel, &dealing, rank, &plan);
     return plan.buffers;
 }
 
@@ -116,7 +127,8 @@ static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
  * it is the same for all hosts. */
 static size_t all_buffers(const lk_parallel *parallel, uint32_t host)
 {
-    size_t count = parallel->ledger.kept ? 0 : buffers_of(parallel, host, parallel->ranks);
+    size_t count = parallel->ledger.kept
+                       ? 0 : buffers_of(parallel, &parallel->dealing, host, parallel->ranks);
     for (uint32_t r = 1; parallel->ledger.kept && r <= parallel->ledger.seats; r++)
         count = lki_max(count, buffers_of_fewer(parallel, r));
     return count;
@@ -144,13 +156,15 @@ static lk_status open_arena(lk_parallel *parallel, ddp *self)
         size_t bytes = ddp_bytes(parallel, host);
         if (bytes == 0)
             return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large",
-                           buffers_of(parallel, host, parallel->ranks), parallel->width);
+                           all_buffers(parallel, host), parallel->width);
         most = lki_max(most, bytes);
     }
     LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_GRADIENTS, most, &arena));
     parallel->ledger.gradients = lk_arena_data(arena);
-    self->first   = (uint32_t)buffers_of(parallel, mine, parallel->rank);
+    self->first   = (uint32_t)buffers_of(parallel, &parallel->dealing, mine, parallel->rank);
     self->buffers = parallel->ledger.gradients;
+    self->room    = parallel->ledger.kept ? all_buffers(parallel, mine)
+                                          : most / (parallel->width * sizeof(float));
     if (!parallel->ledger.kept)
         return LK_OK;
     self->sums = self->buffers;
@@ -240,7 +254,7 @@ static lk_status plan_whole(const lk_parallel *parallel, ddp *self)
 
     LK_TRY(LKI_NEW(&list, plan->count, "virtual workers"));
     for (uint32_t i = 0; i < plan->count; i++)
-        list[i] = plan->first + i;
+        list[i] = parallel->queue != NULL ? parallel->queue[i] : plan->first + i;
     self->whole = parallel->ledger.kept &&
                   lki_counter_walk(&counter, parallel->leaves, list, plan->count) &&
                   counter.depth <= LK_TREE_NODES_MAX;
@@ -249,6 +263,7 @@ static lk_status plan_whole(const lk_parallel *parallel, ddp *self)
         return LK_OK;
     plan->node_count = counter.depth;
     memcpy(plan->nodes, counter.stack, sizeof counter.stack);
+    lki_nodes_sort(plan->nodes, plan->node_count);
     return LK_OK;
 }
 
@@ -287,13 +302,37 @@ static lk_status ddp_relay(lk_parallel *parallel)
     return prepare_reductions(parallel, self);
 }
 
+static bool ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
+{
+    lki_virtual_plan plan;
+    bool             good = true;
+    for (uint32_t h = 0; good && h < parallel->world.hosts; h++)
+        good = buffers_of(parallel, dealing, h, parallel->ranks) <= ddp_of(parallel)->room;
+    for (uint32_t r = 0; good && r < parallel->ranks; r++) {
+        plan_of(parallel, dealing, r, &plan);
+        good = plan.node_count <= LK_TREE_NODES_MAX;
+    }
+    return good;
+}
+
+static lk_status ddp_redeal(lk_parallel *parallel)
+{
+    uint32_t here = parallel->world.host_of[parallel->rank];
+    ddp     *self = ddp_of(parallel);
+    self->first   = (uint32_t)buffers_of(parallel, &parallel->dealing, here, parallel->rank);
+    plan_of(parallel, &parallel->dealing, parallel->rank, &self->plan);
+    LK_TRY(plan_whole(parallel, self));
+    aim(parallel, self);
+    return LK_OK;
+}
+
 static lk_status ddp_attach(lk_parallel *parallel)
 {
     ddp *self = NULL;
 
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
-    lki_virtual_plan_make(&self->plan, parallel->leaves, parallel->ranks, parallel->rank);
+    plan_of(parallel, &parallel->dealing, parallel->rank, &self->plan);
     LK_TRY(plan_whole(parallel, self));
     if (self->plan.node_count > LK_TREE_NODES_MAX)
         return lk_fail(LK_EINVAL,
@@ -392,10 +431,18 @@ static lk_status complete_oldest(ddp *self, bool wait, bool *done)
     return LK_OK;
 }
 
+static lk_status wait_for_oldest(lk_parallel *parallel, ddp *self)
+{
+    double    begun = lki_seconds();
+    bool      done;
+    lk_status status = complete_oldest(self, true, &done);
+    parallel->waited += lki_seconds() - begun;
+    return status;
+}
+
 /* Starts every reduction whose turn it is and whose terms are all there. */
 static lk_status start_complete(lk_parallel *parallel, ddp *self)
 {
-    bool done;
     while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
         reduction *r = &self->reductions[self->started];
         if (self->started < parallel->layout->bucket_count &&
@@ -407,7 +454,7 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
             lki_merge(parallel, r->op.rounded, buffer_at(parallel, self->merges[m].left) + r->first,
                       buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
         if (self->started - self->completed == IN_FLIGHT_MAX)
-            LK_TRY(complete_oldest(self, true, &done));
+            LK_TRY(wait_for_oldest(parallel, self));
         LK_TRY(lk_tree_reduce_start(&r->request, parallel->comm, &r->op));
         self->started++;
     }
@@ -520,39 +567,15 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
     return (lki_passes){ lki_count_branches(parallel, 0, parallel->leaves, host), 1 };
 }
 
-const lki_strategy_ops lki_strategy_ddp = {
-    .name       = "ddp",
-    .survives   = true,
-    .raw        = true,
-    .bytes      = ddp_bytes,
-    .attach     = ddp_attach,
-    .detach     = ddp_detach,
-    .begin_leaf = ddp_begin_leaf,
-    .term_ready = ddp_term_ready,
-    .end_leaf   = ddp_end_leaf,
-    .progress   = ddp_progress,
-    .reduce     = ddp_reduce,
-    .relay      = ddp_relay,
-    .salvage    = ddp_salvage,
-    .passes     = ddp_passes,
-};
+#define ALIKE                                                                                    \
+    .survives = true, .raw = true, .bytes = ddp_bytes, .attach = ddp_attach,                     \
+    .detach = ddp_detach, .begin_leaf = ddp_begin_leaf, .term_ready = ddp_term_ready,            \
+    .end_leaf = ddp_end_leaf, .progress = ddp_progress, .reduce = ddp_reduce,                    \
+    .relay = ddp_relay, .fits = ddp_fits, .redeal = ddp_redeal, .salvage = ddp_salvage,          \
+    .passes = ddp_passes
+
+const lki_strategy_ops lki_strategy_ddp = { .name = "ddp", ALIKE };
 
 /* ZeRO-1 (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
  * Models, 5.1): of each sum a host gets only what it updates. */
-const lki_strategy_ops lki_strategy_zero1 = {
-    .name       = "zero1",
-    .sharded    = true,
-    .survives   = true,
-    .raw        = true,
-    .bytes      = ddp_bytes,
-    .attach     = ddp_attach,
-    .detach     = ddp_detach,
-    .begin_leaf = ddp_begin_leaf,
-    .term_ready = ddp_term_ready,
-    .end_leaf   = ddp_end_leaf,
-    .progress   = ddp_progress,
-    .reduce     = ddp_reduce,
-    .relay      = ddp_relay,
-    .salvage    = ddp_salvage,
-    .passes     = ddp_passes,
-};
+const lki_strategy_ops lki_strategy_zero1 = { .name = "zero1", .sharded = true, ALIKE };

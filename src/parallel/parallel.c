@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "parallel/balance.h"
 #include "parallel/offload/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
@@ -271,7 +272,10 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
                        "SyncBatchNorm has all of them computed at a time; use --strategy zero1, or "
                        "as many workers as virtual workers",
                        parallel->ops->name, parallel->leaves, parallel->ranks);
-    parallel->dealing = (lki_dealing){ parallel->leaves, parallel->ranks, parallel->ops->rounds };
+    parallel->dealing = (lki_dealing){ .leaves = parallel->leaves,
+                                       .ranks  = parallel->ranks,
+                                       .rounds = parallel->ops->rounds };
+    parallel->largest = options->rebalance;
     parallel->share   = lki_share_of(&parallel->dealing, parallel->rank);
     parallel->together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
@@ -311,6 +315,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     }
     LK_TRY(lki_verify_same_model(parallel, options));
     LK_TRY(open_own(parallel));
+    LK_TRY(lki_balance_open(parallel, options));
     LK_TRY(open_arena(parallel));
     LK_TRY(lki_ledger_open(parallel));
     LK_TRY(lki_shards_open(parallel));
@@ -430,6 +435,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_audit_close(parallel);
     lki_usage_close(parallel);
     lki_order_close(parallel);
+    lki_balance_close(parallel);
     lki_offload_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->begun);
@@ -439,6 +445,11 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_free(parallel->scratch);
     lki_free(parallel->norms);
     lki_free(parallel);
+}
+
+const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel)
+{
+    return &parallel->dealing;
 }
 
 void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,

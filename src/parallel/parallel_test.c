@@ -279,7 +279,7 @@ static void hash_of(const crew *w, char hash[65])
 {
     static rank_run runs[RANKS_MAX];
     lki_dealing     dealing = { w->options.virtual_workers, w->ranks,
-                                strstr("zero2 zero3 hybrid", w->options.strategy) != NULL };
+                                strstr("zero2 zero3 hybrid", w->options.strategy) != NULL, NULL };
     run_crew(w, runs);
     for (uint32_t r = 0; r < w->ranks; r++) {
         if (runs[r].status != LK_OK)

@@ -88,7 +88,7 @@ static void keep(making *m, const lki_merge_counter *counter, uint32_t owner)
 static void deal_cover(making *m)
 {
     const lki_remains *plan    = m->plan;
-    const lki_dealing  dealing = { m->leaves, m->ranks, false };
+    const lki_dealing  dealing = { .leaves = m->leaves, .ranks = m->ranks };
     lki_merge_counter  counter;
     uint32_t           i = 0;
 

@@ -132,12 +132,14 @@ lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge me
 
 lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t width, double *out)
 {
-    uint32_t leaves = parallel->leaves, widest = (leaves + parallel->ranks - 1) / parallel->ranks;
-    size_t   row   = (size_t)widest * width;
+    uint32_t leaves = parallel->leaves, widest = 0;
     double  *sheet = NULL, *column = NULL, *send = NULL;
 
     if (parallel->failure.status != LK_OK)
         return lki_fail_again(&parallel->failure);
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        widest = (uint32_t)lki_max(widest, lki_share_of(&parallel->dealing, r).count);
+    size_t row = (size_t)widest * width;
     lk_status status = LKI_NEW(&sheet, row * (parallel->ranks + 1), "sums");
     if (status == LK_OK)
         status = LKI_NEW(&column, leaves, "sums");

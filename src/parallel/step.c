@@ -23,6 +23,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "device/reduce.h"
+#include "parallel/balance.h"
 #include "parallel/offload/offload.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
@@ -564,6 +565,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
     result->audited = lki_audit_alike(parallel);
+    lki_balance_hear(parallel);
     lki_order_hear(parallel);
     LK_TRY(lki_usage_collect(parallel, &result->unused));
     LK_TRY(scale_loss(parallel, result));

@@ -75,6 +75,11 @@ typedef struct {
     /* (optional) Between two steps: takes up another layout of as many elements. */
     lk_status (*relay)(lk_parallel *parallel);
 
+    /* (optional, both or neither) Whether it has room for ranges dealt so; and, between two steps,
+     * takes up those of parallel->dealing. */
+    bool (*fits)(const lk_parallel *parallel, const lki_dealing *dealing);
+    lk_status (*redeal)(lk_parallel *parallel);
+
     /* (optional) After a failure, when `steps` steps are complete: leaves in parallel->remains what
      * there is of the next one.  Collective. */
     lk_status (*salvage)(lk_parallel *parallel, uint64_t steps);
@@ -97,17 +102,28 @@ typedef struct lki_order      lki_order;      /* reorder.c */
 typedef struct lki_aside      lki_aside;      /* offload/aside.c */
 typedef struct lki_hooking    lki_hooking;    /* hooks.c */
 typedef struct lki_audit      lki_audit;      /* audit.c */
+typedef struct lki_balance    lki_balance;    /* balance.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
     double   loss;
     double   squares;   /* of its gradient, if the noise scale is wanted */
+    double   seconds;   /* of its rank for its turns */
+    double   data;      /* of these, those that the rank has waited for data */
     uint64_t count, hits;
     uint64_t written;   /* of the rank's first: what it has written of the parameters, hashed */
     uint32_t micros;    /* micro-batches of this step */
     uint32_t reorders;  /* of rank 0's first: its terms were not finished in the layout's order */
     uint64_t samples[]; /* of each micro-batch; then a bit for each parameter that is used */
 } lki_report;
+
+/* What a rank took for its turns in a step, by its own clock, without waiting for others; 0 where
+ * ranks that are lost have made part of the step. */
+typedef struct {
+    uint32_t virtual_workers;
+    double   seconds, data; /* data: of these, those that it waited for data */
+    double   pace; /* seconds of a virtual worker, by which shares have moved last; 0: none have */
+} lki_rank_time;
 
 struct lk_parallel {
     const lki_strategy_ops *ops;
@@ -147,7 +163,10 @@ struct lk_parallel {
     lki_row_merger  *rows; /* in lock step */
     lki_layout      *layout;
     lki_dealing      dealing;
-    lki_share        share;  /* my virtual workers */
+    lki_share        share;  /* my virtual workers ... */
+    uint32_t        *queue;  /* ... in the order in which I make them; NULL: ascending */
+    bool             largest; /* the largest subtrees of a share are made first */
+    lki_balance     *balance; /* or NULL: shares stay as they are */
     lki_round_plan   rounds; /* if they are dealt so */
 
     /* Running state: state_width elements, padded per state; its sums follow the gradients. */
@@ -179,6 +198,7 @@ struct lk_parallel {
     size_t    mine_count;
     uint64_t *hashes;  /* of what I wrote last, by span */
     size_t   *reported; /* bytes of every rank's reports */
+    lki_rank_time *times; /* [ranks]: of the last step */
     uint8_t  *ready;   /* [together][term_count]: announced by the current virtual workers */
     uint8_t  *begun;   /* the same: their memory is cleared, or somebody is to write it */
     uint32_t *announced; /* [term_count]: by how many of them */
@@ -194,6 +214,9 @@ struct lk_parallel {
     bool     under_way;
     uint64_t step;
     uint32_t leaf, micro; /* the current turn: leaf counts from 0 in my share */
+    bool     mended;      /* some of it was made before a rank was lost */
+    double   turned;      /* when the current turn began, by this rank's clock */
+    double   waited;      /* seconds since then that were others', not mine */
     uint32_t together;    /* virtual workers of a turn */
     uint32_t chosen;      /* among them */
     bool     turning;
@@ -243,7 +266,9 @@ static inline uint32_t lki_turns(const lk_parallel *parallel)
 
 static inline uint32_t lki_leaf_of_turn(const lk_parallel *parallel, uint32_t n)
 {
-    return parallel->remains.there ? parallel->remains.leaves[n]
+    if (parallel->remains.there)
+        return parallel->remains.leaves[n];
+    return parallel->queue != NULL ? parallel->queue[n]
                                    : parallel->share.first + n * parallel->share.stride;
 }
 
@@ -318,6 +343,9 @@ void lki_order_report(const lk_parallel *parallel, lki_report *report);
 /* When all reports are there; and, collective, when the step is over. */
 void                   lki_order_hear(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_order_settle(lk_parallel *parallel);
+
+/* parallel.c: who runs which virtual workers, until a step has moved some. */
+const lki_dealing *lki_parallel_dealing(const lk_parallel *parallel);
 
 /* parallel.c: the spans that this rank owns by the layout. */
 void lki_own_spans(lk_parallel *parallel);

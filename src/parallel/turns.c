@@ -8,9 +8,11 @@
  */
 #include <string.h>
 
+#include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
 #include "device/reduce.h"
+#include "parallel/balance.h"
 #include "parallel/shards.h"
 #include "parallel/units.h"
 
@@ -66,6 +68,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     parallel->turning   = false;
     parallel->seed      = 1;
     parallel->reduced   = false;
+    parallel->mended    = parallel->remains.there;
     if (parallel->audit != NULL)
         lki_audit_begin(parallel);
     return LK_OK;
@@ -224,6 +227,8 @@ static void begin_leaves(lk_parallel *parallel)
 static void begin_turn(lk_parallel *parallel)
 {
     parallel->turning = true;
+    parallel->turned  = lki_seconds();
+    parallel->waited  = 0;
     if (parallel->gathers)
         lki_units_begin(parallel);
 }
@@ -243,6 +248,14 @@ static bool next_again(lk_parallel *parallel)
     return more;
 }
 
+/* What it has taken of this rank's time; in lock step it is the first virtual worker's. */
+static void end_own(lk_parallel *parallel)
+{
+    lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
+    end_turn(parallel);
+    report->seconds += lki_seconds() - parallel->turned - parallel->waited;
+}
+
 static bool next_own(lk_parallel *parallel)
 {
     if (parallel->micro == 0)
@@ -258,7 +271,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
     if (parallel->turning && parallel->remaking)
         end_remaking(parallel);
     else if (parallel->turning)
-        end_turn(parallel);
+        end_own(parallel);
     if (failed(parallel) || !parallel->under_way)
         return false;
     bool own = parallel->leaf < lki_turns(parallel);
@@ -387,6 +400,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
         keep(parallel, lki_step_finish(parallel, &parallel->sums, lr, result));
     if (!failed(parallel))
         keep(parallel, lki_order_settle(parallel));
+    if (!failed(parallel))
+        keep(parallel, lki_balance_settle(parallel, &result->moved));
     parallel->under_way = false;
     return failed(parallel) ? lki_fail_again(&parallel->failure) : LK_OK;
 }

@@ -37,6 +37,8 @@ lki_share lki_share_of(const lki_dealing *d, uint32_t rank)
         share = (lki_share){ .first  = rank,
                              .count  = (d->leaves - rank + d->ranks - 1) / d->ranks,
                              .stride = d->ranks };
+    else if (d->bounds != NULL)
+        share = (lki_share){ d->bounds[rank], d->bounds[rank + 1] - d->bounds[rank], 1 };
     else
         lki_virtual_range(d->leaves, d->ranks, rank, &share.first, &share.count);
     return share;
@@ -44,8 +46,14 @@ lki_share lki_share_of(const lki_dealing *d, uint32_t rank)
 
 uint32_t lki_share_rank(const lki_dealing *d, uint32_t leaf)
 {
+    uint32_t rank = 0;
     if (d->rounds)
         return leaf % d->ranks;
+    if (d->bounds != NULL) {
+        while (d->bounds[rank + 1] <= leaf)
+            rank++;
+        return rank;
+    }
     return (uint32_t)((((uint64_t)leaf + 1) * d->ranks - 1) / d->leaves);
 }
 
@@ -128,20 +136,86 @@ bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t 
     return true;
 }
 
-void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)
+/* ---- A range ----------------------------------------------------------------------------- */
+
+/* The largest subtrees of `tree` = [first, first + count) that lie in [begin, end), behind those
+ * that are there. */
+static void add_subtrees(lki_node nodes[LKI_NODES_MAX], uint32_t *used, lki_node tree,
+                         uint32_t begin, uint32_t end)
+{
+    uint32_t left = tree.count > 1 ? lki_tree_left(tree.count) : 0;
+
+    if (end <= tree.first || tree.first + tree.count <= begin)
+        return;
+    if (begin <= tree.first && tree.first + tree.count <= end) {
+        LK_ASSERT(*used < LKI_NODES_MAX);
+        nodes[(*used)++] = tree;
+        return;
+    }
+    add_subtrees(nodes, used, (lki_node){ tree.first, left, 0 }, begin, end);
+    add_subtrees(nodes, used, (lki_node){ tree.first + left, tree.count - left, 0 }, begin, end);
+}
+
+/* Of two of one size the one that begins before the other stays before it. */
+static void sort_by_size(lki_node *nodes, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t k = i; k > 0 && nodes[k].count > nodes[k - 1].count; k--) {
+            lki_node before = nodes[k - 1];
+            nodes[k - 1]    = nodes[k];
+            nodes[k]        = before;
+        }
+}
+
+void lki_nodes_sort(lki_node *nodes, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t k = i; k > 0 && nodes[k].first < nodes[k - 1].first; k--) {
+            lki_node before = nodes[k - 1];
+            nodes[k - 1]    = nodes[k];
+            nodes[k]        = before;
+        }
+}
+
+void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count)
+{
+    lki_node nodes[LKI_NODES_MAX];
+    uint32_t used = 0, at = 0;
+
+    add_subtrees(nodes, &used, (lki_node){ 0, leaves, 0 }, first, first + count);
+    sort_by_size(nodes, used);
+    for (uint32_t i = 0; i < used; i++)
+        for (uint32_t k = 0; k < nodes[i].count; k++)
+            order[at++] = nodes[i].first + k;
+}
+
+void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
+                            bool largest)
 {
     lki_merge_counter counter;
-    uint32_t          left, right;
+    lki_node          nodes[LKI_NODES_MAX];
+    uint32_t          left, right, used = 0;
 
-    *plan = (lki_virtual_plan){ .leaves = leaves };
-    lki_virtual_range(leaves, ranks, rank, &plan->first, &plan->count);
+    *plan = (lki_virtual_plan){ .leaves = leaves, .first = first, .count = count };
+    add_subtrees(nodes, &used, (lki_node){ 0, leaves, 0 }, first, first + count);
+    if (largest)
+        sort_by_size(nodes, used);
     lki_counter_begin(&counter, leaves);
-    for (uint32_t i = 0; i < plan->count; i++) {
-        (void)lki_counter_push(&counter, plan->first + i);
-        while (lki_counter_merge(&counter, &left, &right))
-            continue;
-    }
+    for (uint32_t i = 0; i < used; i++)
+        for (uint32_t k = 0; k < nodes[i].count; k++) {
+            (void)lki_counter_push(&counter, nodes[i].first + k);
+            while (lki_counter_merge(&counter, &left, &right))
+                continue;
+        }
     plan->buffers    = counter.used;
     plan->node_count = counter.depth;
     memcpy(plan->nodes, counter.stack, counter.depth * sizeof counter.stack[0]);
+    lki_nodes_sort(plan->nodes, plan->node_count);
+}
+
+void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)
+{
+    uint32_t first, count;
+    lki_virtual_range(leaves, ranks, rank, &first, &count);
+    lki_virtual_plan_range(plan, leaves, first, count, false);
 }

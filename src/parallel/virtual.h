@@ -9,6 +9,10 @@
  * few maximal subtrees of the range; each travels once.  The peak number of live buffers is
  * known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the buffer
  * of every gradient.
+ *
+ * Ranges need not be equal: where they may move between steps (balance.h) a rank makes the largest
+ * subtrees of its range first, so that wherever the range begins it needs about as many buffers as
+ * one that begins at a multiple of its length.
  */
 #ifndef LKI_PARALLEL_VIRTUAL_H
 #define LKI_PARALLEL_VIRTUAL_H
@@ -32,8 +36,9 @@ typedef struct {
 
 /* The ways to deal V virtual workers to ranks. */
 typedef struct {
-    uint32_t leaves, ranks;
-    bool     rounds; /* else ranges */
+    uint32_t        leaves, ranks;
+    bool            rounds; /* else ranges */
+    const uint32_t *bounds; /* [ranks + 1]: where ranges begin, and V; NULL: they are equal */
 } lki_dealing;
 
 /* Of a rank: virtual workers first, first + stride, ..., `count` of them. */
@@ -52,6 +57,15 @@ void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t 
                        uint32_t *count);
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank);
+
+/* The same for any range of `leaves`, made from the first on or, `largest`, with its largest
+ * subtrees first; and the virtual workers of [first, first + count) in that order. */
+void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t first, uint32_t count,
+                            bool largest);
+void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count);
+
+/* In place, by where they begin. */
+void lki_nodes_sort(lki_node *nodes, uint32_t count);
 
 /* How many largest subtrees of V leaves lie in [begin, end): each travels on its own. */
 uint32_t lki_virtual_branches(uint32_t leaves, uint32_t begin, uint32_t end);
@@ -74,8 +88,8 @@ uint32_t lki_counter_push_node(lki_merge_counter *counter, uint32_t first, uint3
 /* The same, in a buffer of the caller's choice. */
 void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t buffer);
 
-/* What is live when the last of these virtual workers, ascending, of `tree` in all is made, and not
- * yet merged.  False: more sums than a counter has. */
+/* What is live when the last of these virtual workers, of `tree` in all, is made, and not yet
+ * merged.  False: more sums than a counter has. */
 bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t *leaves,
                       uint32_t count);
 

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/virtual.h"
 
@@ -71,12 +72,46 @@ static void never_reuses_a_live_buffer(void **state)
     }
 }
 
+/* Wherever a range begins: as many buffers as its length takes, and one for every subtree that is
+ * left of it. */
+static void largest_subtrees_first_need_few_buffers(void **state)
+{
+    (void)state;
+    for (uint32_t leaves = 1; leaves <= 40; leaves++)
+        for (uint32_t first = 0; first < leaves; first++)
+            for (uint32_t count = 1; first + count <= leaves; count++) {
+                lki_virtual_plan plan, ascending;
+                uint32_t         order[40], seen = 0, bits = 0;
+                lki_virtual_plan_range(&ascending, leaves, first, count, false);
+                lki_virtual_plan_range(&plan, leaves, first, count, true);
+                for (uint32_t n = count; n > 0; n /= 2)
+                    bits++;
+                assert_true(plan.buffers <= ascending.buffers);
+                assert_true(plan.buffers <= lki_max(bits, plan.node_count) + 1);
+                assert_int_equal(plan.node_count, ascending.node_count);
+                for (uint32_t i = 0; i < plan.node_count; i++) {
+                    assert_int_equal(plan.nodes[i].first, ascending.nodes[i].first);
+                    assert_int_equal(plan.nodes[i].count, ascending.nodes[i].count);
+                    for (uint32_t k = 0; k < i; k++)
+                        assert_int_not_equal(plan.nodes[i].buffer, plan.nodes[k].buffer);
+                }
+                lki_virtual_order(order, leaves, first, count);
+                for (uint32_t i = 0; i < count; i++) {
+                    assert_in_range(order[i], first, first + count - 1);
+                    for (uint32_t k = 0; k < i; k++)
+                        seen += order[k] == order[i];
+                }
+                assert_int_equal(seen, 0);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(covers_every_virtual_worker_once),
         cmocka_unit_test(needs_the_buffers_that_the_design_says),
         cmocka_unit_test(never_reuses_a_live_buffer),
+        cmocka_unit_test(largest_subtrees_first_need_few_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,35 @@
 #include "train/save.h"
 #include "train/survive.h"
 
+/* ---- What it was --------------------------------------------------------------------------- */
+
+void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
+                        lki_step_record *record)
+{
+    lk_step_span span  = lki_step_span(s, record->step - 1);
+    record->epoch      = span.epoch;
+    record->samples    = span.samples;
+    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
+    record->loss       = result->loss;
+    record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
+    record->grad_norm  = result->grad_norm;
+    record->skips      = result->skipped;
+    record->stalled    = result->stalled;
+    record->audited    = result->audited;
+    record->moved      = result->moved;
+    record->noise      = lk_parallel_noise(s->parallel);
+    record->skipped    = lk_parallel_scaler(s->parallel).skipped;
+}
+
+void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
+{
+    lki_loss_chain_add(s->loss_chain, result->loss);
+    s->audited += result->audited;
+    s->chained = done;
+}
+
+/* ---- What follows -------------------------------------------------------------------------- */
+
 /* What a rank sees that others may not; a request goes before time that is over, and both before
  * somebody's wish to leave the others. */
 enum { SEES_NOTHING, SEES_WISH, SEES_TIME, SEES_REQUEST };

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "train/pace.h"
 #include "train/predict.h"
 #include "train/session.h"
 
@@ -391,6 +392,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_workers(c));
     LK_TRY(check_noise(c));
     LK_TRY(check_audit(c));
+    LK_TRY(lki_pace_check(c));
     LK_TRY(lki_order_check(c));
     LK_TRY(lk_optimizer_check(&c->optimizer));
     c->optimizer = lk_optimizer_resolve(&c->optimizer); /* checkpoints record what was used */

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "comm/control.h"
+#include "train/pace.h"
 #include "train/succession.h"
 
 /* What ranks have made of the steps so far, the same on all. */
@@ -108,6 +109,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     lki_exactness_id(s->config, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_session_model(s));
     LK_TRY(go_in(s, at, result));
+    LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     LK_TRY(lki_session_deal(s, at->done));
     s->outside = false;

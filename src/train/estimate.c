@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "train/pace.h"
 #include "train/save.h"
 
 /* ---- What a strategy is given ------------------------------------------------------------ */
@@ -38,6 +39,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .noise_decay        = c->noise_decay,
                                   .audit              = c->audit,
                                   .unused             = LK_UNUSED_ZERO, /* models use all */
+                                  .rebalance          = lki_pace_moves(c),
+                                  .rebalance_seed     = c->rebalance_seed,
                                   .groups             = c->groups,
                                   .group_count        = c->group_count,
                                   .scaling            = c->scaling,

@@ -5,7 +5,7 @@
  */
 #include "base/memory.h"
 #include "data/batch.h"
-#include "parallel/virtual.h"
+#include "parallel/strategy.h"
 #include "train/session.h"
 
 typedef struct {
@@ -84,10 +84,8 @@ static lk_status advance(lki_session *session, course *c, uint64_t count)
 static uint64_t count_rounds(const lki_session *session, uint64_t each)
 {
     uint64_t longest = 0, size = session->config->micro_batch;
-    lki_dealing dealing = { session->config->virtual_workers, session->ranks,
-                            session->stride > 1 };
     for (uint32_t r = 0; r < session->ranks; r++) {
-        lki_share share   = lki_share_of(&dealing, r);
+        lki_share share   = lki_share_of(lki_parallel_dealing(session->parallel), r);
         uint64_t  batches = 0;
         for (uint64_t i = 0, v = share.first; i < share.count; i++, v += share.stride)
             batches += (slice_begin(session, v + 1) - slice_begin(session, v) + size - 1) / size;

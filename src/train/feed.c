@@ -29,7 +29,7 @@ struct lki_feed {
 };
 
 static lk_status open_loader(const lki_session *s, lk_loader **out, lki_share share,
-                             uint64_t start, uint64_t end)
+                             const uint32_t *list, uint64_t start, uint64_t end)
 {
     const lk_train_config *c       = s->config;
     lk_loader_options      options = { .seed            = c->seed,
@@ -39,6 +39,7 @@ static lk_status open_loader(const lki_session *s, lk_loader **out, lki_share sh
                                        .first           = share.first,
                                        .count           = share.count,
                                        .stride          = share.stride,
+                                       .list            = list,
                                        .lock_step       = lk_model_lock_step(s->model),
                                        .drop_last       = c->drop_last,
                                        .order           = c->order,
@@ -75,13 +76,27 @@ const char *lki_feed_text(const lki_session *s, char text[40])
     return text;
 }
 
+static lk_status open_share(lki_session *s, uint64_t start)
+{
+    return open_loader(s, &s->loader, (lki_share){ s->first, s->count, s->stride },
+                       lk_parallel_queue(s->parallel), start, s->end);
+}
+
+/* Of a stream everybody has all. */
+lk_status lki_feed_deal(lki_session *s, uint64_t start)
+{
+    if (s->feed != NULL)
+        return LK_OK;
+    lki_feed_close(s);
+    return open_share(s, start);
+}
+
 lk_status lki_feed_open(lki_session *s, uint64_t start)
 {
     const lk_dataset_info *data  = lk_dataset_describe(s->dataset);
     uint64_t               batch = s->config->global_batch;
     if (!lki_dataset_is_stream(s->dataset))
-        return open_loader(s, &s->loader, (lki_share){ s->first, s->count, s->stride }, start,
-                           s->end);
+        return open_share(s, start);
     lki_feed *feed = NULL;
     LK_TRY(LKI_NEW(&feed, 1, "a feed"));
     s->feed       = feed;
@@ -99,7 +114,8 @@ lk_status lki_feed_open(lki_session *s, uint64_t start)
 
 lk_status lki_feed_open_some(lki_session *s, uint64_t step, uint32_t first, uint32_t last)
 {
-    return open_loader(s, &s->loader, (lki_share){ first, last + 1 - first, 1 }, step, step + 1);
+    return open_loader(s, &s->loader, (lki_share){ first, last + 1 - first, 1 }, NULL, step,
+                       step + 1);
 }
 
 void lki_feed_close(lki_session *s)
@@ -199,7 +215,7 @@ lk_status lki_feed_again(lki_session *s, uint64_t step, uint32_t v, uint32_t mic
     if (micro == 0) {
         lk_loader_free(s->again);
         s->again = NULL;
-        LK_TRY(open_loader(s, &s->again, (lki_share){ v, 1, 1 }, step, step + 1));
+        LK_TRY(open_loader(s, &s->again, (lki_share){ v, 1, 1 }, NULL, step, step + 1));
     }
     return lk_loader_next(s->again, out);
 }

@@ -6,6 +6,7 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/exec.h"
+#include "train/pace.h"
 #include "train/survive.h"
 
 /* What of a tensor is finite, up to the first value that is not. */
@@ -100,6 +101,7 @@ static void tell_end(lki_session *s, uint64_t done)
 {
     const lki_watch *watch = &s->watch;
     tell_checkpoints(s);
+    lki_pace_summary(s);
     tell_offload(s, done);
     if (s->config->audit > 0)
         lki_journal_say(s->journal, "audits: %llu virtual workers were made again, and came out "

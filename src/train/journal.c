@@ -356,6 +356,19 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
                                (unsigned long long)step, number_text(text, loss), bits, accuracy));
 }
 
+lk_status lki_journal_event(lki_journal *journal, json_t *line)
+{
+    char *text = json_dumps(line, JSON_REAL_PRECISION(9));
+    json_decref(line);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "a line of the log");
+    lk_status status = LK_OK;
+    if (journal != NULL && journal->log != NULL)
+        status = log_checked(journal, fprintf(journal->log, "%s\n", text));
+    free(text);
+    return status;
+}
+
 lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved, double stall,
                             double seconds, const char *error)
 {
@@ -364,13 +377,7 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
                              (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
                              "error", error);
-    char   *text = json_dumps(line, JSON_REAL_PRECISION(9));
-    json_decref(line);
-    if (text == NULL)
-        return lk_fail(LK_ENOMEM, "the log's line of a checkpoint");
-    lk_status status = log_checked(journal, fprintf(journal->log, "%s\n", text));
-    free(text);
-    return status;
+    return lki_journal_event(journal, line);
 }
 
 /* "odd" is the rank that agrees with nobody; null: nobody can tell. */

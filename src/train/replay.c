@@ -66,6 +66,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     c->quiet            = true;
     c->survives         = false;
     c->audit            = 0;
+    c->rebalance        = LK_REBALANCE_OFF;
     c->offload          = NULL;
     c->checkpoint_async = false;
     LK_TRY(find_start(c, r));

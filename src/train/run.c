@@ -14,7 +14,9 @@
 #include "base/memory.h"
 #include "comm/group.h"
 #include "data/stream.h"
+#include "parallel/balance.h"
 #include "tensor/exec.h"
+#include "train/pace.h"
 #include "train/save.h"
 #include "train/surroundings.h"
 #include "train/survive.h"
@@ -138,6 +140,7 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_session_model(s));
     LK_TRY(open_parallel(s));
     LK_TRY(lki_survival_open(s));
+    LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
@@ -163,6 +166,7 @@ lk_status lki_session_close(lki_session *s)
     lk_model_free(s->model);
     lk_dataset_free(s->dataset);
     lki_survival_close(s);
+    lki_pace_close(s);
     lki_lock_drop(s->lock, s->config->checkpoint);
     lki_journal_free(s->journal);
     lki_free(s->param_data);
@@ -343,7 +347,9 @@ static bool next_turn(lki_session *s, uint64_t step, double *waited, lk_status *
     begun        = lki_trace_begin(track);
     *status      = load_turn(s, step, &turn);
     lki_trace_end(track, LKI_SPAN_DATA, 0, begun);
-    *waited += lki_seconds() - asked;
+    asked = lki_seconds() - asked;
+    *waited += asked;
+    lki_balance_waited(s->parallel, asked);
     return *status == LK_OK;
 }
 
@@ -398,30 +404,6 @@ lk_status lki_session_begin(lki_session *s, uint64_t step)
     return status;
 }
 
-void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
-                        lki_step_record *record)
-{
-    lk_step_span span  = lki_step_span(s, record->step - 1);
-    record->epoch      = span.epoch;
-    record->samples    = span.samples;
-    record->tokens     = lk_dataset_describe(s->dataset)->tokens ? result->count : 0;
-    record->loss       = result->loss;
-    record->loss_scale = s->config->scaling.rule > LK_SCALE_NONE ? loss_scale : 0;
-    record->grad_norm  = result->grad_norm;
-    record->skips      = result->skipped;
-    record->stalled    = result->stalled;
-    record->audited    = result->audited;
-    record->noise      = lk_parallel_noise(s->parallel);
-    record->skipped    = lk_parallel_scaler(s->parallel).skipped;
-}
-
-void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
-{
-    lki_loss_chain_add(s->loss_chain, result->loss);
-    s->audited += result->audited;
-    s->chained = done;
-}
-
 lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *record)
 {
     lk_step_result result;
@@ -438,6 +420,7 @@ lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *recor
     lki_session_record(s, &result, scale, record);
     lki_session_chain(s, step + 1, &result);
     s->stalled += result.stalled;
+    LK_TRY(lki_pace_step(s, step + 1, &result));
     return s->mends ? lki_session_deal(s, step + 1) : LK_OK;
 }
 
@@ -450,6 +433,7 @@ static lk_status leave_step(lki_session *s, const lki_step_record *record, lk_tr
     lk_comm_note(s->comm, record->step, "leaving the step");
     uint64_t said = lki_trace_begin(track);
     LK_TRY(lki_say_step(s, record));
+    LK_TRY(lki_pace_tell(s, record));
     lki_trace_end(track, LKI_SPAN_LOG, 0, said);
     return lki_after_step(s, record->step, result);
 }

@@ -31,6 +31,7 @@ typedef struct lki_observer    lki_observer;
 typedef struct lki_background  lki_background;
 typedef struct lki_survival    lki_survival;
 typedef struct lki_feed        lki_feed;
+typedef struct lki_pace        lki_pace;
 typedef struct lki_step_record lki_step_record;
 
 typedef struct {
@@ -87,6 +88,7 @@ typedef struct {
     bool          drafted;        /* but no longer: all hosts have written */
     lk_checkpoint_times checkpoints;
     double        stalled;        /* seconds of waiting for the offload file, so far */
+    lki_pace     *pace;           /* what ranks take for their virtual workers */
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
     bool          patient;        /* rank 0 works, and the others wait */
     bool          replays;        /* leaves the checkpoints' directory alone: replay.c ... */
@@ -176,6 +178,8 @@ LK_NODISCARD lk_status lki_feed_open(lki_session *session, uint64_t start);
 /* Of step `step` alone, for some of the virtual workers from `first` to `last`. */
 LK_NODISCARD lk_status lki_feed_open_some(lki_session *session, uint64_t step, uint32_t first,
                                           uint32_t last);
+/* From `start` on for the virtual workers that are this rank's now. */
+LK_NODISCARD lk_status lki_feed_deal(lki_session *session, uint64_t start);
 void                   lki_feed_close(lki_session *session);
 /* The step's part of a stream.  Not *there: there is no such step, because the stream is over, as a
  * resumed run finds out here (session->ended), or a request to stop came first (->stopped). */
@@ -319,6 +323,7 @@ struct lki_step_record {
     uint64_t skipped;    /* steps so far, with this one */
     bool     skips;      /* this one */
     uint32_t audited;    /* virtual workers that came out alike, where there are audits */
+    uint32_t moved;      /* virtual workers that have another rank after it */
     lk_noise noise;      /* so far, if it is wanted */
     double   stalled;    /* seconds of rank 0's waiting for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;
@@ -353,6 +358,9 @@ LK_NODISCARD lk_status lki_journal_saved(lki_journal *journal, uint64_t step, ui
 
 /* What an audit has found. */
 LK_NODISCARD lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *finding);
+
+/* Something else that belongs to a step; takes the reference (NULL: there was no memory). */
+LK_NODISCARD lk_status lki_journal_event(lki_journal *journal, json_t *line);
 
 /* Waits until the log is on the disk, where it is a file. */
 LK_NODISCARD lk_status lki_journal_sync(lki_journal *journal);

@@ -43,6 +43,7 @@ struct lki_survival {
 typedef struct {
     const lk_comm *before, *now;
     bool           rounds;  /* virtual workers are dealt in */
+    const uint32_t *bounds; /* of their shares before, where those had moved */
     bool           planned; /* between two steps, as all had agreed */
     bool           late;    /* somebody was waited for in vain */
     const char    *why;

@@ -22,6 +22,7 @@
 #include "comm/control.h"
 #include "comm/group.h"
 #include "parallel/virtual.h"
+#include "train/pace.h"
 #include "train/save.h"
 #include "train/succession.h"
 
@@ -320,6 +321,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     t->before = before;
     t->now    = next;
     t->rounds = s->stride > 1; /* as they are among more than one */
+    t->bounds = lki_pace_bounds(s);
     t->left    = t->planned ? self->change.leavers : 0;
     t->entered = lki_comm_entered(next);
     t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
@@ -338,6 +340,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
     self->seconds += t->seconds;
     if (status == LK_OK)
         lki_tell_succession(s, t);
+    lki_pace_regroup(s);
     if (before != s->given)
         lk_comm_free(before);
     return status;

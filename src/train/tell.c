@@ -61,8 +61,8 @@ static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *t
 static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 {
     const lk_comm    *before = t->before, *now = t->now;
-    const lki_dealing then   = { leaves, lk_comm_size(before), t->rounds };
-    const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds };
+    const lki_dealing then   = { leaves, lk_comm_size(before), t->rounds, t->bounds };
+    const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds, NULL };
 
     *l = (legacy){ .ranks = { .count = 0 } };
     for (uint32_t r = 0; r < lk_comm_size(before); r++)
@@ -82,7 +82,7 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 /* Who is new, and what is his now. */
 static void tell_entered(const lki_session *s, const lki_succession *t)
 {
-    const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds };
+    const lki_dealing deal = { s->config->virtual_workers, lk_comm_size(t->now), t->rounds, NULL };
     lki_list          ranks = { .count = 0 }, workers = { .count = 0 };
     char              who[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 8];
 
