@@ -155,14 +155,31 @@ static lk_status send_to_launcher(const lk_comm *comm, const char *name, size_t 
                    why.message);
 }
 
-/* Waits for the descriptor of an arena; what else ends a wait ends this one.  What comes is the
- * next arena of this group, or nothing of ours. */
+/* The next arena of this group; *fd came with the packet.  Anything else is here for the second
+ * time, from a launcher that has taken over from another. */
+static lk_status take_wanted(const lk_comm *comm, const lki_packet *packet, int *fd)
+{
+    const lki_arena_message *message = &packet->arena;
+    bool ours = packet->kind == LKI_PACKET_ARENA && message->group == comm->key;
+
+    if (*fd < 0 || (ours && message->index == comm->arena_count))
+        return LK_OK;
+    (void)close(*fd);
+    *fd = -1;
+    return !ours || message->index < comm->arena_count
+               ? LK_OK
+               : lk_fail(LK_EFORMAT, "expected the descriptor of arena number %u, got that of %s "
+                         "(number %u, %llu bytes)", comm->arena_count, message->name,
+                         message->index, (unsigned long long)message->bytes);
+}
+
+/* Waits for the descriptor of an arena; what else ends a wait ends this one. */
 static lk_status receive_any(lk_comm *comm, lki_arena_message *out, int *fd)
 {
     int64_t end = lki_now_ms() + comm->timeout_ms;
 
     *fd = -1;
-    while (*fd < 0) {
+    for (;;) {
         struct pollfd ready = { .fd = comm->self->socket, .events = POLLIN };
         lki_packet    packet;
         bool          open = true;
@@ -170,17 +187,10 @@ static lk_status receive_any(lk_comm *comm, lki_arena_message *out, int *fd)
             LK_TRY(lki_packet_receive(comm->self->socket, &packet, fd, &open));
         if (!open)
             return lk_fail(LK_EPEER, "arena number %u: the launcher is gone", comm->arena_count);
-        if (*fd >= 0)
-            *out = packet.arena;
-        if (*fd >= 0 && packet.kind == LKI_PACKET_ARENA && out->group == comm->key
-            && out->index == comm->arena_count)
-            return LK_OK;
+        LK_TRY(take_wanted(comm, &packet, fd));
         if (*fd >= 0) {
-            (void)close(*fd);
-            return lk_fail(LK_EFORMAT, "expected the descriptor of arena number %u, got that of %s "
-                           "(number %u, %llu bytes)", comm->arena_count,
-                           packet.kind == LKI_PACKET_ARENA ? out->name : "something else",
-                           out->index, (unsigned long long)out->bytes);
+            *out = packet.arena;
+            return LK_OK;
         }
         if (lki_failed(comm))
             return lki_group_failure(comm);
@@ -188,7 +198,6 @@ static lk_status receive_any(lk_comm *comm, lki_arena_message *out, int *fd)
             return lk_fail(LK_ETIMEOUT, "arena number %u: its descriptor did not come within %u "
                            "ms; is the launcher stopped?", comm->arena_count, comm->timeout_ms);
     }
-    return LK_OK;
 }
 
 /* The same for this one. */

@@ -80,6 +80,8 @@ lk_status lki_control_create(lki_control **out, lki_roster roster)
     if (st == LK_OK)
         st = LKI_NEW(&control->enters, roster.count, "who enters");
     if (st == LK_OK)
+        st = LKI_NEW(&control->numbers, roster.count, "what workers have asked for");
+    if (st == LK_OK)
         st = lki_control_board_create(control, NULL, roster.count);
     if (st != LK_OK)
         goto fail;
@@ -101,6 +103,7 @@ void lki_control_free(lki_control *control)
             (void)close(control->sockets[i]);
     lki_free(control->asked);
     lki_free(control->enters);
+    lki_free(control->numbers);
     lki_free(control->sockets);
     lki_free(control);
 }
@@ -126,8 +129,11 @@ lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_en
 
 void lki_control_adopt(lki_control *control, uint32_t rank, int launcher_end)
 {
-    LK_ASSERT(*lki_control_socket_of(control, rank) < 0);
-    *lki_control_socket_of(control, rank) = launcher_end;
+    int *socket = lki_control_socket_of(control, rank);
+
+    if (*socket >= 0)
+        (void)close(*socket);
+    *socket = launcher_end;
 }
 
 void lki_control_started(lki_control *control, uint32_t rank, int32_t pid)
@@ -182,26 +188,44 @@ static void take_note(const lki_control *control, uint32_t rank, const char *not
     control->tell(control->context, text);
 }
 
+static lk_status take(lki_control *control, uint32_t rank, lki_packet *packet, int fd)
+{
+    if (packet->kind == LKI_PACKET_NOTE)
+        take_note(control, rank, packet->note);
+    if (packet->kind == LKI_PACKET_ASK)
+        lki_control_take_ask(control, rank, &packet->ask);
+    if (packet->kind == LKI_PACKET_ARENA)
+        return take_arena(control, rank, packet, fd);
+    if (fd >= 0) /* an answer, which is ours to give */
+        (void)close(fd);
+    return LK_OK;
+}
+
+/* What has come stays in the socket until it is done and written down: whoever takes over does it
+ * again. */
 lk_status lki_control_serve(lki_control *control, uint32_t rank, bool *open)
 {
     lki_packet packet;
     int        fd, *socket = lki_control_socket_of(control, rank);
 
     LK_ASSERT(*socket >= 0);
-    LK_TRY(lki_packet_receive(*socket, &packet, &fd, open));
+    lk_status st = lki_packet_look(*socket, &packet, &fd, open);
     if (!*open) {
         (void)close(*socket);
         *socket = -1;
     }
-    if (packet.kind == LKI_PACKET_NOTE)
-        take_note(control, rank, packet.note);
-    if (packet.kind == LKI_PACKET_ASK)
-        lki_control_take_ask(control, rank, &packet.ask);
-    if (packet.kind == LKI_PACKET_ARENA)
-        return take_arena(control, rank, &packet, fd);
-    if (fd >= 0) /* an answer, which is ours to give */
-        (void)close(fd);
-    return LK_OK;
+    if (st == LK_OK)
+        st = take(control, rank, &packet, fd);
+    if (st == LK_OK && packet.kind != LKI_PACKET_NONE && control->journal.commit != NULL)
+        control->journal.commit(control->journal.context);
+    if (*open && (st != LK_OK || packet.kind != LKI_PACKET_NONE))
+        lki_packet_drop(*socket);
+    return st;
+}
+
+void lki_control_journal_to(lki_control *control, const lki_control_journal *journal)
+{
+    control->journal = *journal;
 }
 
 static void how_it_ended(char *out, size_t bytes, int exit_code, int signal)

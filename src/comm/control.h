@@ -80,7 +80,8 @@ int lki_control_fd(const lki_control *control);
 LK_NODISCARD lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,
                                           int *launcher_end);
 
-/* The same for a worker that has connected by itself: `launcher_end` is owned from now on. */
+/* The same for a worker that has connected by itself, or that another process has started:
+ * `launcher_end` is owned from now on, and one that was there before is closed. */
 void lki_control_adopt(lki_control *control, uint32_t rank, int launcher_end);
 
 /* Says which process is this rank, before it can say so itself. */
@@ -157,6 +158,34 @@ void lki_control_revive(lki_control *control, uint32_t rank);
 /* Those who wait to enter, if all who ask for the group would have them: members of the next one,
  * of which they are the last. */
 lki_members lki_control_entrants(const lki_control *control);
+
+/* ---- A launcher that another takes over from (launch/keeper.h) ---------------------------- */
+
+/* What is written down of a control, and when.  What has been done since the last commit is done
+ * again by whoever takes over, and harmless then. */
+typedef struct {
+    void (*board)(void *context, int fd); /* the control memory of the next epoch, which is kept */
+    void (*commit)(void *context);
+    void *context;
+} lki_control_journal;
+
+void lki_control_journal_to(lki_control *control, const lki_control_journal *journal);
+
+/* What a commit has to save: so many bytes. */
+size_t lki_control_saved_bytes(const lki_control *control);
+void   lki_control_save(const lki_control *control, void *to);
+
+/* In a copy of the process that made the control, which has moved to the control memory of the
+ * saved epoch, and adopted the sockets that have been made since: goes on from what was saved, and
+ * answers who has not been answered, as far as one can know. */
+void lki_control_restore(lki_control *control, const void *saved);
+
+/* The epoch that was saved. */
+uint64_t lki_control_saved_epoch(const void *saved);
+
+/* Goes over to the control memory of another epoch, which is owned from now on also if that
+ * fails. */
+LK_NODISCARD lk_status lki_control_move(lki_control *control, int fd);
 
 /* Says no to all who have asked. */
 void lki_control_refuse(lki_control *control, lk_status status, const char *why);

@@ -13,10 +13,12 @@ struct lki_control {
     int       *sockets; /* of the ranks of this host */
     lki_ask   *asked;   /* what they have asked for: timeout_ms 0 = nothing */
     bool      *enters;  /* whether they wait to enter */
+    uint64_t  *numbers; /* of the last thing that they have asked for */
     int       *arenas;
     size_t     arena_count, arena_capacity;
     void     (*tell)(void *context, const char *text); /* NULL: nobody listens */
     void      *context;
+    lki_control_journal journal; /* none: no functions */
 };
 
 static inline int *lki_control_socket_of(const lki_control *control, uint32_t rank)
@@ -31,6 +33,9 @@ LK_NODISCARD lk_status lki_control_board_create(lki_control *control, const bool
 
 /* All that belongs to one epoch. */
 void lki_control_board_close(lki_control *control);
+
+/* Gives all who have asked, or wait to enter and are let in, what they wait for, or why not. */
+void lki_control_answer_all(lki_control *control, lk_status status, const char *why);
 
 /* A rank has asked for the group that follows, or to enter it. */
 void lki_control_take_ask(lki_control *control, uint32_t rank, const lki_ask *ask);

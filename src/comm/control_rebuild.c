@@ -70,6 +70,7 @@ static void answer(const lki_control *control, uint32_t rank, lk_status status, 
     lki_packet packet = { .kind = LKI_PACKET_ANSWER };
 
     packet.answer.epoch  = control->board->job.epoch;
+    packet.answer.number = control->numbers[rank - control->roster.first];
     packet.answer.status = status;
     (void)snprintf(packet.answer.why, sizeof packet.answer.why, "%s", why);
     if (socket >= 0)
@@ -91,6 +92,7 @@ void lki_control_take_ask(lki_control *control, uint32_t rank, const lki_ask *as
     uint64_t epoch = control->board->job.epoch;
     char     why[LKI_MESSAGE_BYTES];
 
+    control->numbers[rank - control->roster.first] = ask->number;
     if (ask->epoch == LKI_NO_EPOCH && !lki_control_is_member(control, rank)) {
         lki_control_set_entering(control, rank, true);
         return;
@@ -106,7 +108,7 @@ void lki_control_take_ask(lki_control *control, uint32_t rank, const lki_ask *as
     answer(control, rank, LK_EINVAL, why);
 }
 
-static void answer_all(lki_control *control, lk_status status, const char *why)
+void lki_control_answer_all(lki_control *control, lk_status status, const char *why)
 {
     for (uint32_t i = 0; i < control->roster.count; i++) {
         uint32_t rank  = control->roster.first + i;
@@ -121,7 +123,7 @@ static void answer_all(lki_control *control, lk_status status, const char *why)
 void lki_control_refuse(lki_control *control, lk_status status, const char *why)
 {
     LK_ASSERT(status != LK_OK);
-    answer_all(control, status, why);
+    lki_control_answer_all(control, status, why);
 }
 
 /* What stays known of a rank from one epoch to the next. */
@@ -166,7 +168,9 @@ void lki_control_revive(lki_control *control, uint32_t rank)
     lki_rank *record = &control->board->ranks[rank];
     int      *socket = lki_control_socket_of(control, rank);
 
-    LK_ASSERT(!lki_control_is_member(control, rank) && has_ended(control, rank));
+    /* A launcher may have come so far that another has taken over from. */
+    LK_ASSERT(!lki_control_is_member(control, rank)
+              && (has_ended(control, rank) || atomic_load(&record->state) == LKI_RANK_ABSENT));
     if (*socket >= 0) /* something that the process has left behind holds the other end */
         (void)close(*socket);
     *socket = -1;
@@ -227,7 +231,7 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
     lk_status st = seats > 0 ? lki_control_board_create(control, out, seats)
                              : lk_fail(LK_EINVAL, "no rank asks for the group");
     if (st != LK_OK) {
-        answer_all(control, st, lk_error_last()->message);
+        lki_control_answer_all(control, st, lk_error_last()->message);
         return st;
     }
     deal_seats(control->board, old.board);
@@ -238,7 +242,11 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
     for (uint32_t rank = 0; rank < old.roster.world; rank++)
         carry_over(&control->board->ranks[rank], &old.board->ranks[rank]);
     bury_the_dead(control, old.board);
+    if (control->journal.board != NULL)
+        control->journal.board(control->journal.context, control->fd);
+    if (control->journal.commit != NULL)
+        control->journal.commit(control->journal.context);
     lki_control_board_close(&old);
-    answer_all(control, LK_OK, "");
+    lki_control_answer_all(control, LK_OK, "");
     return LK_OK;
 }

@@ -514,12 +514,14 @@ typedef struct {
 
 typedef struct {
     uint64_t epoch; /* that is over; LKI_NO_EPOCH: this rank has been in none, and wants to enter */
+    uint64_t number; /* unlike that of any other of this rank: the answer has it, too */
     uint32_t timeout_ms;
     uint32_t admits; /* who wants to enter may */
 } lki_ask;
 
 typedef struct {
     uint64_t  epoch; /* that begins; or that is over, with a failure */
+    uint64_t  number;
     lk_status status;
     char      why[LKI_MESSAGE_BYTES];
 } lki_answer;
@@ -541,6 +543,10 @@ LK_NODISCARD lk_status lki_packet_send(int socket, lki_packet *packet, int fd);
 /* Takes one packet.  *fd is -1 where none came along; *open is false when the other side has
  * closed. */
 LK_NODISCARD lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open);
+
+/* The same, but it stays there, until it is dropped. */
+LK_NODISCARD lk_status lki_packet_look(int socket, lki_packet *packet, int *fd, bool *open);
+void lki_packet_drop(int socket);
 
 /* Tells the launcher of a job on several hosts that there is news in the control memory.  Lost
  * where it does not read: then it is about to end this process anyway. */

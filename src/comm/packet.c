@@ -15,7 +15,7 @@
 
 static const uint64_t packet_magic = UINT64_C(0x6c6b2d7061636b74); /* "lk-packt" */
 
-enum { PACKET_VERSION = 1 };
+enum { PACKET_VERSION = 2 };
 
 typedef union {
     char           space[CMSG_SPACE(sizeof(int))];
@@ -101,7 +101,7 @@ static bool is_packet(const lki_packet *packet, ssize_t bytes, bool descriptor)
     }
 }
 
-lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open)
+static lk_status take(int socket, lki_packet *packet, int *fd, bool *open, int how)
 {
     struct iovec  bytes  = { .iov_base = packet, .iov_len = sizeof *packet };
     rider         space;
@@ -113,7 +113,7 @@ lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open
     *open        = true;
     packet->kind = LKI_PACKET_NONE;
     do
-        got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+        got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT | how);
     while (got < 0 && errno == EINTR);
     if (got < 0 && errno == EAGAIN)
         return LK_OK;
@@ -130,6 +130,24 @@ lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open
     packet->kind = LKI_PACKET_NONE;
     return lk_fail(LK_EFORMAT, "a message of %zd bytes on the launcher's socket is not one of "
                    "ours; is another program writing to this descriptor?", got);
+}
+
+lk_status lki_packet_receive(int socket, lki_packet *packet, int *fd, bool *open)
+{
+    return take(socket, packet, fd, open, 0);
+}
+
+lk_status lki_packet_look(int socket, lki_packet *packet, int *fd, bool *open)
+{
+    return take(socket, packet, fd, open, MSG_PEEK);
+}
+
+/* What no room is left for, bytes and descriptors, goes with it. */
+void lki_packet_drop(int socket)
+{
+    char nothing;
+    while (recv(socket, &nothing, sizeof nothing, MSG_DONTWAIT) < 0 && errno == EINTR)
+        continue;
 }
 
 lk_status lki_descriptor_open(int *out, int32_t pid, int fd)

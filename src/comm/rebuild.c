@@ -33,6 +33,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "comm/council.h"
 #include "comm/flight.h"
 #include "comm/rebuild.h"
@@ -44,9 +45,10 @@ enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 15000 };
 
 /* ---- Asking ------------------------------------------------------------------------------ */
 
-/* One packet, if it comes within a moment: what is still on its way in the old group is not
- * wanted any more. */
-static lk_status next_answer(int socket, lki_packet *packet, int *fd)
+/* The answer to ask `number`, if it comes within a moment.  What is still on its way in the old
+ * group is not wanted any more, nor is an answer for the second time, from a launcher that has
+ * taken over from another. */
+static lk_status next_answer(int socket, uint64_t number, lki_packet *packet, int *fd)
 {
     struct pollfd ready = { .fd = socket, .events = POLLIN };
     bool          open  = true;
@@ -57,11 +59,19 @@ static lk_status next_answer(int socket, lki_packet *packet, int *fd)
         LK_TRY(lki_packet_receive(socket, packet, fd, &open));
     if (!open)
         return lk_fail(LK_EPEER, "the launcher is gone");
-    if (*fd >= 0 && packet->kind != LKI_PACKET_ANSWER) {
+    if (packet->kind == LKI_PACKET_ANSWER && packet->answer.number == number)
+        return LK_OK;
+    packet->kind = LKI_PACKET_NONE;
+    if (*fd >= 0)
         (void)close(*fd);
-        *fd = -1;
-    }
+    *fd = -1;
     return LK_OK;
+}
+
+/* Nanoseconds: a rank does not ask twice in one of them. */
+static uint64_t next_number(void)
+{
+    return (uint64_t)(lki_seconds() * 1e9);
 }
 
 /* Time in which this process did not run does not count. */
@@ -69,13 +79,15 @@ lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int socket, uint32_t
                           bool admits)
 {
     lki_packet packet = { .kind = LKI_PACKET_ASK };
+    uint64_t   number = next_number();
     int64_t    waited = 0, before = lki_now_ms();
 
-    packet.ask = (lki_ask){ .epoch = *epoch, .timeout_ms = timeout_ms, .admits = admits };
+    packet.ask = (lki_ask){ .epoch = *epoch, .number = number, .timeout_ms = timeout_ms,
+                            .admits = admits };
     if (lki_packet_send(socket, &packet, -1) != LK_OK)
         return lk_fail(LK_EPEER, "the launcher is gone");
     for (;;) {
-        LK_TRY(next_answer(socket, &packet, control_fd));
+        LK_TRY(next_answer(socket, number, &packet, control_fd));
         if (packet.kind == LKI_PACKET_ANSWER) {
             *epoch = packet.answer.epoch;
             return packet.answer.status == LK_OK
@@ -206,11 +218,13 @@ static lk_status await_entrance(int *control_fd, int socket)
 {
     lki_packet packet = { .kind = LKI_PACKET_ASK,
                           .ask  = { .epoch = LKI_NO_EPOCH, .timeout_ms = 1 } };
+    uint64_t   number = next_number();
 
+    packet.ask.number = number;
     if (lki_packet_send(socket, &packet, -1) != LK_OK)
         return lk_fail(LK_EPEER, "the launcher is gone");
     do
-        LK_TRY(next_answer(socket, &packet, control_fd));
+        LK_TRY(next_answer(socket, number, &packet, control_fd));
     while (packet.kind != LKI_PACKET_ANSWER);
     return packet.answer.status == LK_OK ? LK_OK
                                          : lk_fail(packet.answer.status, "%s", packet.answer.why);

@@ -11,10 +11,12 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "launch/keeper/keeper.h"
 #include "launch/nodes.h"
 
 static const double SHORTEST_SECONDS = 1e-3, LONGEST_SECONDS = 1;
@@ -54,6 +56,27 @@ void lki_blows_close(lki_job *job)
         lki_free(job->blows->of);
     lki_free(job->blows);
     job->blows = NULL;
+}
+
+size_t lki_blows_bytes(const lki_job *job)
+{
+    return job->blows == NULL ? 0 : sizeof *job->blows + job->count * sizeof *job->blows->of;
+}
+
+void lki_blows_save(const lki_job *job, void *to)
+{
+    if (job->blows == NULL)
+        return;
+    memcpy(to, job->blows, sizeof *job->blows);
+    memcpy((lki_blows *)to + 1, job->blows->of, job->count * sizeof *job->blows->of);
+}
+
+void lki_blows_restore(lki_job *job, const void *from)
+{
+    if (job->blows == NULL)
+        return;
+    memcpy(job->blows, from, sizeof *job->blows);
+    memcpy(job->blows->of, (const lki_blows *)from + 1, job->count * sizeof *job->blows->of);
 }
 
 void lki_blows_forget(const lki_job *job, uint32_t i)
@@ -135,7 +158,10 @@ static void tell(const lki_job *job, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    options->note(options->note_context, text);
+    if (lki_is_coordinator(job))
+        lki_keeper_tell(job, LKI_KEEPER_CHAOS_NOTE, text);
+    else
+        options->note(options->note_context, text);
 }
 
 /* A pid stays its own until we reap it. */

@@ -17,6 +17,11 @@ double lki_blows_next(const lki_job *job);
 /* Another process is this worker from here on: it suffers nothing yet. */
 void lki_blows_forget(const lki_job *job, uint32_t i);
 
+/* For whoever takes over from this launcher. */
+size_t lki_blows_bytes(const lki_job *job);
+void   lki_blows_save(const lki_job *job, void *to);
+void   lki_blows_restore(lki_job *job, const void *from);
+
 /* All workers have ended: says how many blows there were. */
 void lki_blows_report(const lki_job *job);
 

@@ -44,6 +44,7 @@ typedef struct {
 } lki_order;
 
 typedef struct lki_blows lki_blows; /* blows.h */
+typedef struct lki_keeper lki_keeper; /* keeper/keeper.h */
 
 typedef struct {
     const lk_launch_options *options;
@@ -64,6 +65,7 @@ typedef struct {
     lki_control             *control;
     char                    *flight; /* the absolute path of options->flight */
     lki_blows               *blows;  /* NULL: nobody wants any */
+    lki_keeper              *keeper; /* NULL: this is the only launcher */
     lki_worker              *workers;
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* see watch.c for the places */
@@ -152,6 +154,9 @@ void lki_rebuild_turn(lki_job *job);
 /* Ranks of other nodes ask for the group after `epoch`; the next one is decided on. */
 void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms);
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members);
+
+/* The launcher before this one may have made a group, and not got further. */
+void lki_rebuild_resume(lki_job *job);
 
 /* Whether ranks of this node are in the group as it is now. */
 bool lki_rebuild_concerns(const lki_job *job);

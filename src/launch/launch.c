@@ -24,6 +24,7 @@
 #include "comm/flight.h"
 #include "launch/blows.h"
 #include "launch/cores.h"
+#include "launch/keeper/keeper.h"
 #include "launch/nodes.h"
 #include "launch/spawn.h"
 
@@ -86,12 +87,17 @@ static lk_status job_open(lki_job *job, const lk_launch_options *options, const 
     return options->nodes > 1 ? lki_nodes_meet(job) : LK_OK;
 }
 
+static void note(void *context, const char *text)
+{
+    lki_job_note(context, "%s", text);
+}
+
 /* What needs the roster. */
 static lk_status memory_open(lki_job *job)
 {
     LK_TRY(flight_open(job));
     LK_TRY(lki_control_create(&job->control, job->roster));
-    lki_control_notes_to(job->control, job->options->note, job->options->note_context);
+    lki_control_notes_to(job->control, note, job);
     return job->rendezvous != NULL ? lki_nodes_prepare(job) : LK_OK;
 }
 
@@ -163,6 +169,8 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     char      **environment = NULL;
 
     LK_TRY(lki_control_socket(job->control, plan->rank, &facts->socket_fd, &worker->socket));
+    lki_keep_socket(job, plan->rank - job->roster.first);
+    plan->record = lki_birth_of(job, plan->rank - job->roster.first);
     if (job->options->prefix_output)
         LK_TRY(connect_output(worker, plan));
     LK_TRY(lki_environment_new(&environment, environ, facts));
@@ -370,12 +378,19 @@ static lk_status run(lki_job *job, lk_launch_result *result)
 
     if (st == LK_OK)
         st = start_all(job, result);
-    if (st == LK_OK)
+    if (st == LK_OK && lki_keeper_wanted(job)) {
+        st = lki_keep(job, &weight, result);
+    } else if (st == LK_OK) {
         st = lki_watch(job);
-    if (st == LK_OK)
-        weight = lki_judge(job, result);
-    else
+        if (st == LK_OK)
+            weight = lki_judge(job, result);
+    }
+    lk_error why = *lk_error_last();
+    lki_keeper_close(job);
+    if (st != LK_OK) {
         job_kill(job);
+        st = lki_fail_again(&why);
+    }
     return job->rendezvous != NULL ? lki_nodes_finish(job, st, weight, result) : st;
 }
 

@@ -27,6 +27,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "launch/keeper/keeper.h"
 #include "launch/nodes.h"
 
 static const double LATE_SECONDS = 0.5, DYING_SECONDS = 1;
@@ -39,7 +40,10 @@ __attribute__((format(printf, 2, 0))) static void say(const lki_job *job, const 
     if (job->options->note == NULL)
         return;
     (void)vsnprintf(text, sizeof text, format, args);
-    job->options->note(job->options->note_context, text);
+    if (lki_is_coordinator(job))
+        lki_keeper_tell(job, LKI_KEEPER_NOTE, text);
+    else
+        job->options->note(job->options->note_context, text);
 }
 
 void lki_job_note(const lki_job *job, const char *format, ...)
@@ -148,6 +152,20 @@ static void settle(lki_job *job)
         lki_rendezvous_go_on(job->rendezvous, job->epoch, &members);
     job->rebuild_said = true;
     job->rebuild_left = 0;
+}
+
+void lki_rebuild_resume(lki_job *job)
+{
+    lki_members members = {{0}};
+
+    if (lki_control_epoch(job->control) == job->epoch)
+        return;
+    for (uint32_t rank = 0; rank < job->roster.world; rank++)
+        if (lki_control_is_member(job->control, rank))
+            lki_members_add(&members, rank);
+    job->epoch = lki_control_epoch(job->control);
+    note_group(job, &members);
+    lki_replace_begin(job);
 }
 
 /* ---- On several nodes -------------------------------------------------------------------- */

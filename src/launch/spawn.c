@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { EXEC_FAILED = 127 };
@@ -55,10 +56,18 @@ static _Noreturn void child_main(const lki_spawn_plan *plan, pid_t launcher)
     child_failed(plan);
 }
 
+/* fork(), for a child of our parent's.  The kernel writes its pid before it runs, also if we are
+ * killed just then.  What the C library does at a fork is not wanted: only exec follows. */
+static pid_t fork_sibling(pid_t *record)
+{
+    return (pid_t)syscall(SYS_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, NULL, record,
+                          NULL, NULL);
+}
+
 lk_status lki_spawn(pid_t *out, const lki_spawn_plan *plan)
 {
-    pid_t launcher = getpid();
-    pid_t pid      = fork();
+    pid_t launcher = plan->record != NULL ? getppid() : getpid();
+    pid_t pid      = plan->record != NULL ? fork_sibling(plan->record) : fork();
 
     if (pid == 0)
         child_main(plan, launcher);

@@ -32,6 +32,7 @@ typedef struct {
     char *const *environment;
     int          keep[3];  /* descriptors that the program inherits; -1 = none */
     int          standard[3]; /* become its 0, 1 and 2; -1 = as the launcher's */
+    pid_t       *record;   /* the child is our parent's, and its pid is written here; NULL: ours */
     int          report;   /* the write end of a pipe: an lki_exec_failure arrives there; or -1 */
     sigset_t     mask;     /* the program's signal mask */
     bool         bound;    /* it runs on these cores only */

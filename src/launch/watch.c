@@ -38,20 +38,11 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "launch/blows.h"
+#include "launch/keeper/keeper.h"
+#include "launch/lines.h"
 #include "launch/nodes.h"
 
-/* Places in job->polled: the signals, two sinks, the other nodes, orders, then four for each
- * worker. */
-enum { AT_SIGNALS, AT_SINKS, AT_NODES = 3, AT_ORDERS, AT_WORKERS, PER_WORKER = 4 };
-_Static_assert(AT_WORKERS + PER_WORKER == LKI_POLLED(1), "job.h says how many");
-enum { OF_PIDFD, OF_SOCKET, OF_STREAMS };
-
 static const double LOOK_SECONDS = 0.1; /* while a group is being made anew */
-
-static struct pollfd *place(const lki_job *job, uint32_t i, uint32_t of)
-{
-    return &job->polled[AT_WORKERS + i * PER_WORKER + of];
-}
 
 static bool is_running(const lki_worker *worker)
 {
@@ -79,7 +70,7 @@ static bool any_joined(const lki_job *job)
 static void send_signal(const lki_job *job, const lki_worker *worker, int number)
 {
     if (is_running(worker) && !lki_is_foreign(job))
-        (void)kill(worker->pid, number);
+        lki_signal_worker(job, (uint32_t)(worker - job->workers), number);
     if (is_running(worker) && lki_is_foreign(job) && job->force_signal != 0)
         (void)pidfd_send_signal(worker->pidfd, number, NULL, 0);
 }
@@ -177,19 +168,16 @@ void lki_job_kill_stopped(lki_job *job)
 /* ---- What may happen --------------------------------------------------------------------- */
 
 /* Looks how a child ended, without releasing its pid yet: what peers find under that number must
- * not change before the control memory says so.  Somebody else in this process may have reaped it,
- * with wait() for any child: then nobody can say, and that counts as a failure. */
+ * not change before the control memory says so. */
 static bool look_how_it_ended(const lki_job *job, lki_worker *worker)
 {
-    siginfo_t info = {0};
+    siginfo_t info;
 
     if (lki_is_foreign(job))
         return true;
-    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-        worker->status = 1;
-    else if (info.si_pid == 0)
+    if (!lki_look(job, (uint32_t)(worker - job->workers), &info))
         return false;
-    else if (info.si_code == CLD_EXITED)
+    if (info.si_code == CLD_EXITED)
         worker->status = info.si_status;
     else
         worker->signal = info.si_status;
@@ -257,24 +245,11 @@ static void forgive(const lki_job *job, uint32_t i)
         worker->signal = 0;
 }
 
-static lk_status worker_ended(lki_job *job, uint32_t i)
+/* Worker i has failed. */
+static void bear(lki_job *job, uint32_t i)
 {
-    lki_worker   *worker = &job->workers[i];
     lki_rank_view view;
 
-    if (!look_how_it_ended(job, worker))
-        return LK_OK;
-    forgive(job, i);
-    LK_TRY(hear_last_words(job, i));
-    bool failed = tell_the_others(job, i);
-    (void)waitid(P_PID, (id_t)worker->pid, NULL, WEXITED | WNOHANG);
-    worker->order = ++job->ended;
-    (void)close(worker->pidfd);
-    worker->pidfd = -1;
-    if (job->rendezvous != NULL)
-        lki_nodes_ended(job, i);
-    if (!failed)
-        return LK_OK;
     lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
     if (view.status == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
@@ -284,6 +259,26 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
         lki_job_fail(job);
     if (job->rendezvous != NULL)
         lki_nodes_look(job);
+}
+
+static lk_status worker_ended(lki_job *job, uint32_t i)
+{
+    lki_worker *worker = &job->workers[i];
+
+    if (!look_how_it_ended(job, worker))
+        return LK_OK;
+    forgive(job, i);
+    LK_TRY(hear_last_words(job, i));
+    bool failed   = tell_the_others(job, i);
+    worker->order = ++job->ended;
+    (void)close(worker->pidfd);
+    worker->pidfd = -1;
+    if (job->rendezvous != NULL)
+        lki_nodes_ended(job, i);
+    if (failed)
+        bear(job, i);
+    lki_commit(job);
+    lki_reap(job, i);
     return LK_OK;
 }
 
@@ -360,12 +355,14 @@ static void take_signals(lki_job *job)
 {
     struct signalfd_siginfo info;
 
-    while (read(job->signals.fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    while (lki_next_signal(job, &info, sizeof info)) {
         int number = (int)info.ssi_signo;
         if (number != SIGUSR1 && number != SIGUSR2)
             asked_to_stop(job, &info);
         else
             pass_on_signal(job, number);
+        lki_commit(job);
+        lki_signal_taken(job);
     }
 }
 
@@ -384,7 +381,7 @@ static lk_status serve_sockets(lki_job *job)
 
     for (uint32_t i = 0; i < job->count; i++) {
         bool open = true;
-        if (job->workers[i].socket < 0 || place(job, i, OF_SOCKET)->revents == 0)
+        if (job->workers[i].socket < 0 || lki_place(job, i, LKI_OF_SOCKET)->revents == 0)
             continue;
         LK_TRY(lki_control_serve(job->control, lki_rank_of_worker(job, i), &open));
         if (!open)
@@ -396,39 +393,22 @@ static lk_status serve_sockets(lki_job *job)
     return LK_OK;
 }
 
-static void move_output(lki_job *job)
-{
-    for (uint32_t s = 0; s < 2; s++)
-        if (job->polled[AT_SINKS + s].revents != 0)
-            lki_sink_write(&job->sinks[s]);
-    for (uint32_t i = 0; i < job->count; i++)
-        for (uint32_t s = 0; s < 2; s++)
-            if (place(job, i, OF_STREAMS + s)->revents != 0 && lki_sink_has_room(&job->sinks[s]))
-                (void)lki_stream_read(&job->workers[i].streams[s], &job->sinks[s]);
-}
-
 /* ---- The loop ---------------------------------------------------------------------------- */
 
 /* poll() overlooks negative descriptors, which is how what is absent or unwanted is said. */
 static void prepare(lki_job *job)
 {
-    job->polled[AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
-    for (uint32_t s = 0; s < 2; s++)
-        job->polled[AT_SINKS + s] = (struct pollfd){
-            .fd = job->sinks[s].used > 0 ? job->sinks[s].to : -1, .events = POLLOUT};
-    job->polled[AT_NODES] = (struct pollfd){
+    job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
+    job->polled[LKI_AT_NODES] = (struct pollfd){
         .fd     = job->rendezvous != NULL ? lki_rendezvous_fd(job->rendezvous) : -1,
         .events = POLLIN};
-     job->polled[AT_ORDERS] = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
+     job->polled[LKI_AT_ORDERS] = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
     for (uint32_t i = 0; i < job->count; i++) {
         const lki_worker *worker   = &job->workers[i];
-        *place(job, i, OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
-        *place(job, i, OF_SOCKET) = (struct pollfd){.fd = worker->socket, .events = POLLIN};
-        for (uint32_t s = 0; s < 2; s++)
-            *place(job, i, OF_STREAMS + s) = (struct pollfd){
-                .fd     = lki_sink_has_room(&job->sinks[s]) ? worker->streams[s].from : -1,
-                .events = POLLIN};
+        *lki_place(job, i, LKI_OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
+        *lki_place(job, i, LKI_OF_SOCKET) = (struct pollfd){.fd = worker->socket, .events = POLLIN};
     }
+    lki_lines_prepare(job);
 }
 
 /* Milliseconds until something is planned, rounded up; -1 = nothing is. */
@@ -443,6 +423,8 @@ static int time_left(const lki_job *job)
         at = job->heed_at;
     if (lki_rebuild_pending(job) && (at <= 0 || lki_seconds() + LOOK_SECONDS < at))
         at = lki_seconds() + LOOK_SECONDS;
+    if (lki_has_just_taken_over(job))
+        return 0;
     if (at <= 0)
         return -1;
     double left = (at - lki_seconds()) * 1e3;
@@ -451,7 +433,7 @@ static int time_left(const lki_job *job)
 
 static lk_status poll_once(lki_job *job, int timeout_ms)
 {
-    nfds_t places = AT_WORKERS + (nfds_t)job->count * PER_WORKER;
+    nfds_t places = LKI_AT_WORKERS + (nfds_t)job->count * LKI_PER_WORKER;
 
     prepare(job);
     if (poll(job->polled, places, timeout_ms) >= 0)
@@ -463,42 +445,24 @@ static lk_status poll_once(lki_job *job, int timeout_ms)
     return lk_fail(LK_ENOMEM, "cannot watch the workers: poll: %s", strerror(errno));
 }
 
-/* Everybody has ended.  What is in the pipes is read and written; for what a process that they
- * left behind may still write nobody waits. */
-static void finish_output(lki_job *job)
-{
-    enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* no pipe holds more, unless root says so */
-
-    for (uint32_t s = 0; s < 2; s++) {
-        lki_sink *sink = &job->sinks[s];
-        for (uint32_t i = 0; i < job->count; i++) {
-            lki_stream *stream = &job->workers[i].streams[s];
-            for (int reads = 0; reads < READS_MAX && lki_stream_read(stream, sink); reads++)
-                lki_sink_drain(sink, false, job->signals.fd);
-            lki_sink_drain(sink, false, job->signals.fd);
-            lki_stream_finish(stream, sink);
-        }
-        lki_sink_drain(sink, true, job->signals.fd);
-    }
-}
-
 static lk_status turn(lki_job *job)
 {
     LK_TRY(poll_once(job, time_left(job)));
     take_signals(job);
-    if (job->polled[AT_ORDERS].revents != 0)
+    if (job->polled[LKI_AT_ORDERS].revents != 0)
         obey(job);
     LK_TRY(serve_sockets(job));
-    if (job->polled[AT_NODES].revents != 0)
+    if (job->polled[LKI_AT_NODES].revents != 0)
         LK_TRY(lki_nodes_serve(job));
-    move_output(job);
+    lki_lines_move(job);
     for (uint32_t i = 0; i < job->count; i++)
-        if (job->workers[i].pidfd >= 0 && place(job, i, OF_PIDFD)->revents != 0)
+        if (job->workers[i].pidfd >= 0 && lki_place(job, i, LKI_OF_PIDFD)->revents != 0)
             LK_TRY(worker_ended(job, i));
     lki_rebuild_turn(job);
     lki_replace_turn(job);
     lki_blows_turn(job);
     end_by_time(job);
+    lki_turned(job);
     return LK_OK;
 }
 
@@ -507,7 +471,7 @@ lk_status lki_watch(lki_job *job)
     while (job->ended < job->started)
         LK_TRY(turn(job));
     lki_blows_report(job);
-    finish_output(job);
+    lki_lines_finish(job);
     take_signals(job); /* one may have cut the output short */
     return LK_OK;
 }

@@ -1,0 +1,125 @@
+/* journal.c -- two pages of shared memory, of which one is always whole. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "launch/blows.h"
+#include "launch/keeper/keeper.h"
+
+enum { ALIGNMENT = 64 };
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Where the parts of a page are. */
+typedef struct {
+    size_t workers, control, blows, end;
+} layout;
+
+static layout layout_of(const lki_job *job)
+{
+    layout at;
+
+    at.workers = aligned(sizeof *job);
+    at.control = at.workers + aligned(job->count * sizeof *job->workers);
+    at.blows   = at.control + aligned(lki_control_saved_bytes(job->control));
+    at.end     = at.blows + aligned(lki_blows_bytes(job));
+    return at;
+}
+
+lk_status lki_keeper_open(lki_keeper **out, const lki_job *job)
+{
+    lki_keeper *self;
+
+    *out = NULL;
+    LK_TRY(LKI_NEW(&self, 1, "the launcher's journal"));
+    size_t head = aligned(sizeof *self->shared), births = aligned(job->count * sizeof(lki_birth));
+    self->page_bytes = layout_of(job).end;
+    self->bytes      = head + births + 2 * self->page_bytes;
+    self->channel = self->board = self->signals[0] = self->signals[1] = -1;
+    self->pid     = getpid();
+    void *memory = mmap(NULL, self->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                        0);
+    if (memory == MAP_FAILED) {
+        lki_free(self);
+        return lk_fail(LK_ENOMEM, "memory for the launcher's journal: %s", strerror(errno));
+    }
+    self->shared   = memory;
+    self->births   = (void *)((unsigned char *)memory + head);
+    self->pages[0] = (unsigned char *)memory + head + births;
+    self->pages[1] = self->pages[0] + self->page_bytes;
+    *out           = self;
+    return LK_OK;
+}
+
+void lki_keeper_free(lki_keeper *self)
+{
+    (void)munmap(self->shared, self->bytes);
+    lki_free(self);
+}
+
+/* ---- Writing ----------------------------------------------------------------------------- */
+
+void lki_commit(lki_job *job)
+{
+    if (!lki_is_coordinator(job))
+        return;
+    lki_keeper    *keeper = job->keeper;
+    const layout   at     = layout_of(job);
+    uint64_t       next   = atomic_load(&keeper->shared->newest) + 1;
+    unsigned char *page   = keeper->pages[next % 2];
+
+    memcpy(page, job, sizeof *job);
+    memcpy(page + at.workers, job->workers, job->count * sizeof *job->workers);
+    lki_control_save(job->control, page + at.control);
+    lki_blows_save(job, page + at.blows);
+    atomic_store(&keeper->shared->newest, next);
+}
+
+void lki_turned(lki_job *job)
+{
+    lki_commit(job);
+    if (!lki_is_coordinator(job))
+        return;
+    job->keeper->eager = false;
+    (void)atomic_fetch_add(&job->keeper->shared->turns, 1);
+}
+
+/* ---- Reading ----------------------------------------------------------------------------- */
+
+static const unsigned char *newest_page(const lki_keeper *keeper)
+{
+    return keeper->pages[atomic_load(&keeper->shared->newest) % 2];
+}
+
+uint64_t lki_keeper_epoch(const lki_job *job)
+{
+    const lki_keeper *keeper = job->keeper;
+
+    return atomic_load(&keeper->shared->newest) == 0
+               ? lki_control_epoch(job->control)
+               : lki_control_saved_epoch(newest_page(keeper) + layout_of(job).control);
+}
+
+/* Pointers in the pages are as good here as where they were written: they lead to what there was
+ * before either was forked.  Sockets are those that the keeper has. */
+void lki_keeper_restore(lki_job *job)
+{
+    const unsigned char *page = newest_page(job->keeper);
+    const layout         at   = layout_of(job);
+
+    for (uint32_t i = 0; i < job->count; i++) {
+        const lki_worker *saved = (const lki_worker *)(const void *)(page + at.workers) + i;
+        int               socket = saved->socket >= 0 ? job->workers[i].socket : -1;
+        memcpy(&job->workers[i], saved, sizeof *saved);
+        job->workers[i].socket = socket;
+        job->workers[i].pidfd  = -1;
+    }
+    memcpy(job, page, sizeof *job);
+    lki_blows_restore(job, page + at.blows);
+    lki_control_restore(job->control, page + at.control);
+}

@@ -1,0 +1,336 @@
+/* keeper.c -- the keeper's part: it has, and does as it is told.  See keeper.h. */
+#include "launch/keeper/keeper.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "launch/lines.h"
+
+/* In the keeper's own polled: the coordinator's letters, and its end. */
+enum { AT_CHANNEL = LKI_AT_NODES, AT_PIDFD = LKI_AT_ORDERS };
+enum { CRASHES_MAX = 5, TOLD = sizeof((lki_keeper *)0)->told / sizeof(uint64_t) };
+
+bool lki_keeper_wanted(const lki_job *job)
+{
+    return job->options->on_failure == LK_ON_FAILURE_CONTINUE && job->rendezvous == NULL;
+}
+
+static void close_if_open(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+}
+
+/* ---- Doing as it is told ----------------------------------------------------------------- */
+
+static void tell(const lki_job *job, uint32_t kind, const char *text)
+{
+    const lk_launch_options *options = job->options;
+
+    if (kind == LKI_KEEPER_CHAOS_NOTE && options->chaos.note != NULL)
+        options->chaos.note(options->chaos.note_context, text);
+    if (kind == LKI_KEEPER_NOTE && options->note != NULL)
+        options->note(options->note_context, text);
+}
+
+/* What a coordinator has told before it was killed in the middle of a turn, the next one tells
+ * again. */
+static void tell_once(const lki_job *job, const lki_keeper_letter *letter)
+{
+    lki_keeper *keeper = job->keeper;
+    uint64_t    hash   = lki_xxh3(letter->text, strlen(letter->text));
+
+    for (size_t i = 0; i < TOLD; i++)
+        if (keeper->told[i] == hash && keeper->told_in[i] >= letter->turn)
+            return;
+    size_t at           = keeper->notes++ % TOLD;
+    keeper->told[at]    = hash;
+    keeper->told_in[at] = letter->turn;
+    tell(job, letter->kind, letter->text);
+}
+
+static void answer(const lki_keeper *keeper, const lki_keeper_answer *words)
+{
+    (void)!send(keeper->channel, words, sizeof *words, MSG_NOSIGNAL);
+}
+
+/* Somebody else in this process may have reaped it, with wait() for any child: then nobody can say
+ * how it ended, and that counts as a failure. */
+static lki_keeper_answer look(int32_t pid, int how)
+{
+    siginfo_t info = {0};
+
+    if (waitid(P_PID, (id_t)pid, &info, WEXITED | how) != 0)
+        return (lki_keeper_answer){.pid = pid, .code = CLD_EXITED, .status = 1};
+    return (lki_keeper_answer){info.si_pid, info.si_code, info.si_status};
+}
+
+static void reap(const lki_job *job, const lki_keeper_letter *letter)
+{
+    lki_birth        *birth = &job->keeper->births[letter->worker];
+    lki_keeper_answer words = {.pid = letter->pid};
+
+    if (atomic_load(&birth->reaped) != letter->pid)
+        words = look(letter->pid, 0);
+    atomic_store(&birth->reaped, letter->pid);
+    answer(job->keeper, &words);
+}
+
+/* To the control memory that was kept last. */
+static lk_status move(lki_job *job)
+{
+    int fd = job->keeper->board;
+
+    job->keeper->board = -1;
+    return lki_control_move(job->control, fd);
+}
+
+static lk_status obey(lki_job *job, const lki_keeper_letter *letter, int fd)
+{
+    const lki_keeper_answer done = {.pid = letter->pid};
+    lki_keeper_answer       words;
+
+    switch ((lki_keeper_kind)letter->kind) {
+    case LKI_KEEPER_NOTE:
+    case LKI_KEEPER_CHAOS_NOTE: tell_once(job, letter); return LK_OK;
+    case LKI_KEEPER_LOOK:
+        words = look(letter->pid, WNOHANG | WNOWAIT);
+        answer(job->keeper, &words);
+        return LK_OK;
+    case LKI_KEEPER_REAP: reap(job, letter); return LK_OK;
+    case LKI_KEEPER_SOCKET:
+        job->workers[letter->worker].socket = fd;
+        lki_control_adopt(job->control, lki_rank_of_worker(job, letter->worker), fd);
+        return LK_OK;
+    case LKI_KEEPER_BOARD:
+        if (job->keeper->board >= 0)
+            LK_TRY(move(job));
+        job->keeper->board = fd;
+        answer(job->keeper, &done);
+        return LK_OK;
+    }
+    return LK_OK;
+}
+
+/* One letter; false: there is none. */
+static bool receive(const lki_keeper *keeper, lki_keeper_letter *letter, int *fd)
+{
+    struct iovec bytes = {.iov_base = letter, .iov_len = sizeof *letter};
+    union {
+        char           space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } rider;
+    struct msghdr header = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = rider.space,
+                            .msg_controllen = sizeof rider.space};
+    ssize_t got;
+
+    *fd = -1;
+    do
+        got = recvmsg(keeper->channel, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    struct cmsghdr *rights = got > 0 ? CMSG_FIRSTHDR(&header) : NULL;
+    if (rights != NULL && rights->cmsg_type == SCM_RIGHTS)
+        memcpy(fd, CMSG_DATA(rights), sizeof *fd);
+    return got == (ssize_t)sizeof *letter;
+}
+
+static lk_status obey_all(lki_job *job)
+{
+    lki_keeper_letter letter;
+    int               fd;
+
+    while (receive(job->keeper, &letter, &fd))
+        LK_TRY(obey(job, &letter, fd));
+    return LK_OK;
+}
+
+/* Nobody waits for a coordinator that does not read: what does not fit is lost, as signals are that
+ * come twice. */
+static void pass_signals(const lki_job *job)
+{
+    struct signalfd_siginfo info;
+
+    while (read(job->signals.fd, &info, sizeof info) == (ssize_t)sizeof info)
+        (void)!send(job->keeper->signals[1], &info, sizeof info, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* ---- Coordinators ------------------------------------------------------------------------ */
+
+static void prepare(const lki_job *job, int pidfd)
+{
+    for (size_t i = 0; i < LKI_POLLED(job->count); i++)
+        job->polled[i] = (struct pollfd){.fd = -1};
+    job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
+    job->polled[AT_CHANNEL] = (struct pollfd){.fd = job->keeper->channel, .events = POLLIN};
+    job->polled[AT_PIDFD]   = (struct pollfd){.fd = pidfd, .events = POLLIN};
+}
+
+/* Until the coordinator has ended. */
+static lk_status serve(lki_job *job, int pidfd)
+{
+    bool ended = false;
+
+    while (!ended) {
+        prepare(job, pidfd);
+        lki_lines_prepare(job);
+        if (poll(job->polled, LKI_POLLED(job->count), -1) < 0) {
+            if (errno == EINTR)
+                continue;
+            return lk_fail(LK_ENOMEM, "cannot watch the coordinator: poll: %s", strerror(errno));
+        }
+        ended = job->polled[AT_PIDFD].revents != 0;
+        pass_signals(job);
+        lki_lines_move(job);
+        LK_TRY(obey_all(job));
+    }
+    return LK_OK;
+}
+
+/* Who is forked has the workers' sockets and the control memory that the journal speaks of. */
+static lk_status prepare_takeover(lki_job *job)
+{
+    if (lki_keeper_epoch(job) != lki_control_epoch(job->control))
+        LK_TRY(move(job));
+    close_if_open(&job->keeper->board);
+    return LK_OK;
+}
+
+static lk_status start(lki_job *job)
+{
+    lki_keeper *keeper = job->keeper;
+    int         ends[2];
+
+    LK_TRY(prepare_takeover(job));
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return lk_fail(LK_EIO, "a socket to the coordinator: %s", strerror(errno));
+    keeper->coordinator = fork();
+    if (keeper->coordinator == 0) {
+        (void)close(ends[0]);
+        lki_coordinate(job, ends[1]);
+    }
+    (void)close(ends[1]);
+    keeper->channel = ends[0];
+    if (keeper->coordinator > 0)
+        return LK_OK;
+    keeper->coordinator = 0;
+    return lk_fail(LK_ENOMEM, "cannot start a coordinator: fork: %s", strerror(errno));
+}
+
+/* How it ended; a signal of its own making (a crash) is told from one that somebody sent. */
+static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_t turns)
+{
+    static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
+    lki_keeper      *keeper    = job->keeper;
+    bool             crashed   = info->si_code == CLD_EXITED;
+    char             how[64], text[LKI_NOTE_BYTES];
+
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
+        crashed = crashed || info->si_status == crashes[i];
+    if (info->si_code == CLD_EXITED)
+        (void)snprintf(how, sizeof how, "ended with status %d", info->si_status);
+    else
+        (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(info->si_status));
+    keeper->crashes = !crashed ? 0 : turns > 0 ? 1 : keeper->crashes + 1;
+    if (keeper->crashes > CRASHES_MAX)
+        return lk_fail(LK_EPEER, "the coordinator %s, as the %d before it did", how, CRASHES_MAX);
+    (void)snprintf(text, sizeof text, "the coordinator (pid %d) %s; another takes over, and the "
+                   "workers go on", pid, how);
+    tell(job, LKI_KEEPER_NOTE, text);
+    return LK_OK;
+}
+
+/* From a fork to its end. */
+static lk_status coordinate(lki_job *job)
+{
+    lki_keeper *keeper = job->keeper;
+    uint64_t    before = atomic_load(&keeper->shared->turns);
+    siginfo_t   info   = {0};
+
+    LK_TRY(start(job));
+    int       pidfd = pidfd_open(keeper->coordinator, 0);
+    int32_t   pid   = (int32_t)keeper->coordinator;
+    lk_status st    = pidfd >= 0 ? serve(job, pidfd)
+                                 : lk_fail(LK_EUNSUPPORTED, "pidfd_open: %s", strerror(errno));
+    close_if_open(&pidfd);
+    if (st != LK_OK)
+        return st;
+    while (waitid(P_PID, (id_t)keeper->coordinator, &info, WEXITED) != 0 && errno == EINTR)
+        continue;
+    keeper->coordinator = 0;
+    close_if_open(&keeper->channel);
+    return atomic_load(&keeper->shared->done)
+               ? LK_OK
+               : mourn(job, pid, &info, atomic_load(&keeper->shared->turns) - before);
+}
+
+/* ---- The job ----------------------------------------------------------------------------- */
+
+/* Coordinators open their own; and what workers print is the keeper's. */
+static lk_status open_keeper(lki_job *job)
+{
+    LK_TRY(lki_keeper_open(&job->keeper, job));
+    lki_keeper *keeper = job->keeper;
+    for (uint32_t i = 0; i < job->count; i++) {
+        keeper->births[i].pid = job->workers[i].pid;
+        close_if_open(&job->workers[i].pidfd);
+    }
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, keeper->signals) == 0)
+        return LK_OK;
+    return lk_fail(LK_EIO, "a socket to the coordinator: %s", strerror(errno));
+}
+
+lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
+{
+    lk_status st = open_keeper(job);
+
+    while (st == LK_OK && !atomic_load(&job->keeper->shared->done))
+        st = coordinate(job);
+    LK_TRY(st);
+    const lki_shared *shared = job->keeper->shared;
+    if (shared->error.status != LK_OK)
+        return lki_fail_again(&shared->error);
+    lki_lines_finish(job);
+    pass_signals(job); /* one may have cut the output short */
+    *weight = shared->weight;
+    *result = shared->result;
+    return LK_OK;
+}
+
+/* Whose end is not known yet is for the launcher to kill, whoever has started them. */
+static void take_back_workers(const lki_job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const lki_birth *birth  = &job->keeper->births[i];
+        job->workers[i].pid     = birth->pid;
+        job->workers[i].order   = atomic_load(&birth->reaped) == birth->pid ? 1 : 0;
+    }
+}
+
+void lki_keeper_close(lki_job *job)
+{
+    lki_keeper *keeper = job->keeper;
+
+    if (keeper == NULL)
+        return;
+    if (keeper->coordinator > 0) {
+        (void)kill(keeper->coordinator, SIGKILL);
+        while (waitpid(keeper->coordinator, NULL, 0) < 0 && errno == EINTR)
+            continue;
+    }
+    take_back_workers(job);
+    close_if_open(&keeper->channel);
+    close_if_open(&keeper->board);
+    close_if_open(&keeper->signals[0]);
+    close_if_open(&keeper->signals[1]);
+    lki_keeper_free(keeper);
+    job->keeper = NULL;
+}

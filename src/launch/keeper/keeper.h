@@ -1,0 +1,155 @@
+/* launch/keeper/keeper.h -- a job whose launcher may be killed, and training goes on.
+ *
+ * Where a job goes on after losses the launcher is two processes.  The one that the user started,
+ * the keeper, decides nothing: it is the workers' parent, passes on their output and the signals
+ * that come for the job, tells the user what he is told, and keeps descriptors.  Its child, the
+ * coordinator, does all that watch.c and rebuild.c say.  When that dies, however it dies, the
+ * keeper forks another, which goes on from what the dead one has written down: workers see nothing
+ * of it but an answer that comes some milliseconds later.  Workers and coordinator end with the
+ * keeper.
+ *
+ * The journal is shared memory of two pages.  A commit fills the older one with what the
+ * coordinator knows and then makes it the newest, so there is always a whole one.  What comes from
+ * outside is taken only when that is done: a packet stays in its socket, a signal too, a worker
+ * that has ended stays a zombie until the keeper is told to reap it.  So the next coordinator finds
+ * again whatever the last one had not finished, and all that it does for a second time is harmless:
+ * answers have numbers, arenas too, notes are told once, and where the kernel has written down the
+ * pid of a worker that nobody else has, it is killed before it is started again.
+ *
+ *      coordinator                         keeper
+ *      look at / reap worker i ----------> waitid() <- how it ended
+ *      keep this socket, this board -----> keeps it, and so has it whoever is forked next
+ *      note -----------------------------> tells it
+ *      signals <-------------------------- that came for the job
+ *
+ * Threads: one at a time.
+ */
+#ifndef LKI_LAUNCH_KEEPER_H
+#define LKI_LAUNCH_KEEPER_H
+
+#include <stdatomic.h>
+
+#include "launch/job.h"
+
+typedef enum {
+    LKI_KEEPER_NOTE,       /* `text` */
+    LKI_KEEPER_CHAOS_NOTE, /* the same, of blows */
+    LKI_KEEPER_LOOK,       /* how has `worker`, with this pid, ended?  An answer follows, */
+    LKI_KEEPER_REAP,       /* here too: it is not wanted any more */
+    LKI_KEEPER_SOCKET,     /* with our end of the socket to `worker` */
+    LKI_KEEPER_BOARD,      /* with the control memory of the next epoch; and an answer */
+} lki_keeper_kind;
+
+enum { LKI_NOTE_BYTES = 640 };
+
+typedef struct {
+    uint32_t kind, worker;
+    int32_t  pid;
+    uint64_t turn; /* what was told in a turn that was not finished may come again */
+    char     text[LKI_NOTE_BYTES];
+} lki_keeper_letter;
+
+/* How a process has ended, as waitid() says. */
+typedef struct {
+    int32_t pid; /* 0 = it has not */
+    int32_t code, status;
+} lki_keeper_answer;
+
+/* A process that was started as worker `i`. */
+typedef struct {
+    pid_t           pid; /* the kernel writes it */
+    _Atomic int32_t reaped;
+} lki_birth;
+
+/* What keeper and coordinators share. */
+typedef struct {
+    _Atomic uint64_t newest; /* how many commits there have been; page newest % 2 counts */
+    _Atomic uint64_t turns;
+    atomic_bool      done;   /* the job has ended like this: */
+    uint32_t         weight;
+    lk_launch_result result;
+    lk_error         error;  /* LK_OK: none */
+} lki_shared;
+
+struct lki_keeper {
+    lki_shared    *shared;
+    lki_birth     *births;  /* [workers] */
+    unsigned char *pages[2];
+    size_t         page_bytes, bytes;
+    pid_t          pid;         /* of the keeper */
+    pid_t          coordinator; /* 0 = none */
+    int            channel;     /* to the other of the two */
+    int            signals[2];  /* they are written to the second, and wait in the first */
+    int            board;       /* of the newest epoch, if the control has an older one; or -1 */
+    bool           inside;      /* this is a coordinator, ... */
+    bool           eager;       /* ... which has not had a look at everything yet */
+    uint32_t       crashes;     /* of coordinators in a row, by themselves */
+    uint64_t       told[8];     /* hashes of the last notes ... */
+    uint64_t       told_in[8];  /* ... and the turns that told them */
+    uint64_t       notes;
+};
+
+static inline bool lki_is_coordinator(const lki_job *job)
+{
+    return job->keeper != NULL && job->keeper->inside;
+}
+
+/* ---- For launch.c ------------------------------------------------------------------------ */
+
+/* Whether this job has a keeper. */
+bool lki_keeper_wanted(const lki_job *job);
+
+/* Instead of lki_watch() and lki_judge(), once all workers have been started. */
+LK_NODISCARD lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result);
+void                   lki_keeper_close(lki_job *job);
+
+/* ---- The journal (journal.c) ------------------------------------------------------------- */
+
+LK_NODISCARD lk_status lki_keeper_open(lki_keeper **out, const lki_job *job);
+void                   lki_keeper_free(lki_keeper *keeper);
+
+/* Writes down what the coordinator knows.  No effect in a launcher without a keeper. */
+void lki_commit(lki_job *job);
+
+/* The same at the end of a turn. */
+void lki_turned(lki_job *job);
+
+/* In a new coordinator: makes *job what the newest page says. */
+void lki_keeper_restore(lki_job *job);
+
+/* The epoch of the control memory that the newest page is about. */
+uint64_t lki_keeper_epoch(const lki_job *job);
+
+/* ---- The coordinator (coordinator.c) ----------------------------------------------------- */
+
+_Noreturn void lki_coordinate(lki_job *job, int channel);
+
+/* How worker i has ended; false: it has not.  And lets go of its pid.  In a launcher without a
+ * keeper these do it themselves. */
+bool lki_look(const lki_job *job, uint32_t i, siginfo_t *info);
+void lki_reap(const lki_job *job, uint32_t i);
+
+/* A signal to a worker is the keeper's, whoever sends it. */
+void lki_signal_worker(const lki_job *job, uint32_t i, int number);
+
+/* Where the kernel is to write the pid of the next worker i; NULL: nowhere. */
+pid_t *lki_birth_of(const lki_job *job, uint32_t i);
+
+/* Worker i has a new socket. */
+void lki_keep_socket(const lki_job *job, uint32_t i);
+
+/* Whether what the one before had not done may be waiting, though nothing happens. */
+static inline bool lki_has_just_taken_over(const lki_job *job)
+{
+    return job->keeper != NULL && job->keeper->eager;
+}
+
+/* Has the keeper tell `text`. */
+void lki_keeper_tell(const lki_job *job, lki_keeper_kind kind, const char *text);
+
+/* Takes one signal that has come for the job; it is gone when it has been handled and that is
+ * written down. */
+bool lki_next_signal(const lki_job *job, void *info, size_t bytes);
+void lki_signal_taken(const lki_job *job);
+
+#endif

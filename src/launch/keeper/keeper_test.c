@@ -1,0 +1,293 @@
+/* keeper_test.c -- coordinators are killed, and nobody can tell from the job.
+ *
+ * Goal:   a coordinator may die between any two of its calls to the kernel: workers that die
+ *         before, meanwhile or later are missed and named once, the others come to be one group
+ *         with the right bits, who is lost is replaced, requests to stop are heard, output is
+ *         whole, the job ends as it would have; no process and no descriptor is left behind.  One
+ *         that crashes by itself again and again ends the job; the keeper's end is everybody's.
+ * Method: the linker puts the calls below before the C library's (keeper_test.wrap).  In a
+ *         coordinator they count, over all coordinators of a job, and one of them is its last: each
+ *         in turn, or such as a seed says.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/sanitized.h"
+#include "launch/rebuild_jobs.h"
+#include "launch/rebuild_test.h"
+
+/* ---- Dying ------------------------------------------------------------------------------- */
+
+/* What coordinators and the test have in common; NULL in workers. */
+typedef struct {
+    _Atomic uint32_t calls, deaths;
+    uint32_t         last;   /* the call that one does not come to; 0: none */
+    uint64_t         seed;   /* else: one of `one_of` is the last; 0: none */
+    uint32_t         one_of;
+    int              number; /* the signal */
+    bool             always; /* each dies at its first call */
+} fate;
+
+static fate *plan;
+static pid_t test;
+
+static bool is_coordinator(void)
+{
+    char name[16];
+    return plan != NULL && getpid() != test && prctl(PR_GET_NAME, name) == 0 &&
+           strcmp(name, "lockstep-coord") == 0;
+}
+
+static void may_be_the_last(void)
+{
+    if (!is_coordinator())
+        return;
+    uint32_t call     = atomic_fetch_add(&plan->calls, 1) + 1;
+    uint64_t words[2] = { plan->seed, call };
+    bool     chosen   = plan->seed != 0 && lki_xxh3(words, sizeof words) % plan->one_of == 0;
+    if (call != plan->last && !chosen && !plan->always)
+        return;
+    atomic_fetch_add(&plan->deaths, 1);
+    (void)signal(plan->number, SIG_DFL); /* whatever a sanitizer makes of it */
+    (void)raise(plan->number);
+}
+
+/* clang-format off */
+#define STANDS_BEFORE(type, name, parameters, arguments)                                         \
+    type __real_##name parameters;                                                               \
+    type __wrap_##name parameters;                                                               \
+    type __wrap_##name parameters                                                                \
+    {                                                                                            \
+        may_be_the_last();                                                                       \
+        return __real_##name arguments;                                                          \
+    }
+
+STANDS_BEFORE(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags),
+              (fd, message, flags))
+STANDS_BEFORE(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
+STANDS_BEFORE(ssize_t, recv, (int fd, void *to, size_t bytes, int flags), (fd, to, bytes, flags))
+STANDS_BEFORE(int, poll, (struct pollfd *fds, nfds_t count, int timeout_ms),
+              (fds, count, timeout_ms))
+/* clang-format on */
+
+/* ---- Jobs -------------------------------------------------------------------------------- */
+
+/* Three ranks, of which the second dies; another process takes its place. */
+static int work_replace(void)
+{
+    lk_comm              *comm    = join(), *next;
+    const lk_comm_options options = { .timeout_ms = 20000 };
+
+    lk_comm_note(comm, 12, "backward");
+    if (!lk_enters()) {
+        meet(comm);
+        if (lk_comm_rank(comm) == 1)
+            (void)raise(SIGKILL);
+        MUST(lk_barrier(comm) == LK_EPEER);
+        comm = go_on(comm, 20000);
+        while (!lki_comm_is_awaited(comm))
+            sleep_us(200);
+        meet(comm);
+        (void)lki_comm_dissolve(comm, 1, "somebody enters");
+        MUST(lki_comm_admit(&next, comm, &options) == LK_OK);
+        lk_comm_free(comm);
+        comm = next;
+    }
+    MUST(lki_comm_is_fresh(comm, 2));
+    check_sum(comm, (float[10]){ 0 }, 10);
+    meet(comm);
+    lk_comm_free(comm);
+    return 0;
+}
+
+static int work_lines(void)
+{
+    lk_comm *comm = join();
+
+    for (int i = 0; i < 2000; i++)
+        printf("line %d\n", i);
+    (void)fflush(stdout);
+    meet(comm);
+    lk_comm_free(comm);
+    return 0;
+}
+
+static uint32_t times_noted(const char *words)
+{
+    uint32_t times = 0;
+    for (const char *at = notes; (at = strstr(at, words)) != NULL; at++)
+        times++;
+    return times;
+}
+
+/* What a job must come to, whoever of its coordinators is killed. */
+typedef struct {
+    const char *mode, *place;
+    uint32_t    number, replacements;
+    int         exit_code;
+    const char *once[3]; /* what is noted exactly once */
+} expected;
+
+static const expected jobs[] = {
+    { "die", "collective", 2, 0, 0,
+      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+    { "die", "answered", 4, 0, 0,
+      { "was killed by SIGKILL at step 12 in backward", "the group goes on with 2 of 3 ranks" } },
+    { "replace", "", 0, 3, 0,
+      { "the group goes on with 2 of 3 ranks", "the group goes on with 3 of 3 ranks" } },
+    { "stop", "", 0, 0, 75, { "rank 1 (pid ", "the group goes on with 2 of 3 ranks" } },
+    { "end", "", 0, 0, 3, { "the group goes on with 2 of 3 ranks" } },
+};
+enum { JOBS = sizeof jobs / sizeof jobs[0] };
+
+/* Once, and says whether all was well. */
+static void run_job(const expected *job, const char *what, uint32_t number)
+{
+    lk_launch_options options = going_on(3);
+    uint32_t          open    = entries_of("/proc/self/fd");
+
+    options.replacements    = job->replacements;
+    atomic_store(&plan->calls, 0);
+    atomic_store(&plan->deaths, 0);
+    lk_launch_result result = launch(options, job->mode, job->place, job->number);
+    uint32_t         deaths = atomic_load(&plan->deaths);
+    plan->last = 0;
+    plan->seed = 0;
+    if (result.exit_code != job->exit_code)
+        fail_msg("%s %s, %s %u: exit code %d: %s\nnotes:\n%s", job->mode, job->place, what, number,
+                 result.exit_code, result.cause, notes);
+    for (size_t i = 0; i < 3 && job->once[i] != NULL; i++)
+        if (times_noted(job->once[i]) != 1)
+            fail_msg("%s %s, %s %u: '%s' is noted %u times:\n%s", job->mode, job->place, what,
+                     number, job->once[i], times_noted(job->once[i]), notes);
+    if (times_noted("the coordinator (pid ") != deaths)
+        fail_msg("%s %s, %s %u: %u deaths, and of %u coordinators there are notes:\n%s", job->mode,
+                 job->place, what, number, deaths, times_noted("the coordinator (pid "), notes);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(entries_of("/proc/self/fd"), open);
+}
+
+/* ---- Tests ------------------------------------------------------------------------------- */
+
+static void one_dies_at_each_call(void **state)
+{
+    (void)state;
+    for (size_t j = 0; j < JOBS; j++) {
+        uint32_t died = 1, call = 0;
+        while (died != 0) { /* until a job has not so many calls */
+            plan->last = ++call;
+            run_job(&jobs[j], "call", call);
+            died = atomic_load(&plan->deaths);
+            call += LKI_SANITIZED ? 9 : j == 0 ? 0 : 1;
+        }
+        print_message("%s: %u calls\n", jobs[j].mode, call);
+        assert_true(call > 20);
+    }
+}
+
+static void many_die(void **state)
+{
+    uint32_t deaths = 0;
+
+    (void)state;
+    for (uint32_t seed = 1; seed <= (LKI_SANITIZED ? 2 : 6); seed++)
+        for (size_t j = 0; j < JOBS; j++) {
+            plan->seed   = seed;
+            plan->one_of = 15 + 5 * (uint32_t)seed;
+            run_job(&jobs[j], "seed", seed);
+            deaths += atomic_load(&plan->deaths);
+        }
+    print_message("%u coordinators were killed\n", deaths);
+    assert_true(deaths > 10);
+}
+
+static void crashes_without_end_are_the_jobs_end(void **state)
+{
+    lk_launch_options options = going_on(2);
+    lk_launch_result  result;
+    char              word[] = "worker", mode[] = "endure";
+    char             *argv[] = { self, word, mode, NULL };
+
+    (void)state;
+    options.argv = argv;
+    plan->always = true;
+    plan->number = SIGSEGV;
+    assert_int_equal(lk_launch(&options, &result), LK_EPEER);
+    assert_string_equal(lk_error_last()->message,
+                        "the coordinator was killed by SIGSEGV, as the 5 before it did");
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    plan->always = false;
+    plan->number = SIGKILL;
+}
+
+static void all_end_with_the_keeper(void **state)
+{
+    char line[8192];
+
+    (void)state;
+    (void)snprintf(line, sizeof line, "%s run -n 2 --on-failure continue -- sh -c "
+                   "'[ $RANK = 0 ] && kill -9 $PPID; cat <&9' 9<&0 2>&1", LK_TEST_COMMAND);
+    assert_int_equal(shell(line), 128 + SIGKILL); /* and that it returns: nobody holds the pipe */
+}
+
+/* A line for each rank, whoever dies. */
+static void output_is_whole(void **state)
+{
+    static char line[5 * sizeof self];
+
+    (void)state;
+    (void)snprintf(line, sizeof line, "%s output %s | cksum; %s output %s kill | cksum", self, self,
+                   self, self);
+    assert_int_equal(shell(line), 0);
+    char *second = strchr(said, '\n') + 1;
+    assert_int_equal(second - said, strlen(second));
+    assert_memory_equal(said, second, strlen(second));
+}
+
+/* In a process of its own, whose output is looked at: "output PROGRAM [kill]". */
+static int print_lines(bool kills)
+{
+    char              word[] = "worker", mode[] = "lines";
+    char             *argv[]  = { self, word, mode, NULL };
+    lk_launch_options options = going_on(1);
+    lk_launch_result  result;
+
+    options.argv          = argv;
+    options.prefix_output = true;
+    plan->seed            = kills ? 1 : 0;
+    plan->one_of          = 5;
+    lk_status st          = lk_launch(&options, &result);
+    return st == LK_OK && !result.failed && (atomic_load(&plan->deaths) > 0) == kills ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 3 && strcmp(argv[1], "worker") == 0)
+        return strcmp(argv[2], "replace") == 0 ? work_replace()
+               : strcmp(argv[2], "lines") == 0 ? work_lines()
+                                               : work(argc, argv);
+    find_self();
+    test = getpid();
+    plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (plan == MAP_FAILED)
+        return 1;
+    plan->number = SIGKILL;
+    if (argc >= 3 && strcmp(argv[1], "output") == 0)
+        return print_lines(argc > 3);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_dies_at_each_call),
+        cmocka_unit_test(many_die),
+        cmocka_unit_test(crashes_without_end_are_the_jobs_end),
+        cmocka_unit_test(all_end_with_the_keeper),
+        cmocka_unit_test(output_is_whole),
+    };
+    return cmocka_run_group_tests_name("launch.keeper", tests, NULL, NULL);
+}
