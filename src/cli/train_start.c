@@ -314,6 +314,11 @@ static const char *cannot_start_again(const train_options *options)
                ? "--restart reads the data again, which a stream may not allow" : NULL;
 }
 
+static bool lasts_over_hosts(const char *strategy)
+{
+    return strategy == NULL || strcmp(strategy, "ddp") == 0 || strcmp(strategy, "zero1") == 0;
+}
+
 /* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
 {
@@ -327,11 +332,9 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
                "gone with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
-    if ((how->nodes > 1 || how->hosts > 1) && options->config.strategy != NULL &&
-        strcmp(options->config.strategy, "ddp") != 0)
-        return "--on-failure continue needs --strategy ddp on several hosts, of which each has a "
-               "whole copy then; with --restart, and on each of them, they start again from the "
-               "newest checkpoint";
+    if ((how->nodes > 1 || how->hosts > 1) && !lasts_over_hosts(options->config.strategy))
+        return "--on-failure continue needs --strategy ddp or zero1 on several hosts; with "
+               "--restart, and on each of them, they start again from the newest checkpoint";
     if (options->config.workers > 1 && is_hybrid(options))
         return "--on-failure continue needs --strategy ddp or zero1 to zero3: on one host hybrid "
                "has nothing that these have not";

@@ -21,6 +21,7 @@
 
 static const double SHORTEST_SECONDS = 1e-3, LONGEST_SECONDS = 1;
 static const double PULSE_SECONDS    = 2e-3; /* a slow worker's, and its pauses */
+static const double LOOK_SECONDS     = 0.05; /* between two looks whether all have begun */
 
 enum { TEXT_BYTES = 512 };
 enum { AT_DELAY, AT_KIND, AT_VICTIM, AT_LENGTH }; /* what is drawn for a blow */
@@ -225,6 +226,20 @@ static void treat(lki_job *job, uint32_t i, double now)
     }
 }
 
+/* From then on a loss can be survived.  On several hosts others may not have met yet when all here
+ * have: that shows when the first step begins. */
+static bool may_begin(const lki_job *job)
+{
+    bool          may = lki_control_all_joined(job->control);
+    lki_rank_view view;
+
+    for (uint32_t i = 0; may && job->rendezvous != NULL && i < job->count; i++) {
+        lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+        may = view.noted && view.step > 0;
+    }
+    return may;
+}
+
 void lki_blows_turn(lki_job *job)
 {
     lki_blows *self = job->blows;
@@ -233,7 +248,7 @@ void lki_blows_turn(lki_job *job)
     if (self == NULL)
         return;
     now = lki_seconds();
-    if (self->at <= 0 && lki_control_all_joined(job->control))
+    if (self->at <= 0 && may_begin(job))
         plan_next(job, now);
     for (uint32_t i = 0; i < job->count; i++)
         treat(job, i, now);
@@ -250,7 +265,7 @@ double lki_blows_next(const lki_job *job)
 
     if (self == NULL)
         return 0;
-    next = self->at;
+    next = self->at > 0 || job->rendezvous == NULL ? self->at : lki_seconds() + LOOK_SECONDS;
     for (uint32_t i = 0; i < job->count; i++) {
         const ailment *its = &self->of[i];
         double         at  = its->turns > 0 && its->turns < its->until ? its->turns : its->until;

@@ -16,10 +16,10 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     ledger->kept = options->survives;
     if (!ledger->kept)
         return LK_OK;
-    if (parallel->world.hosts > 1 && parallel->ops->sharded)
-        return lk_fail(LK_EUNSUPPORTED, "on several hosts strategy '%s' keeps parts of the state "
-                                        "on one host alone, which die with it: take ddp to go on "
-                                        "in the middle of a step", parallel->ops->name);
+    if (parallel->world.hosts > 1 && parallel->ops->rounds)
+        return lk_fail(LK_EUNSUPPORTED, "on several hosts strategy '%s' cannot go on in the middle "
+                                        "of a step: take ddp or zero1, or start again from a "
+                                        "checkpoint", parallel->ops->name);
     if (options->lock_step)
         return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot go on "
                                         "in the middle of a step: start again from a checkpoint");

@@ -23,7 +23,7 @@
 /* A part of the model's arena in which every owner's piece lies behind that of the one before. */
 struct lki_piece_list {
     size_t  offset;
-    size_t *bytes; /* [owner_count] */
+    size_t *bytes; /* [owner_count]: of each rank of the group, which may be fewer */
 };
 
 /* ---- Owners ------------------------------------------------------------------------------ */
@@ -43,6 +43,22 @@ lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts)
 static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
 {
     return parallel->world.host_of[rank] / parallel->shards;
+}
+
+/* Who owned what when the run began: whoever is left of a host goes on for the others that were
+ * there.  A host that is lost takes its part along. */
+static lk_status deal_as_before(lk_parallel *parallel, lki_deal *deal)
+{
+    const lk_parallel *before = parallel->ledger.before;
+
+    if (before->shards != parallel->shards)
+        return lk_fail(LK_EPEER, "with strategy %s each of %u hosts has a part of the optimizer's "
+                       "state alone, and %u are left: start again from the newest checkpoint",
+                       parallel->ops->name, before->shards, parallel->shards);
+    deal->count = before->layout->owner_count;
+    LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
+    memcpy(deal->owners, before->layout->owners, deal->count * sizeof *deal->owners);
+    return LK_OK;
 }
 
 /* The ranks of the first group, in order.  Every other group has as many, in the same places. */
@@ -75,6 +91,8 @@ lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
 {
     *deal = (lki_deal){ .shards       = parallel->shards,
                         .whole_blocks = parallel->ops->whole_blocks };
+    if (parallel->ledger.before != NULL && parallel->ledger.before->shards > 1)
+        return deal_as_before(parallel, deal);
     LK_TRY(LKI_NEW(&deal->owners, parallel->ranks, "owners"));
     if (parallel->shards > 1)
         return deal_to_groups(parallel, deal);
@@ -104,6 +122,47 @@ lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *
     return LK_OK;
 }
 
+/* ---- Places ------------------------------------------------------------------------------ */
+
+/* Where the rank of my group that has this number on the host of a shard stands in the group. */
+static uint32_t place_of(const lk_parallel *parallel, uint32_t shard, uint32_t local)
+{
+    const uint32_t *sizes = parallel->world.sizes;
+    uint32_t        first = group_of(parallel, parallel->rank) * parallel->shards, place = 0;
+
+    for (uint32_t host = first; host < first + shard; host++)
+        place += sizes[host];
+    return place + local % sizes[first + shard];
+}
+
+/* Owners of a shard before the one of this number; and, where that is their count, all. */
+static uint32_t owners_of(const lki_layout *layout, uint32_t shard, uint32_t end)
+{
+    uint32_t count = 0;
+    for (uint32_t o = 0; o < end; o++)
+        count += layout->owners[o].shard == shard;
+    return count;
+}
+
+/* Who sends what an owner has made to other hosts: all ranks of its host in equal parts, one
+ * owner's behind the other's. */
+static uint32_t carrier_of(const lk_parallel *parallel, uint32_t owner)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          shard  = layout->owners[owner].shard;
+    uint32_t          host   = group_of(parallel, parallel->rank) * parallel->shards + shard;
+
+    return place_of(parallel, shard, parallel->world.sizes[host] * owners_of(layout, shard, owner) /
+                                         owners_of(layout, shard, layout->owner_count));
+}
+
+/* Whether that may be somebody else than the rank that has made it: then they meet before.  Before
+ * sums are gathered they always have. */
+static bool carries_for_others(const lk_parallel *parallel)
+{
+    return parallel->layout->owner_count > lk_comm_size(parallel->group);
+}
+
 /* ---- Gathering --------------------------------------------------------------------------- */
 
 static size_t offset_of(const lk_parallel *parallel, const void *at)
@@ -116,7 +175,7 @@ static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
     LK_TRY(LKI_NEW(&list->bytes, parallel->layout->owner_count, "pieces of sums"));
     list->offset = offset_of(parallel, parallel->block_sums);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
-        list->bytes[parallel->layout->spans[i].owner] +=
+        list->bytes[carrier_of(parallel, parallel->layout->spans[i].owner)] +=
             parallel->measures * sizeof *parallel->block_sums;
     return LK_OK;
 }
@@ -134,7 +193,8 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
         if (at < bucket->first || at >= bucket->first + bucket->count)
             continue;
         first = lki_min(first, span->at);
-        list->bytes[span->owner] += lki_layout_width(layout, span) * sizeof(float);
+        list->bytes[carrier_of(parallel, span->owner)] +=
+            lki_layout_width(layout, span) * sizeof(float);
     }
     if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
         list->offset = offset_of(parallel, parallel->params + first);
@@ -187,6 +247,8 @@ lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t 
 
 lk_status lki_shards_gather_params(lk_parallel *parallel)
 {
+    if (parallel->shards > 1 && carries_for_others(parallel))
+        LK_TRY(lk_barrier(parallel->comm));
     for (uint32_t b = 0; parallel->shards > 1 && b < parallel->layout->bucket_count; b++)
         LK_TRY(gather(parallel, &parallel->pieces[1 + b]));
     return LK_OK;
@@ -206,17 +268,19 @@ static size_t overlap(const lki_param_span *span, size_t first, size_t count, si
  * the first host's ranks to everybody: whose place gives a span's, mine, and how many there are. */
 static uint32_t giver_of(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return parallel->shards > 1 ? span->owner : span->owner % parallel->world.sizes[0];
+    const lki_owner *owner = &parallel->layout->owners[span->owner];
+    return parallel->shards > 1 ? place_of(parallel, owner->shard, owner->local)
+                                : span->owner % parallel->world.sizes[0];
 }
 
 static uint32_t my_place(const lk_parallel *parallel)
 {
-    return parallel->shards > 1 ? parallel->owner : parallel->rank;
+    return parallel->shards > 1 ? lk_comm_rank(parallel->group) : parallel->rank;
 }
 
 static uint32_t place_count(const lk_parallel *parallel)
 {
-    return parallel->shards > 1 ? parallel->layout->owner_count : parallel->ranks;
+    return parallel->shards > 1 ? lk_comm_size(parallel->group) : parallel->ranks;
 }
 
 /* Copies my spans' part of the range to `packed`, or everybody's from there to `out`.  What is laid

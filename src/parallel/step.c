@@ -593,6 +593,7 @@ lk_status lki_step_complete(lk_parallel *parallel, uint64_t number, const lki_ta
     if (parallel->local == 0)
         lki_ledger_undo(parallel);
     LK_TRY(lk_barrier(parallel->comm));
+    LK_TRY(lki_shards_gather_sums(parallel));
     (void)tensor_norms(parallel, LKI_OF_GRADIENT);
     return update(&step, tally->owners);
 }

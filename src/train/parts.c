@@ -7,7 +7,8 @@
  *      rank 0      opens the draft, says where        gathers hashes    publishes
  *      writers                       files            say how it went
  *
- * State that is in files (--offload) rank 0 fetches, and so all the rest.
+ * State that is in files (--offload) rank 0 fetches, and so all the rest; and all of a run that may
+ * lose one of these workers and go on.
  *
  * A file stores at most one stretch of a tensor, so what a host keeps of a large one that lies in
  * several buckets takes further files: optimizer-host1.safetensors, optimizer-host1-2.safetensors.
@@ -52,7 +53,7 @@ lk_status lki_parts_agree(lki_session *session)
     uint32_t               sees, all = 0;
 
     session->by_owners = false;
-    if (config->checkpoint == NULL || config->offload != NULL ||
+    if (config->checkpoint == NULL || config->offload != NULL || config->survives ||
         lki_kept_shards(session->parallel) == 1)
         return LK_OK;
     read_mark(config->checkpoint, mark);

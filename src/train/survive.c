@@ -19,8 +19,10 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "checkpoint/directory.h"
 #include "comm/control.h"
 #include "comm/group.h"
+#include "parallel/kept.h"
 #include "parallel/virtual.h"
 #include "train/pace.h"
 #include "train/save.h"
@@ -196,6 +198,26 @@ static lk_status read_minutes(lki_session *s, lk_comm *next)
     return lk_comm_hosts(next) > 1 ? lk_broadcast(next, found, sizeof *found, 0) : LK_OK;
 }
 
+/* What a host keeps alone is lost with it: all see that, and end. */
+static lk_status check_hosts(const lki_session *s, const lk_comm *next)
+{
+    const lk_train_config *c     = s->config;
+    uint64_t              *steps = NULL;
+    size_t                 count = 0;
+    char                   from[64] = "there is no checkpoint to start again from";
+
+    if (lki_kept_shards(s->parallel) == 1 || lk_comm_hosts(next) == lki_kept_shards(s->parallel))
+        return LK_OK;
+    if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
+        count > 0)
+        (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
+                       (unsigned long long)steps[0]);
+    lki_free(steps);
+    return lk_fail(LK_EPEER, "%u of %u hosts are left, and with %s each has a part of the "
+                   "optimizer's state alone: %s, or take ddp", lk_comm_hosts(next),
+                   lki_kept_shards(s->parallel), c->strategy, from);
+}
+
 /* In a group that has come to be. */
 static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
                            lk_parallel_standing *standing)
@@ -209,6 +231,15 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
     lk_parallel_free(*parallel);
     *parallel = NULL;
     return status;
+}
+
+/* Its launcher hears why. */
+static lk_status give_up(lk_comm *next)
+{
+    lk_error why = *lk_error_last();
+    lk_comm_abort(next);
+    lk_comm_free(next);
+    return lki_fail_again(&why);
 }
 
 /* One group after the other until one holds; the first may have others in it who enter. */
@@ -229,6 +260,8 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
             lk_comm_free(failed);
         if (!there)
             return status;
+        if (check_hosts(s, next) != LK_OK)
+            return give_up(next);
         if (status == LK_OK)
             status = settle_in(s, next, parallel, standing);
         failed = next;
@@ -350,7 +383,7 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
 {
     double               begun = lki_seconds();
     lk_error             why   = *lk_error_last();
-    lk_comm             *next;
+    lk_comm             *next = NULL;
     lk_parallel         *parallel = NULL;
     lk_parallel_standing standing;
     lk_audit_finding     finding;

@@ -60,11 +60,13 @@ static void hit_launcher(job *j, uint32_t rank)
 static void any_one_is_killed(void **state)
 {
     static job j;
-    char       wanted[65], who[64];
+    char       wanted[65], who[64], line[512];
     uint64_t   seed = 1;
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t rank = 0; rank < 4; rank++) {
-        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
+        (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 "
+                       "--strategy %s", rank % 2 == 0 ? "ddp" : "zero1");
+        job_start(&j, *state, 4, line);
         job_await_step(&j, HIT_AT);
         rest(&seed);
         job_hit(&j, j.worker[rank], SIGKILL);
@@ -194,6 +196,32 @@ static void who_is_stopped_elsewhere_is_killed(void **state)
     assert_says(j.result.err, " killed); rank");
 }
 
+/* With zero1 a host has a part of the optimizer's state alone: without it the run ends and says
+ * from where to begin again, or does so by itself. */
+static void what_a_host_has_alone_is_lost_with_it(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t again = 0; again < 2; again++) {
+        forget(*state);
+        job_start(&j, *state, 4, again ? MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy "
+                                         "zero1 --checkpoint ck --checkpoint-every 5 --restart"
+                                       : MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy "
+                                         "zero1 --checkpoint ck --checkpoint-every 5");
+        job_await_step(&j, HIT_AT);
+        hit_launcher(&j, 2);
+        (void)job_wait(&j);
+        assert_says(j.result.err, "1 of 2 hosts are left, and with zero1 each has a part of the "
+                    "optimizer's state alone: start again from the checkpoint of step ");
+        if (again)
+            assert_undisturbed(&j, wanted);
+        else
+            assert_int_equal(j.result.status, 1);
+        goes_on(*state, MLP, 2, STEPS, wanted);
+    }
+}
+
 static void without_node_0_it_ends(void **state)
 {
     static job j;
@@ -213,6 +241,7 @@ int main(void)
         cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
+        cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),
         cmocka_unit_test_setup(without_node_0_it_ends, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
