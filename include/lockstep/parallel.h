@@ -379,10 +379,8 @@ typedef struct {
  * it can be called again with the next group.  NULL: this rank was not in the group before, whose
  * arenas it has been given.
  *
- * On several hosts with ddp, and with zero1 as long as every host has a rank left: each goes on
- * with what its own arenas have, hosts that have come to different places of the step tell each
- * other, and a step that is made again is made from its beginning.  With other strategies on one host only, and not in lock step; else
- * options.survives is LK_EUNSUPPORTED. */
+ * On several hosts, which may be at different places of the step, with ddp, and with zero1 as long
+ * as each has a rank left; other strategies on one only, none in lock step: LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,
