@@ -274,8 +274,25 @@ LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *mo
                                              uint32_t contexts);
 LK_API void lk_engine_free(lk_engine *engine);
 
-/* Bytes that such an engine would take; a model may need more than the machine has. */
-LK_API LK_NODISCARD lk_status lk_engine_bytes(size_t *out, const lk_model *model,
+/* The same, and of what checkpointed segments keep all but three values are in a file in `dir`
+ * between forward and backward, with the same bits; in memory where dir is NULL.  The file has no
+ * name, and goes with the engine. */
+LK_API LK_NODISCARD lk_status lk_engine_open_offloaded(lk_engine **out, const lk_model *model,
+                                                       lk_exec *exec, lk_dtype dtype,
+                                                       uint32_t micro_batch, uint32_t contexts,
+                                                       const char *dir);
+
+/* After a backward pass: LK_OK, or why the file was not read or written (then nothing that the pass
+ * has made is right); seconds of waiting for it since this was asked last. */
+LK_API LK_NODISCARD lk_status lk_engine_status(const lk_engine *engine);
+LK_API double                 lk_engine_stalled(lk_engine *engine);
+
+/* How the file is read and written, as lk_parallel_offload_how(); "" where there is none. */
+LK_API const char *lk_engine_offload_how(const lk_engine *engine);
+
+/* Bytes that such an engine would take; a model may need more than the machine has.  `files` is
+ * NULL, or what lk_engine_open_offloaded() has in a file. */
+LK_API LK_NODISCARD lk_status lk_engine_bytes(size_t *out, uint64_t *files, const lk_model *model,
                                               const lk_exec *exec, lk_dtype dtype,
                                               uint32_t micro_batch, uint32_t contexts);
 

@@ -53,8 +53,13 @@ typedef struct {
 } lk_optimizer;
 
 /* What of a training's memory may be in files instead: the optimizer's state, with any strategy;
- * parameters, with "zero3" and "hybrid", on one host, too, which then has room for units. */
-typedef enum { LK_OFFLOADED_STATES = 1, LK_OFFLOADED_PARAMETERS = 2 } lk_offloaded;
+ * parameters, with "zero3" and "hybrid", on one host, too, which then has room for units; what
+ * activation checkpointing keeps, of which strategies know nothing. */
+typedef enum {
+    LK_OFFLOADED_STATES      = 1,
+    LK_OFFLOADED_PARAMETERS  = 2,
+    LK_OFFLOADED_ACTIVATIONS = 4
+} lk_offloaded;
 
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind);
 

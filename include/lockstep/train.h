@@ -210,6 +210,7 @@ typedef struct {
     uint32_t         workers;     /* on that host */
     lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
     size_t           activations; /* of each worker, with the blocks' scratch memory */
+    uint64_t         spilled;     /* bytes of them that each worker has in a file instead */
     size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
 } lk_train_cost;
 

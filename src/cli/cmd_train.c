@@ -282,7 +282,8 @@ const lki_option lki_train_table[] = {
     { .name = "offload", .type = LKI_OPTION_CUSTOM, .value = "WHAT:DIR",
       .read = lki_read_offload, .preset = "none",
       .help = "in files in DIR, a part for each worker, and not in memory: optimizer (its state), "
-              "parameters (zero3 and hybrid), or both: optimizer,parameters:DIR" },
+              "parameters (zero3 and hybrid), activations (of --activation-checkpointing), or "
+              "several: optimizer,parameters:DIR" },
     { .name = "host-memory", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
       .offset = AT(config.host_memory), .range = &lki_range_positive, .preset = "all there is",
       .help = "what the workers of a host may have between them: checked before they start, and "

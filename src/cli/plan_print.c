@@ -71,6 +71,14 @@ static const char *in_files(const lk_train_config *c)
     return words[c->offloaded & (LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS)];
 }
 
+static void print_spilled(const plan_table *plan)
+{
+    const lk_train_cost *c = &plan->rows[0].cost;
+    if (c->spilled > 0)
+        printf("all: activations of %.2f MiB a host in files\n",
+               mebi((double)c->workers * (double)c->spilled));
+}
+
 static void print_files(const plan_options *o, const plan_table *plan)
 {
     for (uint32_t i = 0; i < plan->row_count; i++) {
@@ -126,6 +134,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
+    print_spilled(plan);
     print_files(o, plan);
     if (plan->timed) {
         print_times(o, plan);
@@ -144,10 +153,11 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
            "\"activations\": %.0f, \"tables\": %zu, \"all\": %.0f, \"sent_gradients\": %" PRIu64
-           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu",
+           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
+           "\"spilled\": %" PRIu64,
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
            c->tables, row->whole, c->sent_gradients, c->sent_params, row->cost.snapshot,
-           c->files);
+           c->files, row->cost.workers * row->cost.spilled);
     if (o->memory > 0)
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
     if (plan->timed)

@@ -116,7 +116,9 @@ bool lki_read_group(const char *text, void *target, lki_message *error)
 bool lki_read_offload(const char *text, void *target, lki_message *error)
 {
     static const struct { const char *name; lk_offloaded what; } kinds[] = {
-        { "optimizer", LK_OFFLOADED_STATES }, { "parameters", LK_OFFLOADED_PARAMETERS },
+        { "optimizer", LK_OFFLOADED_STATES },
+        { "parameters", LK_OFFLOADED_PARAMETERS },
+        { "activations", LK_OFFLOADED_ACTIVATIONS },
     };
     lk_train_config *config = &((train_options *)target)->config;
     const char      *colon = strchr(text, ':'), *at = text;
@@ -133,8 +135,8 @@ bool lki_read_offload(const char *text, void *target, lki_message *error)
         at += length + 1;
     }
     if (!good || config->offloaded == 0)
-        return lki_refuse(error, "must be optimizer, parameters, or both with a comma between "
-                                 "them, and :DIR, a directory on a fast disk");
+        return lki_refuse(error, "must be optimizer, parameters, activations, or several with "
+                                 "commas between them, and :DIR, a directory on a fast disk");
     return true;
 }
 

@@ -47,8 +47,10 @@ static lk_status check_memory(const lk_engine *engine, size_t bytes)
 static lk_status count_bytes(const lki_layout *layout, const lk_model *model, uint32_t contexts,
                              size_t *bytes, size_t *total)
 {
+    uint64_t file;
+    size_t   aside = lki_spill_bytes(layout->aside_count, layout->aside_bytes, contexts, &file);
     if (__builtin_mul_overflow(layout->context_bytes, (size_t)contexts, bytes) ||
-        __builtin_add_overflow(*bytes, layout->scratch_bytes + layout->wide_bytes +
+        __builtin_add_overflow(*bytes, aside + layout->scratch_bytes + layout->wide_bytes +
                                            layout->loss_rows * 5 +
                                            lki_statistics_bytes(model, contexts), total))
         return lk_fail(LK_ENOMEM,
@@ -58,19 +60,21 @@ static lk_status count_bytes(const lki_layout *layout, const lk_model *model, ui
     return LK_OK;
 }
 
-lk_status lk_engine_bytes(size_t *out, const lk_model *model, const lk_exec *exec, lk_dtype dtype,
-                          uint32_t micro_batch, uint32_t contexts)
+lk_status lk_engine_bytes(size_t *out, uint64_t *files, const lk_model *model, const lk_exec *exec,
+                          lk_dtype dtype, uint32_t micro_batch, uint32_t contexts)
 {
     lki_layout layout;
     size_t     bytes;
 
-    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch));
+    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, files != NULL));
     lk_status status = count_bytes(&layout, model, contexts, &bytes, out);
+    if (files != NULL)
+        (void)lki_spill_bytes(layout.aside_count, layout.aside_bytes, contexts, files);
     lki_layout_deinit(&layout);
     return status;
 }
 
-static lk_status allocate(lk_engine *engine)
+static lk_status allocate(lk_engine *engine, const char *dir)
 {
     const lki_layout *layout = &engine->layout;
     const lk_model   *model  = engine->model;
@@ -80,6 +84,8 @@ static lk_status allocate(lk_engine *engine)
     LK_TRY(check_memory(engine, total));
     LK_TRY(lki_pool_alloc((void **)&engine->memory, lki_exec_pool(engine->exec), bytes,
                           "activations; a smaller micro-batch needs less"));
+    LK_TRY(lki_spill_init(&engine->spill, dir, layout->aside_count, layout->aside_bytes,
+                          engine->contexts));
     LK_TRY(lki_pool_alloc((void **)&engine->scratch, lki_exec_pool(engine->exec),
                           layout->scratch_bytes, "the blocks' scratch memory"));
     LK_TRY(lki_alloc((void **)&engine->wide, layout->wide_bytes, "copies of values"));
@@ -106,6 +112,13 @@ static uint32_t count_positions(const lk_model *model)
 lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, lk_dtype dtype,
                          uint32_t micro_batch, uint32_t contexts)
 {
+    return lk_engine_open_offloaded(out, model, exec, dtype, micro_batch, contexts, NULL);
+}
+
+lk_status lk_engine_open_offloaded(lk_engine **out, const lk_model *model, lk_exec *exec,
+                                   lk_dtype dtype, uint32_t micro_batch, uint32_t contexts,
+                                   const char *dir)
+{
     lk_engine *engine;
 
     *out = NULL;
@@ -121,9 +134,9 @@ lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec, 
     engine->micro_batch = micro_batch;
     engine->contexts    = contexts;
     engine->positions   = count_positions(model);
-    lk_status st        = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch);
+    lk_status st = lki_layout_init(&engine->layout, model, exec, dtype, micro_batch, dir != NULL);
     if (st == LK_OK)
-        st = allocate(engine);
+        st = allocate(engine, dir);
     if (st != LK_OK) {
         lk_engine_free(engine);
         return st;
@@ -137,6 +150,7 @@ void lk_engine_free(lk_engine *engine)
     if (engine == NULL)
         return;
     lki_layout_deinit(&engine->layout);
+    lki_spill_deinit(&engine->spill);
     lki_free(engine->memory);
     lki_free(engine->scratch);
     lki_free(engine->wide);
@@ -156,7 +170,9 @@ static void *at(const lk_engine *engine, uint32_t context, size_t offset)
 
 static void *value_of(const lk_engine *engine, uint32_t context, lk_value v)
 {
-    return at(engine, context, engine->layout.places[v - 1].value);
+    const lki_place *place = &engine->layout.places[v - 1];
+    return place->aside != 0 ? lki_spill_at(&engine->spill, place->aside - 1, context)
+                             : at(engine, context, place->value);
 }
 
 static void *gradient_of(const lk_engine *engine, uint32_t context, lk_value v)
@@ -251,7 +267,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
         f->call.total_backward = lki_statistics_total(&engine->statistics, entry, true);
     }
     if (!entry->type->loss) {
-        f->call.y = at(engine, context, place->value);
+        f->call.y = value_of(engine, context, b + 1);
         return;
     }
     f->call.y       = walk->training ? gradient_of(engine, context, entry->inputs[0])
@@ -464,6 +480,31 @@ static void forward_block(const lk_engine *engine, const lk_walk *walk, lk_pass 
     lki_trace_end(track, LKI_SPAN_BLOCK_FORWARD, b, begun);
 }
 
+/* Around a block that makes a value, or is the last to read one, of those in a file. */
+static void begin_aside(lk_engine *engine, uint32_t b)
+{
+    if (engine->layout.places[b].aside != 0)
+        lki_spill_make(&engine->spill, engine->layout.places[b].aside - 1);
+}
+
+static void end_aside(lk_engine *engine, const lk_walk *walk, uint32_t b)
+{
+    if (walk->training && engine->layout.places[b].leaves != 0)
+        lki_spill_leave(&engine->spill, engine->layout.places[b].leaves - 1);
+}
+
+/* What the block is about to read of them, forward again or backward. */
+static void need_aside(lk_engine *engine, uint32_t b)
+{
+    const lki_block_entry *entry = &engine->model->blocks[b];
+    for (uint32_t i = 0; i <= entry->block.input_count && engine->layout.aside_count > 0; i++) {
+        lk_value v     = i < entry->block.input_count ? entry->inputs[i] : b + 1;
+        uint32_t aside = v > 0 ? engine->layout.places[v - 1].aside : 0;
+        if (aside != 0)
+            lki_spill_need(&engine->spill, aside - 1);
+    }
+}
+
 void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, uint32_t count)
 {
     const lk_hooks *hooks = walk->hooks != NULL ? walk->hooks : &no_hooks;
@@ -474,7 +515,9 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     for (uint32_t b = 0; b < engine->model->block_count; b++) {
         tell_read(engine, hooks, b, false);
         tell(hooks->before_forward, hooks, b);
+        begin_aside(engine, b);
         forward_block(engine, walk, passes, hooks, count, b, false);
+        end_aside(engine, walk, b);
         tell(hooks->after_forward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_FORWARD, 0, begun);
@@ -513,6 +556,7 @@ static void forward_again(lk_engine *engine, const lk_walk *walk, lk_pass *passe
         if (!engine->layout.places[i].again)
             continue;
         tell(hooks->before_forward, hooks, i);
+        need_aside(engine, i);
         forward_block(engine, walk, passes, hooks, count, i, true);
         tell(hooks->after_forward, hooks, i);
     }
@@ -529,8 +573,28 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
         forward_again(engine, walk, passes, count, b);
         tell_read(engine, hooks, b, true);
         tell(hooks->before_backward, hooks, b);
+        need_aside(engine, b);
         backward_block(engine, walk, passes, hooks, count, b);
+        if (engine->layout.places[b].aside != 0)
+            lki_spill_drop(&engine->spill, engine->layout.places[b].aside - 1);
         tell(hooks->after_backward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_BACKWARD, 0, begun);
+}
+
+lk_status lk_engine_status(const lk_engine *engine)
+{
+    return engine->spill.failure.status == LK_OK ? LK_OK : lki_fail_again(&engine->spill.failure);
+}
+
+double lk_engine_stalled(lk_engine *engine)
+{
+    double stalled        = engine->spill.stalled;
+    engine->spill.stalled = 0;
+    return stalled;
+}
+
+const char *lk_engine_offload_how(const lk_engine *engine)
+{
+    return engine->spill.store == NULL ? "" : lki_store_how(engine->spill.store);
 }

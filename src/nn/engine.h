@@ -2,6 +2,7 @@
 #ifndef LKI_NN_ENGINE_H
 #define LKI_NN_ENGINE_H
 
+#include "nn/spill.h"
 #include "nn/layout.h"
 #include "nn/statistics.h"
 
@@ -12,6 +13,7 @@ struct lk_engine {
     uint32_t        positions; /* with which every value begins; 0: they do not all */
     lki_layout      layout;
     unsigned char  *memory;      /* contexts x layout.context_bytes */
+    lki_spill       spill; /* what is in a file and not in memory */
     unsigned char  *scratch;     /* one for all: calls follow each other */
     unsigned char  *wide;        /* copies of a call's values; what lk_engine_output() gives */
     float          *loss;        /* a row each, of the context whose loss block runs */

@@ -9,6 +9,9 @@
  * backward pass.  Nobody writes over what is kept and in a segment, from where it may be needed
  * again.  A block whose output is kept and which saves nothing need not run again.
  *
+ * What only the next segment reads of a checkpointed one may be in a file from then on until that
+ * one's backward pass (spill.h): one value of each segment.
+ *
  * A value's gradient is alive from the backward pass of its last reader, which writes it, over
  * those of the other readers, which add to it, to that of its producer, which reads it.  (The
  * order is that of the blocks, so the sum of a value's gradients has one order.)  A block that
@@ -26,6 +29,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "nn/spill.h"
 #include "nn/widen.h"
 
 enum { ALIGNMENT = 64 };
@@ -71,6 +75,41 @@ static void count_readers(lki_layout *layout, const lk_model *model)
             place->wanted = place->wanted || input->wanted;
         }
     }
+}
+
+/* Whether value b + 1 is kept for the next segment alone; *last is its last reader. */
+static bool may_be_aside(const lki_layout *layout, const lk_model *model, uint32_t b,
+                         uint32_t *last)
+{
+    uint32_t segment = model->blocks[b].segment;
+    bool     next    = segment != 0 && segment != model->last_segment && layout->places[b].kept;
+    for (uint32_t r = b + 1; next && r < model->block_count; r++)
+        for (uint32_t i = 0; i < model->blocks[r].block.input_count; i++) {
+            if (model->blocks[r].inputs[i] != b + 1)
+                continue;
+            *last = r;
+            next  = next && (model->blocks[r].segment == segment ||
+                            model->blocks[r].segment == segment + 1);
+        }
+    return next;
+}
+
+/* They are in memory if there are few. */
+static void choose_aside(lki_layout *layout, const lk_model *model)
+{
+    uint32_t last = 0, of = 0;
+    for (uint32_t b = 0; b < model->block_count; b++) {
+        if (of == model->blocks[b].segment || !may_be_aside(layout, model, b, &last))
+            continue;
+        of                           = model->blocks[b].segment;
+        layout->places[b].aside      = ++layout->aside_count;
+        layout->places[last].leaves  = layout->aside_count;
+    }
+    if (layout->aside_count > LKI_SPILL_RING)
+        return;
+    layout->aside_count = 0;
+    for (uint32_t b = 0; b < model->block_count; b++)
+        layout->places[b].aside = layout->places[b].leaves = 0;
 }
 
 static lk_status check_model(const lki_layout *layout, const lk_model *model)
@@ -133,6 +172,11 @@ static lk_status place_value(lki_layout *layout, const lk_model *model, uint32_t
     if (may_work_in_place(layout, model, b)) {
         place->value        = layout->places[entry->inputs[0] - 1].value;
         place->value_shared = true;
+        return LK_OK;
+    }
+    if (place->aside != 0) {
+        layout->aside_bytes = lki_max(layout->aside_bytes,
+                                      lki_round_up(place->value_bytes, ALIGNMENT));
         return LK_OK;
     }
     if (append(end_of(layout, place->kept), place->value_bytes, &place->value) != LK_OK)
@@ -313,12 +357,14 @@ static lk_status place_gradients(lki_layout *layout)
 /* ---- All of it --------------------------------------------------------------------------- */
 
 static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                         uint32_t micro_batch)
+                         uint32_t micro_batch, bool files)
 {
     LK_TRY(LKI_NEW(&layout->places, model->block_count, "the layout of values"));
     LK_TRY(LKI_NEW(&layout->slots, model->block_count + 1, "the layout of gradients"));
     count_readers(layout, model);
     LK_TRY(check_model(layout, model));
+    if (files)
+        choose_aside(layout, model);
     size_t input;
     if (__builtin_mul_overflow(lk_shape_count(model->input), (size_t)micro_batch * sizeof(float),
                                &input) ||
@@ -335,10 +381,10 @@ static lk_status lay_out(lki_layout *layout, const lk_model *model, const lk_exe
 }
 
 lk_status lki_layout_init(lki_layout *layout, const lk_model *model, const lk_exec *exec,
-                          lk_dtype dtype, uint32_t micro_batch)
+                          lk_dtype dtype, uint32_t micro_batch, bool files)
 {
     *layout      = (lki_layout){ .dtype = dtype };
-    lk_status st = lay_out(layout, model, exec, micro_batch);
+    lk_status st = lay_out(layout, model, exec, micro_batch, files);
     if (st != LK_OK)
         lki_layout_deinit(layout);
     return st;

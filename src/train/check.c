@@ -276,6 +276,9 @@ static lk_status check_offload(const lk_train_config *c)
     if (lki_in_files(c, LK_OFFLOADED_PARAMETERS) && lki_stage_of(c->strategy) < 3)
         return lk_fail(LK_EINVAL, "--offload parameters:... needs a strategy that reads them by "
                                   "units: --strategy zero3, or hybrid");
+    if (lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) && !c->model_options.activation_checkpointing)
+        return lk_fail(LK_EINVAL, "--offload activations:... is for what activation checkpointing "
+                                  "keeps: give --activation-checkpointing, too");
     if (stat(c->offload, &at) == 0 && !S_ISDIR(at.st_mode))
         return lk_fail(LK_EINVAL, "--offload: '%s' is not a directory", c->offload);
     if (access(c->offload, W_OK | X_OK) != 0)

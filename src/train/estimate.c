@@ -16,6 +16,11 @@ static uint32_t first_term(const lk_grad_term *terms, uint32_t block)
     return t;
 }
 
+static bool strategy_files(const lk_train_config *c)
+{
+    return lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS);
+}
+
 lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *model, lk_exec *exec,
                                   lk_parallel_options *out)
 {
@@ -53,7 +58,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .shard_hosts        = c->shard_hosts,
                                   .term_count         = term_count,
                                   .state_count        = state_count,
-                                  .offload            = c->offload,
+                                  .offload            = strategy_files(c) ? c->offload : NULL,
                                   .offloaded          = c->offloaded,
                                   .survives           = c->survives && c->workers > 1 };
     LK_TRY(LKI_NEW(&terms, term_count, "gradient terms"));
@@ -125,8 +130,9 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     if (status == LK_OK)
         status = lk_exec_open(&exec, c->threads, c->isa);
     if (status == LK_OK)
-        status = lk_engine_bytes(&out->activations, model, exec, c->precision, c->micro_batch,
-                                 together);
+        status = lk_engine_bytes(&out->activations,
+                                 lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ? &out->spilled : NULL,
+                                 model, exec, c->precision, c->micro_batch, together);
     if (status == LK_OK)
         status = estimate_parallel(c, model, sizes, hosts, out);
     out->workers = most;
@@ -142,7 +148,7 @@ static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *pa
     bool        hybrid = strcmp(name, "hybrid") == 0;
     uint32_t    group  = c->shard_hosts > 0 ? c->shard_hosts : 1;
     uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
-    if (c->offload != NULL) /* rank 0 fetches all */
+    if (strategy_files(c)) /* rank 0 fetches all */
         count = 1;
     *params            = count > 1 && (hybrid || strcmp(name, "zero3") == 0);
     return count;

@@ -83,17 +83,19 @@ static void tell_checkpoints(lki_session *s)
 
 static void tell_offload(lki_session *s, uint64_t done)
 {
-    static const char *const kinds[] = { "optimizer state", "parameters" };
+    static const char *const kinds[] = { "optimizer state", "parameters", "activations" };
     char                     what[64] = "";
+    const char              *how      = lk_parallel_offload_how(s->parallel);
     if (s->config->offload == NULL || done <= s->start)
         return;
     for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (lki_in_files(s->config, (lk_offloaded)(1u << i)))
             (void)snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s",
-                           what[0] != '\0' ? " and " : "", kinds[i]);
+                           what[0] != '\0' ? ", " : "", kinds[i]);
     lki_journal_say(s->journal, "offload: %s in '%s' by %s; rank 0 stalled %.1f ms in all, %.2f ms "
-                    "a step", what, s->config->offload, lk_parallel_offload_how(s->parallel),
-                    1e3 * s->stalled, 1e3 * s->stalled / (double)(done - s->start));
+                    "a step", what, s->config->offload,
+                    how[0] != '\0' ? how : lk_engine_offload_how(s->engine), 1e3 * s->stalled,
+                    1e3 * s->stalled / (double)(done - s->start));
 }
 
 /* Which limit it was, and which checkpoints are the best. */

@@ -1,7 +1,7 @@
-/* offload_test.c -- the optimizer's state, and parameters, in files: the same bits, and what a disk
- * can do to them.
+/* offload_test.c -- the optimizer's state, parameters and activations in files: the same bits, and
+ * what a disk can do.
  *
- * Goal:    runs with either or both in files have the bits of `single`, which has them in memory:
+ * Goal:    runs with some or all of it in files have the bits of `single`, which has all in memory:
  *          by ring and threads, with every strategy, on one host and on several, and evaluate
  *          alike; a disk that is full, fails or gives back what was not written ends the run with
  *          an error that says so, and what was saved goes on.
@@ -250,6 +250,49 @@ static void goes_on_from_checkpoints(void **state)
     }
 }
 
+/* ---- Activations --------------------------------------------------------------------------- */
+
+/* What checkpointing keeps is more than stays in memory: of five layers' outputs two are written
+ * in each pass, of a resnet's eight, which differ in size, five. */
+static lk_train_config deep_config(const char *model, unsigned offloaded)
+{
+    lk_train_config c = config_of(offloaded);
+    c.model           = model;
+    c.model_options   = (lk_model_options){ .layers = 6, .heads = 2, .width = 16, .depth = 20,
+                                            .activation_checkpointing = offloaded != 0 };
+    c.context         = 8;
+    if (strcmp(model, "gpt") == 0)
+        c.data = "synthetic:tokens=400,vocab=20";
+    else
+        c.model_options.batchnorm = LK_BATCHNORM_SYNC; /* virtual workers go together */
+    return c;
+}
+
+static void activations_come_back(void **state)
+{
+    (void)state;
+    static const struct { const char *model; lk_dtype precision; uint64_t step; } cases[] = {
+        { "gpt", LK_F32, 4 * 2 }, { "gpt", LK_BF16, 4 * 2 }, { "resnet", LK_F32, 2 * 5 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run whole = { .config = deep_config(cases[i].model, 0) };
+        run aside = { .config = deep_config(cases[i].model, LK_OFFLOADED_ACTIVATIONS) };
+        disk.kind = NO_FAULT;
+        disk.ring = false;
+        whole.config.precision = aside.config.precision = cases[i].precision;
+        run_on(alone, &whole);
+        atomic_store(&disk.writes, 0);
+        run_on(pair, &aside);
+        if (whole.status[0] != LK_OK || aside.status[0] != LK_OK)
+            fail_msg("%s; %s", whole.message[0], aside.message[0]);
+        assert_string_equal(aside.result[0].run, whole.result[0].run);
+        assert_int_equal(atomic_load(&disk.writes), 4 * cases[i].step);
+        disk.ring = true;
+        run_on(pair, &aside);
+        assert_string_equal(aside.result[0].run, whole.result[0].run);
+    }
+}
+
 /* ---- Disks -------------------------------------------------------------------------------- */
 
 /* The run ends in its third step while it updates, or in its fourth as soon as a unit is read; and
@@ -257,7 +300,8 @@ static void goes_on_from_checkpoints(void **state)
 static void ends_clearly(void **state)
 {
     (void)state;
-    enum { THIRD = 2 * CHUNKS, STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS };
+    enum { THIRD = 2 * CHUNKS, STATES = LK_OFFLOADED_STATES, PARAMS = LK_OFFLOADED_PARAMETERS,
+           ACTIVATIONS = LK_OFFLOADED_ACTIVATIONS };
     static const struct {
         fault       kind;
         unsigned    offloaded;
@@ -272,15 +316,23 @@ static void ends_clearly(void **state)
         { READ_FAILS, PARAMS, 4 * CHUNKS - 1, LK_EIO, "Input/output error" },
         { READ_LIES, PARAMS, 4 * CHUNKS - 1, LK_ECORRUPT, "is not what was written" },
         { WRITE_FAILS, PARAMS, THIRD + CHUNKS, LK_EIO, "No space left on device" },
+        { READ_ENDS, ACTIVATIONS, 2 * 4 * 2, LK_EIO, "it ends there" },
+        { READ_LIES, ACTIVATIONS, 2 * 4 * 2, LK_ECORRUPT, "is not what was written" },
+        { WRITE_FAILS, ACTIVATIONS, 2 * 4 * 2, LK_EIO, "No space left on device" },
     };
-    char whole[65];
-    disk.kind = NO_FAULT;
-    (void)hash_of(alone, "single", LK_ADAMW, 0, whole);
+    static const char *const of[] = { [STATES]      = "rank 0: the optimizer's state",
+                                      [PARAMS]      = "rank 0: its part of the parameters",
+                                      [ACTIVATIONS] = "activations: " };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run  r      = { .config = config_of(cases[i].offloaded) };
-        bool states = cases[i].offloaded == STATES;
+        run r     = { .config = cases[i].offloaded == ACTIVATIONS
+                                    ? deep_config("gpt", ACTIVATIONS)
+                                    : config_of(cases[i].offloaded) };
+        run whole         = r;
+        whole.config.offload = NULL;
+        disk.kind         = NO_FAULT;
+        run_on(alone, &whole);
         (void)snprintf(checkpoints, sizeof checkpoints, "%s/fault%zu", folder, i);
-        r.config.strategy         = states ? NULL : "zero3";
+        r.config.strategy         = cases[i].offloaded == PARAMS ? "zero3" : NULL;
         r.config.checkpoint       = checkpoints;
         r.config.checkpoint_every = 2;
         r.config.eval_every       = 0;
@@ -291,8 +343,7 @@ static void ends_clearly(void **state)
         run_on(alone, &r);
         assert_int_equal(r.status[0], cases[i].status);
         if (strstr(r.message[0], cases[i].says) == NULL || strstr(r.message[0], folder) == NULL ||
-            strstr(r.message[0], states ? "rank 0: the optimizer's state"
-                                        : "rank 0: its part of the parameters") == NULL ||
+            strstr(r.message[0], of[cases[i].offloaded]) == NULL ||
             strstr(r.message[0], "go on from the last checkpoint") == NULL)
             fail_msg("%s", r.message[0]);
         disk.kind       = NO_FAULT;
@@ -300,7 +351,7 @@ static void ends_clearly(void **state)
         run_on(alone, &r);
         if (r.status[0] != LK_OK)
             fail_msg("case %zu: %s", i, r.message[0]);
-        assert_string_equal(r.result[0].run, whole);
+        assert_string_equal(r.result[0].run, whole.result[0].run);
     }
 }
 
@@ -332,6 +383,15 @@ static void needs_room_before_it_starts(void **state)
     assert_int_equal(lk_train_check(&config), LK_EINVAL);
     config.offloaded = LK_OFFLOADED_PARAMETERS;
     assert_int_equal(lk_train_check(&config), LK_OK);
+    config.offloaded = LK_OFFLOADED_ACTIVATIONS;
+    assert_int_equal(lk_train_check(&config), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "give --activation-checkpointing"));
+    run r     = { .config = deep_config("gpt", LK_OFFLOADED_ACTIVATIONS) };
+    disk.kind = DISK_FULL;
+    run_on(alone, &r);
+    disk.kind = NO_FAULT;
+    assert_int_equal(r.status[0], LK_EIO);
+    assert_non_null(strstr(r.message[0], "No space left on device; make room there"));
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -341,6 +401,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(has_the_same_bits),
         CASE(goes_on_from_checkpoints),
+        CASE(activations_come_back),
         CASE(ends_clearly),
         CASE(needs_room_before_it_starts),
     };

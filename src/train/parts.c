@@ -53,7 +53,8 @@ lk_status lki_parts_agree(lki_session *session)
     uint32_t               sees, all = 0;
 
     session->by_owners = false;
-    if (config->checkpoint == NULL || config->offload != NULL || config->survives ||
+    if (config->checkpoint == NULL || config->survives ||
+        lki_in_files(config, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS) ||
         lki_kept_shards(session->parallel) == 1)
         return LK_OK;
     read_mark(config->checkpoint, mark);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "nn/spill.h"
 #include "parallel/virtual.h"
 #include "train/session.h"
 
@@ -332,16 +333,30 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
         *flops = sum * out->micro_count * c->virtual_workers;
 }
 
+/* Of activations, of all workers that share a model; what forward writes backward reads. */
+static double spilled_bytes(const lki_layout *layout, const lk_step_model *m)
+{
+    uint64_t each;
+    double   hosts   = m->hosts, here = ceil(m->workers / hosts);
+    double   sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : hosts;
+    (void)lki_spill_bytes(layout->aside_count, layout->aside_bytes, 1, &each);
+    return here * (m->stage == 0 ? 1 : sharing) * (double)each;
+}
+
 static lk_status model_step(lk_step_model *out, double *flops, step_source *from, uint32_t hosts)
 {
     const lk_train_config *c      = from->config;
     lk_exec               *exec   = NULL;
     lki_layout             layout = { 0 };
     LK_TRY(lk_exec_open(&exec, c->threads, c->isa));
-    lk_status status = lki_layout_init(&layout, from->model, exec, c->precision, c->micro_batch);
+    bool      files  = lki_in_files(c, LK_OFFLOADED_ACTIVATIONS);
+    lk_status status = lki_layout_init(&layout, from->model, exec, c->precision, c->micro_batch,
+                                       files);
     from->places     = layout.places;
     if (status == LK_OK)
         fill_model(out, flops, from, hosts);
+    if (status == LK_OK)
+        out->pass_file_bytes += spilled_bytes(&layout, out);
     lki_layout_deinit(&layout);
     lk_exec_free(exec);
     return status;

@@ -83,8 +83,10 @@ lk_status lki_session_turns(lki_session *s)
     LK_TRY(LKI_NEW(&s->grads, (size_t)s->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&s->empty, (size_t)s->together * s->term_count, "gradient table"));
     LK_TRY(LKI_NEW(&s->state_sums, (size_t)s->together * s->state_count + 1, "state table"));
-    return lk_engine_open(&s->engine, s->model, s->exec, s->config->precision,
-                          s->config->micro_batch, s->together);
+    bool files = lki_in_files(s->config, LK_OFFLOADED_ACTIVATIONS);
+    return lk_engine_open_offloaded(&s->engine, s->model, s->exec, s->config->precision,
+                                    s->config->micro_batch, s->together,
+                                    files ? s->config->offload : NULL);
 }
 
 static lk_status open_parallel(lki_session *s)
@@ -362,6 +364,7 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
         double loaded = lki_seconds();
         lki_session_turn(s);
         record->compute_seconds += lki_seconds() - loaded;
+        LK_TRY(lk_engine_status(s->engine));
     }
     return status;
 }
@@ -414,6 +417,7 @@ lk_status lki_session_step(lki_session *s, uint64_t step, lki_step_record *recor
     LK_TRY(run_turns(s, step, record));
     double mark = lki_seconds();
     LK_TRY(finish_step(s, record, &result));
+    result.stalled += lk_engine_stalled(s->engine);
     double end             = lki_seconds();
     record->finish_seconds = end - mark;
     record->seconds        = end - s->begun;

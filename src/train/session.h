@@ -19,8 +19,8 @@
 
 enum { LKI_OPTIMIZER_NAME_MAX = LK_NAME_MAX + 32 };
 
-/* Whether it is in files, of lk_offloaded. */
-static inline bool lki_in_files(const lk_train_config *config, lk_offloaded what)
+/* Whether any of it, of lk_offloaded, is in files. */
+static inline bool lki_in_files(const lk_train_config *config, unsigned what)
 {
     unsigned all = config->offloaded == 0 ? LK_OFFLOADED_STATES : config->offloaded;
     return config->offload != NULL && (all & what) != 0;

@@ -157,7 +157,7 @@ static void files_take_their_time(void **state)
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "choose --strategy zero3"));
     run_command(&r, *state, MLP "--workers 2 --offload gradients:/nvme");
-    assert_non_null(strstr(r.err, "must be optimizer, parameters, or both"));
+    assert_non_null(strstr(r.err, "must be optimizer, parameters, activations, or several"));
 }
 
 static void more_workers_go_to_thousands(void **state)
