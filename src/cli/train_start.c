@@ -199,8 +199,8 @@ static int run_late_worker(train_options *options)
     return said ? exit_code(status) : report(status);
 }
 
-/* Where one host starts again all go on from the newest checkpoint: another's command may be new, and
- * not know. */
+/* Where one host starts again all go on from the newest checkpoint: another's command may be new,
+ * and not know. */
 static lk_status start_alike(lk_comm *comm, train_options *options)
 {
     uint32_t  again  = lki_started_again();
