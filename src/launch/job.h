@@ -83,6 +83,9 @@ typedef struct {
     bool                     rebuild_told;   /* the other nodes know that we ask ... */
     bool                     rebuild_said;   /* ... and who of us goes on */
     uint32_t                 replaced;   /* workers in a row that did not last */
+    bool                     alone;         /* one worker runs, ... */
+    double                   alone_seconds; /* ... has been stopped for so long, ... */
+    double                   alone_seen;    /* ... and was looked at then */
     uint32_t                 rebuild_ms; /* what ranks of other nodes who ask wait for; 0 = none */
 } lki_job;
 
@@ -174,6 +177,14 @@ void lki_replace_begin(lki_job *job);
 
 /* launch.c: worker i, which has ended, again: it is to enter. */
 LK_NODISCARD lk_status lki_job_start_again(lki_job *job, uint32_t i);
+
+/* After every turn, and each LKI_ALONE_SECONDS while there is one worker only: says if it has been
+ * stopped for longer than anybody would wait (alone.c). */
+#define LKI_ALONE_SECONDS 0.5
+void lki_alone_turn(lki_job *job);
+
+/* By SIGSTOP or a debugger. */
+bool lki_is_stopped(pid_t pid);
 
 /* Who is stopped while others wait for it is killed. */
 void lki_job_kill_stopped(lki_job *job);

@@ -133,23 +133,6 @@ static void end_by_time(lki_job *job)
     }
 }
 
-/* The state in /proc/PID/stat stands behind the name, which may hold anything but ends with the
- * last parenthesis. */
-static bool is_stopped(pid_t pid)
-{
-    char path[40], text[256];
-
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t bytes = read(fd, text, sizeof text - 1);
-    (void)close(fd);
-    text[bytes > 0 ? bytes : 0] = '\0';
-    const char *state = strrchr(text, ')');
-    return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
-}
-
 /* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it.  One that
  * has given up already is not: sanitizers stop a process at its end, to look at its memory. */
 void lki_job_kill_stopped(lki_job *job)
@@ -158,7 +141,7 @@ void lki_job_kill_stopped(lki_job *job)
         lki_worker   *worker = &job->workers[i];
         lki_rank_view view;
         lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
-        if (view.state != LKI_RANK_FAILED && is_running(worker) && is_stopped(worker->pid)) {
+        if (view.state != LKI_RANK_FAILED && is_running(worker) && lki_is_stopped(worker->pid)) {
             worker->was_stopped = true;
             send_signal(job, worker, SIGKILL);
         }
@@ -425,6 +408,8 @@ static int time_left(const lki_job *job)
         at = lki_seconds() + LOOK_SECONDS;
     if (lki_has_just_taken_over(job))
         return 0;
+    if (job->alone && (at <= 0 || lki_seconds() + LKI_ALONE_SECONDS < at))
+        at = lki_seconds() + LKI_ALONE_SECONDS;
     if (at <= 0)
         return -1;
     double left = (at - lki_seconds()) * 1e3;
@@ -461,6 +446,7 @@ static lk_status turn(lki_job *job)
     lki_rebuild_turn(job);
     lki_replace_turn(job);
     lki_blows_turn(job);
+    lki_alone_turn(job);
     end_by_time(job);
     lki_turned(job);
     return LK_OK;

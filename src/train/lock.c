@@ -5,6 +5,12 @@
  * what a crash leaves is a file that nobody holds.  The file says who holds it; its time of
  * modification, since when.  It is removed while it is still held: whoever gets the lock on a file
  * that is no longer the directory's tries again.
+ *
+ * Between hosts a lock may be lost: the server of a shared file system gives it to another once it
+ * has not heard of its holder for a while, and there are file systems whose locks hold on one host
+ * only.  The signature does not lie then, since whoever gets the lock signs.  So before each
+ * checkpoint its writer looks whether that is still its own, and of two halves that were cut off
+ * from each other one saves.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -66,11 +72,17 @@ static bool is_current(int fd, const char *path)
            mine.st_dev == there.st_dev;
 }
 
+static int signature(char text[HOLDER_BYTES])
+{
+    char host[65] = "";
+    (void)gethostname(host, sizeof host - 1);
+    return snprintf(text, HOLDER_BYTES, "pid %ld on %s\n", (long)getpid(), host);
+}
+
 static void sign(int fd)
 {
-    char text[HOLDER_BYTES], host[65] = "";
-    (void)gethostname(host, sizeof host - 1);
-    int length = snprintf(text, sizeof text, "pid %ld on %s\n", (long)getpid(), host);
+    char text[HOLDER_BYTES];
+    int  length = signature(text);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length)
         return; /* a full disk: the lock holds all the same */
 }
@@ -103,6 +115,30 @@ lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal)
         *out = fd;
         return LK_OK;
     }
+}
+
+/* By its name: what another host has written is read where a file is opened. */
+lk_status lki_lock_hold(int fd, const char *dir)
+{
+    char path[LKI_PATH_BYTES], holder[HOLDER_BYTES + 1], mine[HOLDER_BYTES];
+    if (fd < 0)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, dir, LKI_LOCK_NAME));
+    int named = open(path, O_RDONLY | O_CLOEXEC);
+    if (named < 0)
+        return LK_OK; /* nobody else has signed */
+    ssize_t got = pread(named, holder, HOLDER_BYTES, 0);
+    (void)close(named);
+    holder[got > 0 ? got : 0] = '\0';
+    (void)signature(mine);
+    if (holder[0] == '\0' || strcmp(holder, mine) == 0)
+        return LK_OK;
+    holder[strcspn(holder, "\n")] = '\0';
+    return lk_fail(LK_EIO,
+                   "another run (%s) has taken '%s', and this one saves nothing there any more: "
+                   "its lock was lost when it was cut off from the file system, or does not hold "
+                   "between hosts",
+                   holder, dir);
 }
 
 void lki_lock_drop(int fd, const char *dir)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -122,6 +123,35 @@ static void no_locks_here_is_said(void **state)
     }
 }
 
+/* Locks hold nothing here: another run signs, and the first finds it out. */
+static void who_has_lost_it_is_told(void **state)
+{
+    int mine, status;
+    (void)state;
+    assert_int_equal(lki_lock_take(&mine, folder, NULL), LK_OK);
+    assert_int_equal(lki_lock_hold(mine, folder), LK_OK);
+    assert_int_equal(lki_lock_hold(-1, folder), LK_OK);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0); /* a full disk: nobody could sign */
+    assert_int_equal(lki_lock_hold(mine, folder), LK_OK);
+    pid_t other = fork();
+    if (other == 0) {
+        const lk_train_config config  = { .quiet = true };
+        lki_journal          *journal = NULL;
+        now.error                     = ENOLCK;
+        bool opened = lki_journal_open(&journal, &config) == LK_OK;
+        _exit(opened && lki_lock_take(&mine, folder, journal) == LK_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+    assert_int_equal(lki_lock_hold(mine, folder), LK_EIO);
+    char wanted[64];
+    (void)snprintf(wanted, sizeof wanted, "another run (pid %d on ", (int)other);
+    assert_memory_equal(lk_error_last()->message, wanted, strlen(wanted));
+    lki_lock_drop(mine, folder);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void)
@@ -130,6 +160,7 @@ int main(void)
         CASE(is_taken_once_and_leaves_nothing),
         CASE(a_file_that_is_gone_is_no_lock),
         CASE(no_locks_here_is_said),
+        CASE(who_has_lost_it_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

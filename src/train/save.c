@@ -336,6 +336,7 @@ lk_status lki_save(lki_session *session, uint64_t step, bool later)
     later        = later && session->config->checkpoint_async;
     lk_comm_note(session->comm, step, later ? "copying a checkpoint" : "writing a checkpoint");
     lki_let_rank_0_work(session, true);
+    LK_TRY(lki_lock_hold(session->lock, session->config->checkpoint));
     LK_TRY(later ? save_later(session, step) : save_now(session, step));
     LK_TRY(lk_barrier(session->comm));
     lki_let_rank_0_work(session, false);

@@ -245,6 +245,9 @@ LK_NODISCARD lk_status lki_lock_check(const char *dir);
 LK_NODISCARD lk_status lki_lock_take(int *out, const char *dir, lki_journal *journal);
 void                   lki_lock_drop(int fd, const char *dir); /* -1: nothing to do */
 
+/* Whether nobody else has come to have it; -1: as far as this rank is concerned. */
+LK_NODISCARD lk_status lki_lock_hold(int fd, const char *dir);
+
 /* ---- The loop's parts (run.c) ------------------------------------------------------------ */
 
 lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_comm *comm);

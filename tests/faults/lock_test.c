@@ -52,6 +52,27 @@ static void a_second_run_is_told_who_is_there(void **state)
     }
 }
 
+/* As if a file server had given it to a run on another host. */
+static void a_lock_that_is_lost_ends_the_run(void **state)
+{
+    static job j;
+    job_start(&j, *state, 2, RUN "--checkpoint-every 20 --log pipe");
+    job_await_step(&j, HIT_AT);
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/ck/.lock", (const char *)*state);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    (void)fputs("pid 4711 on elsewhere\n", file);
+    assert_int_equal(fclose(file), 0);
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 1);
+    assert_says(j.result.err, "another run (pid 4711 on elsewhere) has taken 'ck', and this one "
+                              "saves nothing there any more");
+    assert_null(strstr(j.result.out, "weights "));
+    forget(*state);
+}
+
 static void what_a_crash_leaves_is_free(void **state)
 {
     static job j;
@@ -100,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_second_run_is_told_who_is_there, begin_afresh),
+        cmocka_unit_test_setup(a_lock_that_is_lost_ends_the_run, begin_afresh),
         cmocka_unit_test_setup(what_a_crash_leaves_is_free, begin_afresh),
         cmocka_unit_test_setup(of_runs_started_together_one_wins, begin_afresh),
     };

@@ -120,6 +120,16 @@ static int work_lines(void)
     return 0;
 }
 
+/* Stops until somebody lets it go on. */
+static int work_alone(void)
+{
+    lk_comm *comm = join();
+
+    (void)raise(SIGSTOP);
+    lk_comm_free(comm);
+    return 0;
+}
+
 static uint32_t times_noted(const char *words)
 {
     uint32_t times = 0;
@@ -268,11 +278,36 @@ static int print_lines(bool kills)
     return st == LK_OK && !result.failed && (atomic_load(&plan->deaths) > 0) == kills ? 0 : 1;
 }
 
+/* Told of it, lets the stopped worker go on. */
+static void take_note_and_wake(void *context, const char *text)
+{
+    const char *pid = strstr(text, "kill -CONT ");
+
+    take_note(context, text);
+    if (pid != NULL)
+        (void)kill((pid_t)atoi(pid + strlen("kill -CONT ")), SIGCONT);
+}
+
+static void one_that_is_stopped_and_alone_is_told_of(void **state)
+{
+    lk_launch_options options = going_on(1);
+
+    (void)state;
+    options.timeout_ms = 2500;
+    options.note       = take_note_and_wake;
+    assert_good(launch(options, "alone", "", 0), "alone", "", 0);
+    assert_noted("rank 0 (pid ");
+    assert_noted(" has been stopped (by SIGSTOP or a debugger) for ");
+    assert_noted(" s, and nobody else is left to go on: kill -CONT ");
+    assert_int_equal(times_noted("stopped"), 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc >= 3 && strcmp(argv[1], "worker") == 0)
         return strcmp(argv[2], "replace") == 0 ? work_replace()
                : strcmp(argv[2], "lines") == 0 ? work_lines()
+               : strcmp(argv[2], "alone") == 0 ? work_alone()
                                                : work(argc, argv);
     find_self();
     test = getpid();
@@ -288,6 +323,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(crashes_without_end_are_the_jobs_end),
         cmocka_unit_test(all_end_with_the_keeper),
         cmocka_unit_test(output_is_whole),
+        cmocka_unit_test(one_that_is_stopped_and_alone_is_told_of),
     };
     return cmocka_run_group_tests_name("launch.keeper", tests, NULL, NULL);
 }

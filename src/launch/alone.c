@@ -1,0 +1,80 @@
+/* alone.c -- a worker that is stopped, and nobody waits for it.
+ *
+ * Where there are others, they miss one that does not run.  The last one of a job, or its only one,
+ * is missed by nobody, and killing it would help nobody either: it is waited for, and the launcher
+ * says what it waits for.  As everywhere, time in which the launcher itself did not run (Ctrl-Z
+ * stops all) does not count.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "launch/job.h"
+
+enum { TIMEOUT_MS = 30000 };
+
+static const double LATE_SECONDS = 0.5;
+
+/* The state in /proc/PID/stat stands behind the name, which may hold anything but ends with the
+ * last parenthesis. */
+bool lki_is_stopped(pid_t pid)
+{
+    char path[40], text[256];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, text, sizeof text - 1);
+    (void)close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    const char *state = strrchr(text, ')');
+    return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
+}
+
+/* Who runs, if it is one; else job->count. */
+static uint32_t last_one(const lki_job *job)
+{
+    uint32_t last = job->count, running = 0;
+
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->workers[i].pid > 0 && job->workers[i].order == 0) {
+            last = i;
+            running++;
+        }
+    return running == 1 ? last : job->count;
+}
+
+static void say(lki_job *job, uint32_t i)
+{
+    char who[LKI_WHO_BYTES];
+    long pid = (long)job->workers[i].pid;
+
+    lki_control_who(job->control, lki_rank_of_worker(job, i), who);
+    lki_job_note(job, "%s has been stopped (by SIGSTOP or a debugger) for %g s, and nobody else is "
+                 "left to go on: kill -CONT %ld lets it run, kill -KILL %ld ends the job", who,
+                 job->alone_seconds, pid, pid);
+}
+
+void lki_alone_turn(lki_job *job)
+{
+    uint32_t i      = job->rendezvous == NULL ? last_one(job) : job->count;
+    uint32_t ms     = job->options->timeout_ms;
+    double   now    = lki_seconds(), passed = now - job->alone_seen;
+    double   wanted = (ms != 0 ? ms : TIMEOUT_MS) * 1e-3;
+    bool     before = job->alone;
+
+    job->alone      = i < job->count;
+    job->alone_seen = now;
+    if (!job->alone || !lki_is_stopped(job->workers[i].pid)) {
+        job->alone_seconds = 0;
+        return;
+    }
+    bool told = job->alone_seconds >= wanted;
+    if (before && passed < LKI_ALONE_SECONDS + LATE_SECONDS)
+        job->alone_seconds += passed;
+    if (!told && job->alone_seconds >= wanted)
+        say(job, i);
+}
