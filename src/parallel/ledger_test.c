@@ -24,7 +24,7 @@
 #include "parallel/ledger.h"
 #include "parallel/strategy.h"
 
-enum { LEAVES = 8, STEPS = 2, RANKS_MAX = 5, PARAMS = 3, EPOCHS = 32, NEVER = -1 };
+enum { LEAVES = 8, STEPS = 2, RANKS_MAX = 5, PARAMS = 3, EPOCHS = 32, VICTIMS = 3, NEVER = -1 };
 
 /* A victim that jumps out of lk_parallel_go_on() leaves what that had begun to make. */
 LK_API const char *__lsan_default_suppressions(void); /* visible to the sanitizer */
@@ -167,10 +167,11 @@ typedef struct {
     const char  *strategy;
     uint32_t     ranks, hosts; /* hosts: 0 is one, without a network */
     double       clip_value;
+    bool         one_bucket; /* of which the last owner has a part */
     struct {
         uint32_t rank; /* in the job */
         long     at;   /* the moment at which it ends; of its own */
-    } victims[2];
+    } victims[VICTIMS];
     _Atomic uint64_t hash;   /* of what is left in the end */
     _Atomic uint32_t unfinished; /* virtual workers that the others had yet to run ... */
     _Atomic uint32_t lost;       /* ... and those that the victim had, in its first step */
@@ -193,7 +194,7 @@ static lk_parallel_options options_of(const plot *p)
     return (lk_parallel_options){ .strategy        = p->strategy,
                                   .virtual_workers = LEAVES,
                                   .micro_count     = 2,
-                                  .bucket_bytes    = 16384,
+                                  .bucket_bytes    = p->one_bucket ? 1 << 20 : 16384,
                                   .optimizer       = p->optimizer,
                                   .clip_norm       = p->clip_value > 0 ? 0 : 1,
                                   .clip_value      = p->clip_value,
@@ -304,7 +305,7 @@ static lk_status run(member *r)
 static long end_of(const plot *p, const lk_comm *comm)
 {
     uint32_t me = lk_comm_rank(comm);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < VICTIMS; i++)
         if (p->victims[i].at > 0 && p->victims[i].rank == me)
             return p->victims[i].at;
     return NEVER;
@@ -425,7 +426,7 @@ static uint64_t undisturbed(const plot *p)
     plot alone  = *p;
     alone.ranks = 1;
     alone.hosts = 0;
-    alone.victims[0].at = alone.victims[1].at = NEVER;
+    memset(alone.victims, 0, sizeof alone.victims);
     return play(&alone);
 }
 
@@ -511,11 +512,28 @@ static void lose_two(plot p, uint64_t seed)
     }
 }
 
+/* Of ranks 0 1 | 2 3 4: then fewer are left in all than a host had. */
+static void lose_all_but_one_of_each_host(plot p)
+{
+    const uint32_t ranks[VICTIMS] = { 1, 3, 4 };
+    p.one_bucket                  = true;
+    uint64_t       want           = undisturbed(&p);
+    for (long at = 5; at < 60; at += 9) {
+        for (int i = 0; i < VICTIMS; i++) {
+            p.victims[i].rank = ranks[i];
+            p.victims[i].at   = at + i * (at % 4 * 5);
+        }
+        if (play(&p) != want)
+            fail_msg("ranks 1, 3 and 4 lost from moment %ld on", at);
+    }
+}
+
 static void two_are_lost(void **state)
 {
     (void)state;
     lose_two(plot_of(lamb, "ddp", 4, 0, 0), 1);
     lose_two(over(2, plot_of(lamb, "ddp", 4, 0, 0)), 2);
+    lose_all_but_one_of_each_host(over(2, plot_of(adamw, "zero1", 5, 0, 0)));
 }
 
 /* Nobody waits in the first step before its gradients are made: so those who are left have made

@@ -57,7 +57,10 @@ static lk_status deal_as_before(lk_parallel *parallel, lki_deal *deal)
                        parallel->ops->name, before->shards, parallel->shards);
     deal->count = before->layout->owner_count;
     LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
-    memcpy(deal->owners, before->layout->owners, deal->count * sizeof *deal->owners);
+    for (uint32_t o = 0; o < deal->count; o++) {
+        lki_owner was   = before->layout->owners[o];
+        deal->owners[o] = (lki_owner){ was.shard, was.local % parallel->world.sizes[was.shard] };
+    }
     return LK_OK;
 }
 
