@@ -107,15 +107,14 @@ typedef struct {
      * terms: all once, forward, then as it comes.  NULL = all forward, then all backward. */
     const uint32_t *reads;
     uint32_t        read_count;
-    uint32_t        unit_buffers; /* units (buckets) of parameters that a host has room for; 0: one
-                                   * more than a block reads at a time */
+    uint32_t        unit_buffers; /* units in memory; 0: one more than a block reads at a time */
     uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that share a model; 0: 1 */
-    bool survives; /* the others can go on where one dies: lk_parallel_go_on(); wants unused to be
-                    * LK_UNUSED_ZERO */
-    /* What gradients travel as between hosts: LK_F32 (or 0), or, in fewer bytes, LK_BF16, LK_F16,
-     * LK_I8 or LK_I4 (lk_tree_op).  Each virtual worker's gradient, and each sum of the canonical
-     * tree, is rounded to it, on one host, too: other bits than without, but the same for any
-     * workers, hosts and strategies.  LK_F16 overflows at 65504: give it a loss scale. */
+    lk_dtype gather_dtype;  /* what parameters are read, and gathered, as: LK_F32 (or 0), LK_I8 */
+    bool     keep_gathered; /* LK_I8: what came of a unit stays until an update, for other reads */
+    bool survives; /* others go on where one dies: lk_parallel_go_on(); needs LK_UNUSED_ZERO */
+    /* What gradients travel as between hosts, and each virtual worker's and each sum of the tree is
+     * rounded to, on one host, too: LK_F32 (or 0), LK_BF16, LK_F16 (give it a loss scale), LK_I8 or
+     * LK_I4 (lk_tree_op).  Other bits than without, but the same for any workers and hosts. */
     lk_dtype       comm_dtype;
     /* A directory, where each rank lays what it owns of what `offloaded` says aside in a file that
      * goes with it, compared by hash (LK_ECORRUPT); NULL = in memory.  Not with `survives`. */

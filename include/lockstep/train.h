@@ -131,6 +131,8 @@ typedef struct {
     uint32_t       group_count;
     lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,
                                  * LK_I4; see lk_parallel_options */
+    lk_dtype        gather_dtype; /* what parameters are read as: LK_F32 (or 0), LK_I8; see there */
+    bool            keep_gathered;
     lk_bucket_hook  hook; /* (optional) on gradients, see there; on resuming the same again */
     void           *hook_context;
     lk_loss_scaling scaling; /* where either is LK_F16; the default is LK_SCALE_PYTORCH */

@@ -130,6 +130,11 @@ static const lki_choice travels[] = {
     { "int4", LK_I4, NULL },
     { NULL, 0, NULL },
 };
+static const lki_choice reads[] = {
+    { "fp32", LK_F32, NULL },
+    { "int8", LK_I8, NULL },
+    { NULL, 0, NULL },
+};
 static const lki_choice batchnorms[] = {
     { "ghost", LK_BATCHNORM_GHOST, NULL },
     { "sync", LK_BATCHNORM_SYNC, NULL },
@@ -296,6 +301,11 @@ const lki_option lki_train_table[] = {
       .help = "the first bucket, which can start early" },
     LKI_U32("unit-buffers", "N", AT(config.unit_buffers), 1, 1000000, "2 or 3",
             "zero3: units of parameters (buckets) that a host has room for"),
+    LKI_CHOICE(LKI_OPTION_CHOICE, "gather-dtype", "NAME", AT(config.gather_dtype), reads, "fp32",
+               "what parameters are read as, and travel as with zero3 and hybrid: int8 takes a "
+               "quarter of the bytes; their owners keep them fp32; not exact"),
+    { .name = "keep-gathered", .type = LKI_OPTION_FLAG, .offset = AT(config.keep_gathered),
+      .help = "--gather-dtype int8: keep what came of each unit; backward gathers nothing then" },
     LKI_U32("shard-hosts", "K", AT(config.shard_hosts), 1, 1000000, "1",
             "hybrid: each K neighbouring hosts share a model, and others have one of their own"),
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
@@ -388,8 +398,9 @@ const lki_option lki_train_table[] = {
                "of activations and their gradients; weights and sums are fp32 always"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "comm-dtype", "NAME", AT(config.comm_dtype), travels, "fp32",
                "what gradients travel as: bf16 and fp16 take half the bytes between hosts, int8 a "
-               "quarter and int4 an eighth, and round each virtual worker's gradient and every sum "
-               "of the tree, on one host, too: other bits, but the same for any workers"),
+               "quarter and int4 an eighth (not exact), and round each virtual worker's gradient "
+               "and every sum of the tree, on one host, too: other bits, but the same for any "
+               "workers"),
     { .name = "loss-scale", .type = LKI_OPTION_CUSTOM, .value = "RULE",
       .read = lki_read_loss_scale, .preset = "pytorch",
       .help = "pytorch or deepspeed: by their rules, skipping steps that overflow; none; or a "

@@ -22,7 +22,7 @@ static double samples_per_second(const plan_options *o, const plan_row *row)
 static bool is_exact(const plan_options *o)
 {
     lk_dtype gradients = o->train.config.comm_dtype;
-    return gradients != LK_I8 && gradients != LK_I4;
+    return gradients != LK_I8 && gradients != LK_I4 && o->train.config.gather_dtype != LK_I8;
 }
 
 /* ---- Text -------------------------------------------------------------------------------- */
@@ -31,10 +31,12 @@ static void print_head(const plan_options *o, const plan_table *plan)
 {
     const lk_train_config *c     = &o->train.config;
     uint32_t               hosts = lki_plan_hosts(o);
-    printf("%s, %zu parameters, %s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u host%s\n\n",
+    printf("%s, %zu parameters, %s%s%s%s%s; batch %u as V %u x %u; %u x %u threads on %u "
+           "host%s\n\n",
            c->model, plan->rows[0].cost.parameters, lk_precision_name(c->precision),
            c->comm_dtype == LK_F32 ? "" : ", gradients travel as ",
            c->comm_dtype == LK_F32 ? "" : lk_precision_name(c->comm_dtype),
+           c->gather_dtype == LK_I8 ? ", parameters are read as int8" : "",
            is_exact(o) ? "" : " (not exact)", c->global_batch,
            c->virtual_workers, c->global_batch / c->virtual_workers, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");

@@ -6,18 +6,23 @@
 #include "base/status.h"
 #include "lockstep/comm.h"
 
+/* What a rank does to fill it.  Neither entry waits for anything. */
 typedef struct {
-    const void *from;
-    size_t      bytes;
-} lki_piece;
+    /* All ranks of this host have called: leaves at `to` what this rank gives. */
+    void (*put)(void *context, void *to);
 
-/* As lk_arena_mirror(), but returns at once, and what this rank has to give lies in pieces, one
- * behind the other, outside of what is filled or where it is to be.  No rank of a host sees a
- * change there before all of them have called; when the request is complete all that the host gets
- * is there.  The ranks of `comm` are on several hosts.  `pieces` and what they are of stay as they
- * are until then. */
+    /* (optional) What `rank` gives is there, and the other ranks of this host leave it to this one:
+     * once for each rank of the group, in one of the host's. */
+    void (*take)(void *context, uint32_t rank);
+    void *context;
+} lki_filler;
+
+/* As lk_arena_mirror(), but returns at once, and what this rank has to give is put there on the
+ * way.  No rank of a host sees a change there before all of them have called; when the request is
+ * complete all that the host gets is there, and has been taken.  The ranks of `comm` are on several
+ * hosts.  `filler` and its context stay as they are until then. */
 LK_NODISCARD lk_status lki_arena_fill_start(lk_request **out, lk_comm *comm, lk_arena *arena,
                                             size_t offset, const size_t *bytes,
-                                            const lki_piece *pieces, size_t piece_count);
+                                            const lki_filler *filler);
 
 #endif

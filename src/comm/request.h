@@ -68,8 +68,7 @@ struct lk_request {
     struct lki_forest   *forest; /* over hosts, of a tree_reduce: owned */
     struct lki_relay    *relay;  /* over hosts of several ranks: owned */
     struct lki_filling  *fill;    /* over hosts, of a mirror that waits for its ranks: owned */
-    const lki_piece     *pieces; /* of such a one; the caller's */
-    size_t               piece_count;
+    const lki_filler    *filler;  /* of such a one; the caller's */
     struct lki_native   *native;  /* over hosts, by MPI's own collective: owned */
     unsigned char       *staging; /* owned: parts as one vector */
 };

@@ -21,6 +21,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  (uint64_t)parallel->unused,
                                  parallel->lock_step,
                                  (uint64_t)parallel->rounded,
+                                 parallel->quantised,
+                                 parallel->keeps,
                                  parallel->hook != NULL,
                                  parallel->largest,
                                  options->rebalance_seed,
@@ -108,9 +110,9 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs == 0)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u were given different options (virtual workers, "
-                       "micro-batches, optimizer, groups, clipping, seed, buckets, comm_dtype, "
-                       "hook or none, audit, order of gradient terms or of reads, or running "
-                       "state)",
+                       "micro-batches, optimizer, groups, clipping, seed, buckets, types of what "
+                       "travels, hook or none, audit, order of gradient terms or of reads, or "
+                       "running state)",
                        who);
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,

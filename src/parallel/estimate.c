@@ -9,6 +9,7 @@
 #include "device/quantise.h"
 #include "device/reduce.h"
 #include "parallel/offload/offload.h"
+#include "parallel/shards.h"
 #include "parallel/units.h"
 
 /* ---- What travels ------------------------------------------------------------------------ */
@@ -51,11 +52,11 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
         if (layout->owners[span->owner].shard == shard)
-            kept += times[lki_unit_of(layout, span->param)] * lki_layout_width(layout, span);
+            kept += times[lki_unit_of(layout, span->param)] * lki_shards_span_bytes(parallel, span);
     }
     cost->sent_gradients += passed * (groups - 1) * mine / groups;
     cost->sent_gradients += passed * (hosts - 1) * states / hosts;
-    cost->sent_params += (layout->shards - 1) * kept * sizeof(float);
+    cost->sent_params += (layout->shards - 1) * kept;
 }
 
 /* ---- What is kept ------------------------------------------------------------------------ */
@@ -70,7 +71,9 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         cost->params = (parallel->gathers ? kept : layout->elements) * sizeof(float);
     if (parallel->gathers)
-        cost->params += lki_units_bytes(parallel);
+        cost->params += lki_units_bytes(parallel) + lki_units_parcels(parallel);
+    else if (parallel->quantised)
+        cost->params *= 2;
     if (!(parallel->in_files & LK_OFFLOADED_STATES))
         cost->optimizer =
             lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);

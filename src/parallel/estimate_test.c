@@ -124,12 +124,15 @@ static void steps_take_what_was_told(void **state)
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
         for (size_t s = 0; s < 5; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
-                job j = { .options = { .strategy        = strategies[s],
+                bool packs = (hosts + s) % 2 == 0 && hosts < 5;
+                job  j     = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
+                                       .gather_dtype    = packs ? LK_I8 : LK_F32,
+                                       .keep_gathered   = packs && leaves == 12,
                                        .offload         = hosts == 5 ? "/tmp" : NULL,
                                        .offloaded       = hosts == 5 && s == 3 ? leaves / 4 : 0,
                                        .optimizer       = { .kind = LK_ADAMW,

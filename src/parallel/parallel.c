@@ -53,6 +53,17 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
         return lk_fail(LK_EINVAL,
                        "comm_dtype: gradients travel as F32, BF16, F16, I8 or I4, not as %s",
                        lk_dtype_name(options->comm_dtype));
+    if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
+        options->gather_dtype != LK_I8)
+        return lk_fail(LK_EINVAL, "gather_dtype: parameters are read as F32 or I8, not as %s",
+                       lk_dtype_name(options->gather_dtype));
+    if (options->gather_dtype == LK_I8 && options->offload != NULL &&
+        options->offloaded & LK_OFFLOADED_PARAMETERS)
+        return lk_fail(LK_EUNSUPPORTED, "parameters in files are read as they are: leave out "
+                                        "gather_dtype, or lay the optimizer's state aside alone");
+    if (options->keep_gathered && options->gather_dtype != LK_I8)
+        return lk_fail(LK_EINVAL, "keep_gathered keeps parameters as blocks of I8: give "
+                                  "gather_dtype LK_I8, or as many unit_buffers as there are units");
     if (options->hook != NULL && options->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: give noise_decay or hook, not both");
@@ -107,8 +118,11 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
                                : parallel->gathers ? most_kept(layout) : layout->elements;
     parallel->params         = carve(base, &at, params * sizeof(float));
-    if (parallel->gathers)
-        parallel->slots = carve(base, &at, lki_units_bytes(parallel));
+    if (parallel->gathers) {
+        parallel->slots   = carve(base, &at, lki_units_bytes(parallel));
+        parallel->parcels = carve(base, &at, lki_units_parcels(parallel));
+    } else if (parallel->quantised)
+        parallel->read = carve(base, &at, params * sizeof(float));
     uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
@@ -192,6 +206,7 @@ static lk_status initialise(lk_parallel *parallel, uint64_t seed)
             initialise_span(&b, &layout->spans[i]);
     if (parallel->params_aside == NULL && parallel->gathers)
         initialise_mine(&b, 0, parallel->mine_count);
+    lki_reading_renew(parallel, 0, layout->span_count);
     for (uint32_t p = 0; !parallel->gathers && p < layout->param_count; p++)
         lki_attest_written(parallel, p);
     for (uint32_t s = 0; s < lk_parallel_state_count(parallel) && parallel->local == 0; s++) {
@@ -246,6 +261,8 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->clip_norm   = options->clip_norm;
     parallel->clip_value  = options->clip_value;
     parallel->rounded     = lki_rounds(options->comm_dtype) ? options->comm_dtype : LK_F32;
+    parallel->quantised   = options->gather_dtype == LK_I8;
+    parallel->keeps       = options->keep_gathered;
     parallel->hook        = options->hook;
     parallel->hook_context = options->hook_context;
     parallel->scaling     = lk_loss_scaling_resolve(&options->scaling);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/quantise.h"
 #include "parallel/offload/offload.h"
 
 /* A part of the model's arena in which every owner's piece lies behind that of the one before. */
@@ -196,8 +197,7 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
         if (at < bucket->first || at >= bucket->first + bucket->count)
             continue;
         first = lki_min(first, span->at);
-        list->bytes[carrier_of(parallel, span->owner)] +=
-            lki_layout_width(layout, span) * sizeof(float);
+        list->bytes[carrier_of(parallel, span->owner)] += lki_shards_span_bytes(parallel, span);
     }
     if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
         list->offset = offset_of(parallel, parallel->params + first);
@@ -240,12 +240,23 @@ lk_status lki_shards_gather_sums(lk_parallel *parallel)
     return parallel->shards == 1 ? LK_OK : gather(parallel, &parallel->pieces[0]);
 }
 
-lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
-                                 const float *slot, const lki_piece *mine, size_t count,
-                                 lk_request **coming)
+lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, const size_t *bytes,
+                                 const void *at, const lki_filler *filler, lk_request **coming)
 {
-    return lki_arena_fill_start(coming, comm, parallel->arena, offset_of(parallel, slot),
-                                parallel->pieces[1 + unit].bytes, mine, count);
+    return lki_arena_fill_start(coming, comm, parallel->arena, offset_of(parallel, at), bytes,
+                                filler);
+}
+
+const size_t *lki_shards_unit_bytes(const lk_parallel *parallel, uint32_t unit)
+{
+    return parallel->pieces[1 + unit].bytes;
+}
+
+size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *span)
+{
+    if (parallel->gathers && parallel->quantised)
+        return lki_rounded_bytes(LK_I8, span->count);
+    return lki_layout_width(parallel->layout, span) * sizeof(float);
 }
 
 lk_status lki_shards_gather_params(lk_parallel *parallel)

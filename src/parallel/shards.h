@@ -23,11 +23,16 @@ void                   lki_shards_close(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_sums(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_shards_gather_params(lk_parallel *parallel);
 
-/* The same over `comm`, which has the ranks of the group, for a unit of parameters: laid out like
- * the parameter space, in `slot`, which is at the same place of every host's arena; what this rank
- * keeps of it lies in `mine`.  It comes while the request is open: comm/fill.h. */
-LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm, uint32_t unit,
-                                              const float *slot, const lki_piece *mine,
-                                              size_t count, lk_request **coming);
+/* The same over `comm`, which has the ranks of the group, for a unit of parameters, to `at`, which
+ * is at the same place of every host's arena; of each owner come so many bytes, side by side.  It
+ * comes while the request is open: comm/fill.h. */
+LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *comm,
+                                              const size_t *bytes, const void *at,
+                                              const lki_filler *filler, lk_request **coming);
+
+/* As a unit comes: its spans in the order of the parameter space, so that those of an owner are
+ * neighbours; with their padding, or each as blocks that are quantised. */
+const size_t *lki_shards_unit_bytes(const lk_parallel *parallel, uint32_t unit);
+size_t        lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *span);
 
 #endif

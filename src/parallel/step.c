@@ -530,8 +530,7 @@ static lk_status update(step_context *step, uint32_t owners)
     lki_usage_count(parallel);
     if (parallel->gathers)
         lki_units_forget(parallel);
-    return parallel->shards > 1 && !parallel->gathers ? lki_shards_gather_params(parallel)
-                                                      : lk_barrier(parallel->comm);
+    return lki_reading_publish(parallel);
 }
 
 /* From here on the step will be, whoever is left to make it. */

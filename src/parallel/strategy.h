@@ -139,6 +139,8 @@ struct lk_parallel {
     lki_shelf         shelf;          /* if so */
     lki_units       *units;
     lki_piece_list  *pieces;
+    bool             quantised; /* what is read of parameters are blocks of 8 bits */
+    bool             keeps;     /* what a unit came as, until the values change */
     lk_exec         *exec, *own_exec;
     lk_optimizer     optimizer;
     lk_loss_scaling  scaling;
@@ -183,6 +185,10 @@ struct lk_parallel {
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
     float    *slots; /* in which units of parameters are gathered, slot_elements each */
     size_t    slot_elements;
+    unsigned char *parcels; /* as which they come, if quantised: one for each slot, parcel_bytes
+                             * each, or of all units */
+    size_t    parcel_bytes;
+    float    *read; /* where they are quantised and not gathered: what is read of params */
     const char  *offload_dir;
     unsigned     in_files;      /* of lk_offloaded: what is there and not above */
     lki_aside   *states_aside;  /* of what I own; NULL: in memory, or I own nothing */
@@ -396,6 +402,12 @@ LK_NODISCARD lk_status lki_rows_open(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki_row_merge merge,
                                       double *rows, double *total);
 void                   lki_rows_close(lk_parallel *parallel);
+
+/* reading.c: where parameters are read as blocks of 8 bits, those of the spans of [first, end) that
+ * this rank tends have changed. */
+void lki_reading_renew(lk_parallel *parallel, size_t first, size_t end);
+/* After an update, collective: all ranks may read the new values, where they are not gathered. */
+LK_NODISCARD lk_status lki_reading_publish(lk_parallel *parallel);
 
 /* merge.c: left = left + right, nodes of a tree that are rounded to `rounded` or not (LK_F32), by
  * all threads; for whole gradient spaces, of which running state is not rounded; and left = 0. */

@@ -23,7 +23,13 @@
  * That first half moves between blocks and where somebody wants a unit.  A rank waits for nothing
  * while a unit is unread that another needs to get there: it has then all that it has come to.
  *
- * Memory: a shard, and slots for so many of the largest units.
+ * Where parameters are read as blocks of 8 bits (gather_dtype), owners put these into a parcel
+ * beside the slot, which is what travels; whoever it comes to on a host takes it into the slot.
+ * Parcels may be kept for every unit until the values change: then a unit that is read again is
+ * taken from there, and no host sends anything (ZeRO++'s secondary shard; Wang et al. 2023).
+ *
+ * Memory: a shard, and slots for so many of the largest units; quantised, about a quarter of each
+ *         slot more, or a byte for every parameter.
  * Cost:   of a unit of n bytes each host sends its part to all others: (H-1)/H n over all of its
  *         ranks.  A turn gathers each unit for its forward and again for its backward pass, unless
  *         it is still there.
@@ -31,17 +37,46 @@
  */
 #include "parallel/units.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "comm/fill.h"
+#include "device/quantise.h"
 #include "parallel/offload/supply.h"
 #include "parallel/shards.h"
+
+enum { LINE = 64 }; /* bytes at which parcels begin */
+
+/* What this rank keeps of a unit, as it is: to be copied, unless it is in its place. */
+typedef struct {
+    const void *from;
+    size_t      bytes;
+} piece;
+
+/* What is on its way to a slot. */
+typedef struct {
+    lk_parallel *parallel;
+    uint32_t     unit;
+    lki_filler   filler;
+    lk_request  *request; /* or NULL */
+} arrival;
+
+/* Of units that are quantised. */
+typedef struct {
+    size_t *spans;      /* their numbers, in the order of the parameter space */
+    size_t *first_span; /* of each unit, among these; [unit_count] = all */
+    bool   *held;       /* of each unit: its parcel is there, and is what owners have */
+    size_t *parcel_at;  /* of each unit, where they are kept */
+    size_t *nothing;    /* [owner_count]: 0, what such a one needs of each */
+} packing;
 
 struct lki_units {
     lk_comm     *comm;        /* the group once more: gathering has an order of its own */
     size_t      *first;       /* of each unit: where it begins in the parameter space */
-    lki_piece   *mine;        /* what I keep of all units, in the order of that space */
+    piece       *mine;        /* what I keep of all units, in the order of that space */
     size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
-    lk_request **coming;      /* into each slot, or NULL */
+    arrival     *coming;      /* into each slot */
+    packing      packing;
     lki_supply  *supply;      /* of what is in files, or NULL */
     uint32_t    *ordered;     /* of it, for each slot: a unit that has not come, or LKI_NO_UNIT */
     uint32_t    *last;        /* of each term: reads up to and with its block's last */
@@ -76,6 +111,29 @@ size_t lki_units_bytes(lk_parallel *parallel)
     return parallel->shelf.slot_count * parallel->slot_elements * sizeof(float);
 }
 
+size_t lki_units_parcels(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            most = 0, all = 0, bytes = 0;
+    uint32_t          unit = 0;
+
+    for (uint32_t t = 0; parallel->quantised && t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        if (lki_unit_of(layout, p) != unit)
+            bytes = 0;
+        unit = lki_unit_of(layout, p);
+        all -= lki_round_up(bytes, LINE);
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
+            bytes += lki_shards_span_bytes(parallel, &layout->spans[i]);
+        all += lki_round_up(bytes, LINE);
+        most = lki_max(most, lki_round_up(bytes, LINE));
+    }
+    parallel->parcel_bytes = most;
+    return parallel->keeps ? all : parallel->shelf.slot_count * most;
+}
+
 void lki_units_count(lk_parallel *parallel, uint64_t *times)
 {
     lki_shelf *shelf = &parallel->shelf;
@@ -86,8 +144,70 @@ void lki_units_count(lk_parallel *parallel, uint64_t *times)
     for (uint64_t turn = 0; turn < turns; turn++)
         for (uint32_t at = 0; at < shelf->read_count; at++)
             while (lki_shelf_put(shelf, at, shelf->read_count, &unit))
-                times[unit]++;
+                times[unit] = parallel->keeps ? 1 : times[unit] + 1;
     lki_shelf_clear(shelf);
+}
+
+/* ---- What comes -------------------------------------------------------------------------- */
+
+static float *memory_of(const lk_parallel *parallel, uint32_t slot)
+{
+    return parallel->slots + slot * parallel->slot_elements;
+}
+
+static void put_whole(void *context, void *to)
+{
+    const arrival   *a    = context;
+    const lki_units *self = a->parallel->units;
+    unsigned char   *at   = to;
+
+    for (size_t i = self->first_mine[a->unit]; i < self->first_mine[a->unit + 1]; i++) {
+        if (self->mine[i].from != at)
+            memcpy(at, self->mine[i].from, self->mine[i].bytes);
+        at += self->mine[i].bytes;
+    }
+}
+
+static unsigned char *parcel_of(const lk_parallel *parallel, const arrival *a)
+{
+    const lki_units *self = parallel->units;
+    return parallel->parcels + (parallel->keeps
+                                    ? self->packing.parcel_at[a->unit]
+                                    : (size_t)(a - self->coming) * parallel->parcel_bytes);
+}
+
+static void put_packed(void *context, void *to)
+{
+    const arrival     *a        = context;
+    const lk_parallel *parallel = a->parallel;
+    const packing     *p        = &parallel->units->packing;
+    unsigned char     *at       = to;
+
+    for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
+        const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
+        if (!lki_owns(parallel, span))
+            continue;
+        lki_quantise(LK_I8, span->count, lki_values_of(parallel, span), at);
+        at += lki_shards_span_bytes(parallel, span);
+    }
+}
+
+/* From the parcel to the slot, also what I have put there. */
+static void take_packed(void *context, uint32_t owner)
+{
+    const arrival       *a        = context;
+    const lk_parallel   *parallel = a->parallel;
+    const lki_units     *self     = parallel->units;
+    const packing       *p        = &self->packing;
+    const unsigned char *at       = parcel_of(parallel, a);
+    float               *slot     = memory_of(parallel, (uint32_t)(a - self->coming));
+
+    for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
+        const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
+        if (span->owner == owner)
+            lki_dequantise(LK_I8, span->count, at, slot + (span->at - self->first[a->unit]));
+        at += lki_shards_span_bytes(parallel, span);
+    }
 }
 
 /* ---- Attaching --------------------------------------------------------------------------- */
@@ -107,13 +227,13 @@ static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_par
     size_t      *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
     const float *from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL;
     size_t       bytes = lki_layout_width(parallel->layout, span) * sizeof *from;
-    lki_piece   *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
+    piece       *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
 
     if (last != NULL &&
         (from == NULL || (const char *)last->from + last->bytes == (const char *)from))
         last->bytes += bytes;
     else
-        self->mine[(*end)++] = (lki_piece){ from, bytes };
+        self->mine[(*end)++] = (piece){ from, bytes };
 }
 
 static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
@@ -138,6 +258,60 @@ static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
     return LK_OK;
 }
 
+/* Units follow each other as terms do. */
+static lk_status list_spans(const lki_layout *layout, packing *p)
+{
+    size_t count = 0;
+
+    LK_TRY(LKI_NEW(&p->spans, layout->span_count, "spans of units"));
+    LK_TRY(LKI_NEW(&p->first_span, (size_t)layout->bucket_count + 1, "spans of units"));
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t param = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
+            p->spans[count++] = i;
+        p->first_span[lki_unit_of(layout, param) + 1] = count;
+    }
+    for (uint32_t u = 0; u < layout->bucket_count; u++) /* some have further uses only */
+        p->first_span[u + 1] = lki_max(p->first_span[u + 1], p->first_span[u]);
+    return LK_OK;
+}
+
+static lk_status open_packing(const lk_parallel *parallel, packing *p)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            at     = 0;
+
+    LK_TRY(LKI_NEW(&p->held, layout->bucket_count, "units that are kept"));
+    if (!parallel->quantised)
+        return LK_OK;
+    LK_TRY(list_spans(layout, p));
+    LK_TRY(LKI_NEW(&p->parcel_at, layout->bucket_count, "units that are kept"));
+    LK_TRY(LKI_NEW(&p->nothing, layout->owner_count, "units that are kept"));
+    for (uint32_t u = 0; u < layout->bucket_count; u++) {
+        p->parcel_at[u] = at;
+        for (size_t i = p->first_span[u]; i < p->first_span[u + 1]; i++)
+            at += lki_shards_span_bytes(parallel, &layout->spans[p->spans[i]]);
+        at = lki_round_up(at, LINE);
+    }
+    return LK_OK;
+}
+
+static lk_status open_arrivals(lk_parallel *parallel, lki_units *self)
+{
+    LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        self->coming[s] = (arrival){
+            .parallel = parallel,
+            .unit     = LKI_NO_UNIT,
+            .filler   = { .put     = parallel->quantised ? put_packed : put_whole,
+                          .take    = parallel->quantised ? take_packed : NULL,
+                          .context = &self->coming[s] },
+        };
+    return open_packing(parallel, &self->packing);
+}
+
 lk_status lki_units_open(lk_parallel *parallel)
 {
     const lki_layout *layout = parallel->layout;
@@ -156,7 +330,7 @@ lk_status lki_units_open(lk_parallel *parallel)
     }
     LK_TRY(lki_supply_open(&self->supply, parallel));
     LK_TRY(list_mine(parallel, self));
-    LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
+    LK_TRY(open_arrivals(parallel, self));
     LK_TRY(LKI_NEW(&self->ordered, parallel->shelf.slot_count, "buffers of units"));
     for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
         self->ordered[s] = LKI_NO_UNIT;
@@ -173,7 +347,7 @@ void lki_units_close(lk_parallel *parallel)
     if (self == NULL)
         return;
     for (uint32_t s = 0; self->coming != NULL && s < parallel->shelf.slot_count; s++)
-        lk_request_free(self->coming[s]);
+        lk_request_free(self->coming[s].request);
     lki_supply_close(self->supply);
     lk_comm_free(self->comm);
     lki_free(self->first);
@@ -182,30 +356,37 @@ void lki_units_close(lk_parallel *parallel)
     lki_free(self->first_mine);
     lki_free(self->coming);
     lki_free(self->ordered);
+    lki_free(self->packing.spans);
+    lki_free(self->packing.first_span);
+    lki_free(self->packing.held);
+    lki_free(self->packing.parcel_at);
+    lki_free(self->packing.nothing);
     lki_free(self);
     parallel->units = NULL;
 }
 
 /* ---- Gathering --------------------------------------------------------------------------- */
 
-static float *memory_of(const lk_parallel *parallel, uint32_t slot)
-{
-    return parallel->slots + slot * parallel->slot_elements;
-}
-
 /* My part of a unit is in its place, or will be copied there: the others get it. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
-    lki_units *self  = parallel->units;
-    size_t     first = self->first_mine[unit], count = self->first_mine[unit + 1] - first, at;
-    float     *to    = memory_of(parallel, slot);
+    lki_units    *self  = parallel->units;
+    arrival      *a     = &self->coming[slot];
+    float        *to    = memory_of(parallel, slot);
+    const size_t *bytes = lki_shards_unit_bytes(parallel, unit);
+    size_t        at;
 
     if (self->supply != NULL && parallel->shards == 1)
-        return lk_barrier_start(&self->coming[slot], self->comm);
+        return lk_barrier_start(&a->request, self->comm);
     if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
-        self->mine[first].from = to + (at - self->first[unit]);
-    return lki_shards_gather_unit(parallel, self->comm, unit, to, &self->mine[first], count,
-                                  &self->coming[slot]);
+        self->mine[self->first_mine[unit]].from = to + (at - self->first[unit]);
+    a->unit = unit;
+    if (self->packing.held[unit])
+        bytes = self->packing.nothing;
+    self->packing.held[unit] = parallel->keeps;
+    return lki_shards_gather_unit(parallel, self->comm, bytes,
+                                  parallel->quantised ? (void *)parcel_of(parallel, a) : to,
+                                  &a->filler, &a->request);
 }
 
 /* Out of files: all that was ordered up to what is for `slot`, or what there is already. */
@@ -229,7 +410,7 @@ static lk_status receive(lk_parallel *parallel, uint32_t slot)
 /* Waits until what is on its way to a slot is there. */
 static lk_status finish(lk_parallel *parallel, uint32_t slot)
 {
-    lk_request **coming = &parallel->units->coming[slot];
+    lk_request **coming = &parallel->units->coming[slot].request;
     bool         done   = false;
 
     if (parallel->units->supply != NULL)
@@ -258,7 +439,9 @@ static lk_status gather(lk_parallel *parallel, uint32_t unit)
     uint32_t   slot = parallel->shelf.slot_of[unit];
     size_t     at;
 
-    LK_TRY(finish(parallel, slot));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        if (s == slot || (parallel->keeps && self->coming[s].unit == unit)) /* into its parcel */
+            LK_TRY(finish(parallel, s));
     if (self->supply == NULL)
         return give(parallel, unit, slot);
     self->ordered[slot] = unit;
@@ -343,8 +526,8 @@ lk_status lki_units_progress(lk_parallel *parallel)
     if (self->supply != NULL)
         LK_TRY(receive(parallel, LKI_NO_SLOT));
     for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
-        if (self->coming[s] != NULL) /* asking for one moves all */
-            return lk_request_test(self->coming[s], &done);
+        if (self->coming[s].request != NULL) /* asking for one moves all */
+            return lk_request_test(self->coming[s].request, &done);
     return LK_OK;
 }
 
@@ -366,6 +549,7 @@ lk_status lki_units_settle(lk_parallel *parallel)
 void lki_units_forget(lk_parallel *parallel)
 {
     lki_shelf_clear(&parallel->shelf);
+    memset(parallel->units->packing.held, 0, parallel->layout->bucket_count);
     parallel->units->at = 0;
 }
 

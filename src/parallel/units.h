@@ -5,8 +5,9 @@
 
 #include "parallel/strategy.h"
 
-/* Of all slots; leaves how large one is. */
+/* Of all slots, and of what comes there if it is quantised; leaves how large one is. */
 size_t lki_units_bytes(lk_parallel *parallel);
+size_t lki_units_parcels(lk_parallel *parallel);
 
 /* How often a step gathers each unit: adds to times[unit_count]. */
 void lki_units_count(lk_parallel *parallel, uint64_t *times);

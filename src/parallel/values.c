@@ -11,8 +11,10 @@
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
     LK_ASSERT(param < parallel->layout->param_count);
-    return parallel->gathers ? lki_units_find(parallel, param)
-                             : lk_parallel_value(parallel, param, 0);
+    if (parallel->gathers)
+        return lki_units_find(parallel, param);
+    return parallel->read != NULL ? parallel->read + parallel->layout->param_at[param]
+                                  : lk_parallel_value(parallel, param, 0);
 }
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
@@ -73,6 +75,8 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         load_here(parallel, param, which, values);
     if (which == 0 && parallel->gathers)
         lki_units_forget(parallel);
+    if (which == 0)
+        lki_reading_renew(parallel, layout->first_span[param], layout->first_span[param + 1]);
     return lk_barrier(parallel->comm);
 }
 

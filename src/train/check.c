@@ -328,6 +328,14 @@ static lk_status check_comm_dtype(lk_train_config *c)
         c->comm_dtype != LK_I8 && c->comm_dtype != LK_I4)
         return lk_fail(LK_EINVAL, "gradients cannot travel as %s; comm_dtype is F32, BF16, F16, I8 "
                        "or I4", lk_dtype_name(c->comm_dtype));
+    if (c->gather_dtype == 0)
+        c->gather_dtype = LK_F32;
+    if (c->gather_dtype == LK_I8 && c->offload != NULL && c->offloaded & LK_OFFLOADED_PARAMETERS)
+        return lk_fail(LK_EUNSUPPORTED, "--offload parameters:... reads them as they are; leave "
+                                        "out --gather-dtype int8");
+    if (c->keep_gathered && c->gather_dtype == LK_F32)
+        return lk_fail(LK_EINVAL, "--keep-gathered keeps units as --gather-dtype int8 has them: "
+                       "give that, or as many --unit-buffers as there are units");
     if (c->comm_dtype == LK_F16 && c->precision == LK_BF16)
         return lk_fail(LK_EINVAL, "--comm-dtype fp16 needs a loss scale, which --precision bf16 "
                                   "does not have; use --comm-dtype bf16");

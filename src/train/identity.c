@@ -251,6 +251,7 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     (void)json_object_set_new(object, "precision",
                               json_string(lk_precision_name(config->precision)));
     put_text(object, "comm-dtype", lk_precision_name(config->comm_dtype));
+    put_text(object, "gather-dtype", lk_precision_name(config->gather_dtype));
     put_flag(object, "hook", config->hook != NULL);
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
     put_scaling(object, &config->scaling);
@@ -302,6 +303,7 @@ static json_t *since_then(void)
     (void)json_object_set_new(since, "group", json_array());
     put_text(since, "batchnorm", "ghost");
     put_text(since, "comm-dtype", "fp32");
+    put_text(since, "gather-dtype", "fp32");
     put_flag(since, "hook", false);
     put_flag(since, "loss-weights", false);
     (void)json_object_set_new(since, "ignore-label", json_null());
@@ -336,8 +338,8 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
     return status;
 }
 
-/* The precision may change, and what gradients travel as, which the exactness id tells, and then
- * there is a loss scale or none; so may there be best checkpoints from here on. */
+/* The precision may change, and what gradients and parameters travel as, which the exactness id
+ * tells, and then there is a loss scale or none; so may there be best checkpoints from here on. */
 static bool is_free(const char *key, const json_t *other)
 {
     static const char *const later[] = { "loss-scale", "initial-scale", "scale-window",
@@ -346,6 +348,7 @@ static bool is_free(const char *key, const json_t *other)
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
         may_come = may_come || strcmp(key, later[i]) == 0;
     return strcmp(key, "precision") == 0 || strcmp(key, "comm-dtype") == 0 ||
+           strcmp(key, "gather-dtype") == 0 ||
            (may_come && other == NULL);
 }
 
@@ -373,7 +376,8 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 
 bool lki_is_exact(const lk_train_config *config)
 {
-    return config->comm_dtype != LK_I8 && config->comm_dtype != LK_I4;
+    return config->comm_dtype != LK_I8 && config->comm_dtype != LK_I4 &&
+           config->gather_dtype != LK_I8;
 }
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
@@ -383,14 +387,14 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256 hash;
     int        length = snprintf(
                text, sizeof text,
-               "lockstep kernels %d rng %d tree %d dtype %s%s%s%s virtual-workers %u micro-batch "
+               "lockstep kernels %d rng %d tree %d dtype %s%s%s%s%s virtual-workers %u micro-batch "
                "%u global-batch %u data %s%s%s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
                config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
                rounds ? " travels as " : "", rounds ? lk_precision_name(config->comm_dtype) : "",
-               config->virtual_workers, config->micro_batch, config->global_batch,
-               data->content_hash, config->onednn != NULL ? " onednn" : "",
-               config->hook != NULL ? " hook" : "");
+               config->gather_dtype == LK_I8 ? " read as int8" : "", config->virtual_workers,
+               config->micro_batch, config->global_batch, data->content_hash,
+               config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -59,9 +59,13 @@ void lki_tell_kernels(lki_session *s, bool end)
 void lki_tell_rounding(const lki_session *s)
 {
     const char *name = lk_precision_name(s->config->comm_dtype);
+    if (s->config->gather_dtype == LK_I8)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: parameters are read as int8, in blocks of "
+                         "256; the bits are the same for any workers");
     if (s->config->comm_dtype == LK_F32)
         return;
-    if (lki_is_exact(s->config))
+    if (s->config->comm_dtype == LK_BF16 || s->config->comm_dtype == LK_F16)
         lki_journal_note(s->journal,
                          "note: gradients and every sum of them are rounded to %s, as which they "
                          "travel: the same bits for any workers, but not those of --comm-dtype "

@@ -300,9 +300,20 @@ static void write_audited(const lki_journal *journal, uint32_t audited, char tex
         (void)snprintf(text, 32, ", \"audited\": %u", audited);
 }
 
+/* What travels otherwise than as it is. */
+static void write_travels(const lk_train_config *config, char text[96])
+{
+    text[0] = '\0';
+    if (config->comm_dtype != LK_F32 || config->gather_dtype != LK_F32)
+        (void)snprintf(text, 96, ", \"comm_dtype\": \"%s\", \"gather_dtype\": \"%s\"%s",
+                       lk_precision_name(config->comm_dtype),
+                       lk_precision_name(config->gather_dtype),
+                       lki_is_exact(config) ? "" : ", \"exact\": false");
+}
+
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[48] = "";
+    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[96];
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
@@ -320,10 +331,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (r->tokens > 0)
         (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
                        (double)r->tokens / r->seconds);
-    if (journal->config->comm_dtype != LK_F32)
-        (void)snprintf(travels, sizeof travels, ", \"comm_dtype\": \"%s\"%s",
-                       lk_precision_name(journal->config->comm_dtype),
-                       lki_is_exact(journal->config) ? "" : ", \"exact\": false");
+    write_travels(journal->config, travels);
     if (journal->config->offload != NULL)
         (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);
     int written = fprintf(

@@ -298,6 +298,13 @@ static double pass_file_bytes(const lk_train_config *c, double elements)
     return lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? sizeof(float) * elements : 0;
 }
 
+/* Of an element that hosts send each other. */
+static double parameter_width(const lk_train_config *c)
+{
+    bool quantised = c->gather_dtype == LK_I8 && lki_stage_of(c->strategy) == 3;
+    return (double)lk_rounded_bytes(quantised ? LK_I8 : LK_F32, MANY) / MANY;
+}
+
 static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
 {
     const lk_train_config *c        = from->config;
@@ -313,7 +320,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .stage          = lki_stage_of(c->strategy),
                             .shard_hosts    = sharing_hosts(c, hosts),
                             .gradient_bytes  = width * gradient_elements(from->model),
-                            .parameter_bytes = sizeof(float) * elements,
+                            .parameter_bytes = parameter_width(c) * elements,
                             .bucket_bytes    = width / sizeof(float) * bucket,
                             .bandwidth       = from->rates->bandwidth,
                             .latency         = from->rates->latency,

@@ -133,8 +133,7 @@ void lki_tell_rounding(const lki_session *session);
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
 
-/* Whether sums are those of the gradients, as near as a type of 16 bits or more has them: not where
- * they are quantised. */
+/* Whether nothing is quantised: neither gradients nor the parameters that are read. */
 bool lki_is_exact(const lk_train_config *config);
 
 /* Everything that defines the result, by option name; new reference, NULL without memory. */

@@ -26,7 +26,8 @@ typedef struct {
 
 static const run_model models[] = {
     { "mlp", "mlp --data synthetic:images=150,h=6,w=6,c=1,classes=5 --hidden 33,17 --optimizer sgd "
-             "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5 --comm-dtype int4" },
+             "--momentum 0.9 --lr 0.05 --validation 0.2 --clip-norm 0.5 --comm-dtype int4 "
+             "--gather-dtype int8" },
     { "gpt",
       "gpt --data synthetic:tokens=4000,vocab=31 --layers 2 --heads 2 --width 24 --context 13 "
       "--dropout 0.1 --optimizer adamw --lr 1e-3 --validation 0.1 --clip-norm 1 "

@@ -9,8 +9,7 @@
  */
 #include "comm/span/span.h"
 
-/* Who takes the part of `rank` on `host`. */
-static uint32_t taker(const lki_span *span, uint32_t rank, uint32_t host)
+uint32_t lki_mirror_taker(const lki_span *span, uint32_t rank, uint32_t host)
 {
     return span->ranks[span->first_of[host] + span->local_ranks[rank] % span->local_sizes[host]];
 }
@@ -23,11 +22,11 @@ static void build(const lki_problem *p, lki_schedule *s)
 
     for (uint32_t host = 0; host < span->hosts; host++)
         if (host != here)
-            lki_schedule_send(s, taker(span, p->rank, host), lki_spot_at(LKI_SEND_BUFFER, mine.at),
-                              mine.bytes);
+            lki_schedule_send(s, lki_mirror_taker(span, p->rank, host),
+                              lki_spot_at(LKI_SEND_BUFFER, mine.at), mine.bytes);
     for (uint32_t rank = 0; rank < p->size; rank++) {
         lki_range theirs = lki_problem_part(p, rank);
-        if (span->host_of[rank] != here && taker(span, rank, here) == p->rank)
+        if (span->host_of[rank] != here && lki_mirror_taker(span, rank, here) == p->rank)
             lki_schedule_receive(s, rank, lki_spot_at(LKI_RECV_BUFFER, theirs.at), theirs.bytes);
     }
 }

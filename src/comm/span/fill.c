@@ -4,20 +4,18 @@
  * one somebody may still read what was there, after the second one all is there that came for
  * others.
  *
- *      ENTERING      all ranks of my host have started it - my pieces are copied into place
- *      TRAVELLING    my part goes to every other host, and parts of theirs come
- *      LEAVING       the other ranks of my host have what came to them
+ *      ENTERING      all ranks of my host have started it - my part is put into place
+ *      TRAVELLING    my part goes to every other host, and parts of theirs come - and are taken
+ *      LEAVING       the other ranks of my host have taken what came to them
  *
  * Several may be under way.  Ranks must start meetings in one order: the first ones are started
  * with the operation, the others in turn, in a group of their own.  A rank that is alone on its
  * host meets nobody.
  *
- * Cost:    that of a mirror, and two barriers of a host; of its own part each rank copies all.
+ * Cost:    that of a mirror, and two barriers of a host; and what the filler does.
  * Memory:  none.
  */
 #include "comm/span/fill.h"
-
-#include <string.h>
 
 #include "base/memory.h"
 #include "comm/span/span.h"
@@ -30,7 +28,7 @@ struct lki_filling {
     lki_doors  *doors;             /* NULL: alone */
     stage       stage;
     uint64_t    number;
-    bool        moving;
+    bool        moving, taken;
 };
 
 static lk_status meet(lki_filling *f, lk_comm *group)
@@ -82,16 +80,24 @@ void lki_filling_free(lki_filling *f)
 
 /* ---- From stage to stage ----------------------------------------------------------------- */
 
-static void put_pieces(const lk_request *r)
+static void put_mine(const lk_request *r)
 {
-    unsigned char *at = r->recv + r->offsets[r->comm->rank];
+    size_t from = r->offsets[r->comm->rank];
+    if (r->offsets[r->comm->rank + 1] > from)
+        r->filler->put(r->filler->context, r->recv + from);
+}
 
-    for (size_t i = 0; i < r->piece_count; i++) {
-        if (r->pieces[i].from != at)
-            memcpy(at, r->pieces[i].from, r->pieces[i].bytes);
-        at += r->pieces[i].bytes;
+/* My own part, and what has come to me. */
+static void take_parts(const lk_request *r)
+{
+    const lki_span *span = r->comm->span;
+    uint32_t        me = r->comm->rank, here = span->host_of[me];
+
+    for (uint32_t rank = 0; r->filler->take != NULL && rank < r->comm->size; rank++) {
+        bool local = span->host_of[rank] == here;
+        if (local ? rank == me : lki_mirror_taker(span, rank, here) == me)
+            r->filler->take(r->filler->context, rank);
     }
-    LK_ASSERT(at == r->recv + r->offsets[r->comm->rank + 1]);
 }
 
 static lk_status move(lki_filling *f, bool *moved, bool *done)
@@ -99,13 +105,17 @@ static lk_status move(lki_filling *f, bool *moved, bool *done)
     bool over = false;
 
     if (f->stage == ENTERING && have_met(f)) {
-        put_pieces(f->request);
+        put_mine(f->request);
         LK_TRY(lki_span_travel(f->request));
         f->stage = TRAVELLING;
         *moved   = true;
     }
     if (f->stage == TRAVELLING)
         LK_TRY(lki_task_move(f->request->task, moved, &over));
+    if (over && !f->taken) {
+        take_parts(f->request);
+        f->taken = true;
+    }
     if (over && f->doors == NULL) {
         *done = true;
     } else if (over && f->doors->turn == f->number) {
@@ -146,12 +156,12 @@ static lk_status open_doors(lk_comm *comm)
 }
 
 lk_status lki_arena_fill_start(lk_request **out, lk_comm *comm, lk_arena *arena, size_t offset,
-                               const size_t *bytes, const lki_piece *pieces, size_t piece_count)
+                               const size_t *bytes, const lki_filler *filler)
 {
-    lk_request r = { .comm = comm, .pieces = pieces, .piece_count = piece_count };
+    lk_request r = { .comm = comm, .filler = filler };
 
     *out = NULL;
-    LK_ASSERT(comm->span != NULL && pieces != NULL);
+    LK_ASSERT(comm->span != NULL);
     LK_TRY(open_doors(comm));
     LK_TRY(lki_span_mirror_prepare(&r, arena, offset, bytes));
     r.op.print.hash ^= LKI_OP_MIRROR; /* another operation than one that returns when it is done */

@@ -195,7 +195,7 @@ static lk_status prepare(lk_request *r)
 {
     if (kind_of(r) == LKI_OP_TREE_REDUCE)
         return lki_forest_new(&r->forest, r);
-    if (r->pieces != NULL)
+    if (r->filler != NULL)
         return lki_filling_new(&r->fill, r);
     LK_TRY(gather_parts(r));
     return lki_span_travel(r);

@@ -95,6 +95,9 @@ lk_status lki_span_timeout(lk_request *request, int64_t waited_ms);
 LK_NODISCARD lk_status lki_span_agree(lk_comm *comm, lk_status mine);
 LK_NODISCARD lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name,
                                       size_t bytes);
+/* Of a mirror: who takes what `rank` gives on another host (algorithm/mirror.c). */
+uint32_t lki_mirror_taker(const lki_span *span, uint32_t rank, uint32_t host);
+
 /* What a mirror's request is about; its communicator is set. */
 LK_NODISCARD lk_status lki_span_mirror_prepare(lk_request *request, lk_arena *arena, size_t offset,
                                                const size_t *bytes);

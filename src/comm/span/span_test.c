@@ -143,6 +143,45 @@ static bool holds(const unsigned char *data, const size_t *bytes, uint32_t size,
     return true;
 }
 
+/* What a rank gives, and of how many it has taken what they gave. */
+typedef struct {
+    const unsigned char *from;
+    size_t               bytes, *sizes;
+    const unsigned char *place;
+    uint32_t             number;
+    uint32_t             puts, taken;
+    bool                 good;
+} gift;
+
+static void put_gift(void *context, void *to)
+{
+    gift *g = context;
+    memcpy(to, g->from, g->bytes);
+    g->puts++;
+}
+
+static void take_gift(void *context, uint32_t rank)
+{
+    gift                *g  = context;
+    const unsigned char *at = g->place;
+    for (uint32_t r = 0; r < rank; r++)
+        at += g->sizes[r];
+    for (size_t k = 0; k < g->sizes[rank]; k++)
+        g->good = g->good && at[k] == filled(g->number, rank);
+    g->taken++;
+}
+
+/* By this host: each rank's once. */
+static bool all_are_taken(lk_comm *comm, uint64_t taken)
+{
+    uint64_t all[HOSTED_MAX], sum = 0;
+    CHECK(lk_all_gather(comm, &taken, all, sizeof taken) == LK_OK);
+    for (uint32_t rank = 0; rank < lk_comm_size(comm); rank++)
+        sum += lk_comm_host(comm, rank) == lk_comm_host(comm, lk_comm_rank(comm)) ? all[rank] : 0;
+    CHECK(sum == FILLS * (uint64_t)lk_comm_size(comm));
+    return true;
+}
+
 /* As many are under way as there are places, and in every other there is little, so that it comes
  * before the one that was started first.  A place keeps what it has until this rank fills it again,
  * however far others are. */
@@ -153,7 +192,9 @@ static bool fills(lk_comm *comm, void *context)
     lk_arena      *arena;
     lk_request    *requests[PLACES] = { NULL };
     unsigned char *mine[PLACES];
-    lki_piece      pieces[PLACES][2];
+    gift           gifts[PLACES];
+    lki_filler     fillers[PLACES];
+    uint64_t       taken = 0;
 
     (void)context;
     for (uint32_t rank = 0; rank < size; rank++) {
@@ -170,20 +211,24 @@ static bool fills(lk_comm *comm, void *context)
         if (n >= PLACES) {
             CHECK(lk_request_wait(requests[k]) == LK_OK);
             lk_request_free(requests[k]);
+            CHECK(gifts[k].good && gifts[k].puts == (bytes[k][me] > 0));
+            taken += gifts[k].taken;
             CHECK(holds(at, bytes[k], size, n - PLACES));
         }
         for (uint32_t yields = 0; yields < (n + me) % 3 * 50; yields++)
             (void)sched_yield();
         CHECK(n < PLACES || holds(at, bytes[k], size, n - PLACES));
         memset(mine[k], filled(n, me), LARGE_PIECE);
-        pieces[k][0] = (lki_piece){ mine[k], count / 3 };
-        pieces[k][1] = (lki_piece){ mine[k], count - count / 3 };
+        gifts[k]   = (gift){ mine[k], count, bytes[k], at, n, 0, 0, true };
+        fillers[k] = (lki_filler){ put_gift, take_gift, &gifts[k] };
         if (n < FILLS)
-            CHECK(lki_arena_fill_start(&requests[k], comm, arena, place, bytes[k], pieces[k], 2) ==
+            CHECK(lki_arena_fill_start(&requests[k], comm, arena, place, bytes[k], &fillers[k]) ==
                   LK_OK);
     }
     for (uint32_t k = 0; k < PLACES; k++)
         free(mine[k]);
+    if (!all_are_taken(comm, taken))
+        return false;
     return true;
 }
 

@@ -1,0 +1,256 @@
+/* reading_test.c -- parameters that are read as blocks of 8 bits.
+ *
+ * Goal:   what is read is what its owners have, rounded, on every rank and at every read; the bits
+ *         that come of it are those of strategy single, for any strategy, workers and hosts, with
+ *         units that are kept and that are not; values that are loaded are read, too; what owners
+ *         have is given whole.
+ * Method: gradients depend on what was read.  Without rounding the bits are others.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "base/rng.h"
+#include "comm/hosted.h"
+#include "device/quantise.h"
+#include "parallel/strategy.h"
+
+enum { LEAVES = 6, STEPS = 3, PARAMS = 4, TERMS = 5, LARGEST = 9000, RANKS_MAX = 6 };
+
+static const lk_param model[PARAMS] = {
+    { .name = "tied", .shape = { 2, { 40, 100 } }, .uses = 2, .init = LK_INIT_UNIFORM, .scale = 1 },
+    { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 1 },
+    { .name = "v", .shape = { 1, { 667 } }, .init = LK_INIT_UNIFORM, .scale = 1 },
+    { .name = "b", .shape = { 1, { 33 } } },
+};
+/* the default order: parameters from last to first, last use first */
+static const uint32_t param_of[TERMS] = { 3, 2, 1, 0, 0 };
+
+typedef struct {
+    hosted      hosts; /* .hosts 0: `ranks` threads of one */
+    uint32_t    ranks, shards, buffers;
+    const char *strategy;
+    lk_dtype    reads;
+    bool        keeps;
+} job;
+
+typedef struct {
+    job      job;
+    float    values[PARAMS][LARGEST]; /* what owners have in the end */
+    lk_error errors[RANKS_MAX];
+} outcome;
+
+static float *room_for(size_t count)
+{
+    return malloc(count * sizeof(float));
+}
+
+/* What the owners have, whoever asks. */
+static lk_status fetch(lk_parallel *p, uint32_t param, float *out)
+{
+    return lk_parallel_fetch(p, param, 0, 0, lk_shape_count(model[param].shape), out);
+}
+
+/* Reads a block; *good: it is what owners had when the step began, rounded. */
+static const float *read_block(lk_parallel *p, uint32_t term, const float *want, bool *good)
+{
+    lk_parallel_read(p, term);
+    uint32_t     param = param_of[term];
+    const float *read  = lk_parallel_param(p, param);
+    *good = *good && read != NULL &&
+            memcmp(read, want + (size_t)param * LARGEST,
+                   lk_shape_count(model[param].shape) * sizeof *read) == 0;
+    return read;
+}
+
+static bool run_turn(lk_parallel *p, uint64_t step, uint32_t v, const float *want)
+{
+    bool good = true;
+    for (uint32_t t = TERMS; t-- > 0;)
+        (void)read_block(p, t, want, &good);
+    for (uint32_t t = 0; t < TERMS && good; t++) {
+        const float *read = read_block(p, t, want, &good);
+        float       *grad = lk_parallel_grad(p, t);
+        for (uint32_t i = 0; i < lk_shape_count(model[param_of[t]].shape); i++) {
+            lki_random r = lki_philox(7, LKI_RNG_DATA, i, (uint32_t)step, v, t);
+            grad[i] += read[i] + lki_random_unit(r.word[0]);
+        }
+        lk_parallel_grad_ready(p, t);
+    }
+    lk_parallel_report(p, 1, 1, 1, 0);
+    return good;
+}
+
+static bool take_step(lk_comm *comm, lk_parallel *p, lk_dtype reads, uint64_t step, float *want)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    bool             good = true;
+
+    for (uint32_t i = 0; i < PARAMS; i++) {
+        float *values = want + (size_t)i * LARGEST;
+        CHECK(fetch(p, i, values) == LK_OK);
+        if (reads == LK_I8)
+            lki_rounding_loops(LK_I8)->rounded(lk_shape_count(model[i].shape), values, 1, values);
+    }
+    CHECK(lk_parallel_begin(p, step) == LK_OK);
+    while (lk_parallel_next(p, &turn))
+        good = run_turn(p, step, turn.virtual_worker, want) && good;
+    CHECK(lk_parallel_finish(p, 0.01, &result) == LK_OK);
+    CHECK(good);
+    return true;
+}
+
+/* Another "v", of which all ranks know. */
+static bool load(lk_comm *comm, lk_parallel *p, float *values)
+{
+    for (size_t i = 0; i < 667; i++)
+        values[i] = (float)(i % 100) * 0.013f;
+    CHECK(lk_parallel_load(p, 2, 0, values) == LK_OK);
+    return true;
+}
+
+static bool run_steps(outcome *o, lk_comm *comm, lk_parallel *p, float *want)
+{
+    uint32_t rank = lk_comm_rank(comm);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        if (step == 2 && !load(comm, p, want))
+            return false;
+        if (!take_step(comm, p, o->job.reads, step, want))
+            return false;
+    }
+    for (uint32_t i = 0; i < PARAMS; i++) {
+        CHECK(fetch(p, i, want) == LK_OK);
+        if (rank == 0)
+            memcpy(o->values[i], want, lk_shape_count(model[i].shape) * sizeof *want);
+    }
+    return true;
+}
+
+static bool run_rank(lk_comm *comm, void *context)
+{
+    outcome            *o       = context;
+    uint32_t            rank    = lk_comm_rank(comm);
+    float              *want    = room_for((size_t)PARAMS * LARGEST);
+    lk_parallel        *p       = NULL;
+    lk_parallel_options options = { .strategy           = o->job.strategy,
+                                    .virtual_workers    = LEAVES,
+                                    .bucket_bytes       = 9000,
+                                    .first_bucket_bytes = 100,
+                                    .optimizer          = { .kind = LK_ADAMW },
+                                    .shard_hosts        = o->job.shards,
+                                    .unit_buffers       = o->job.buffers,
+                                    .gather_dtype       = o->job.reads,
+                                    .keep_gathered      = o->job.keeps };
+    bool good = want != NULL && lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_OK &&
+                run_steps(o, comm, p, want);
+    o->errors[rank] = *lk_error_last();
+    lk_parallel_free(p);
+    free(want);
+    return good;
+}
+
+static void run(outcome *o, const job *j)
+{
+    memset(o, 0, sizeof *o);
+    o->job    = *j;
+    bool good = j->hosts.hosts > 0 ? hosted_all(j->hosts, run_rank, o)
+                                   : world_all(j->ranks, true, run_rank, o);
+    if (!good)
+        fail_msg("%s on %u ranks or %u hosts: %s", j->strategy, j->ranks, j->hosts.hosts,
+                 o->errors[0].message);
+}
+
+static void bits_are_those_of_single(void **state)
+{
+    static const job crews[] = {
+        { .ranks = 3, .strategy = "ddp" },
+        { .ranks = 4, .strategy = "zero2" },
+        { .hosts = { .hosts = 3, .each = 1 }, .strategy = "ddp" },
+        { .hosts = { .hosts = 2, .each = 2, .fewer = 1 }, .strategy = "zero1" },
+        { .hosts = { .hosts = 3, .each = 1 }, .strategy = "zero2" },
+        { .hosts = { .hosts = 2, .each = 1 }, .strategy = "zero3" },
+        { .hosts = { .hosts = 3, .each = 2 }, .strategy = "zero3", .buffers = 1 },
+        { .hosts = { .hosts = 2, .each = 2, .fewer = 1 }, .strategy = "zero3", .keeps = true },
+        { .hosts = { .hosts = 3, .each = 1 }, .strategy = "zero3", .keeps = true, .buffers = 1 },
+        { .hosts = { .hosts = 4, .each = 1 }, .strategy = "hybrid", .shards = 2, .keeps = true },
+        { .hosts = { .hosts = 2, .each = 3 }, .strategy = "hybrid", .shards = 1 },
+    };
+    static outcome want, got, plain;
+    (void)state;
+    run(&want, &(job){ .ranks = 1, .strategy = "single", .reads = LK_I8 });
+    run(&plain, &(job){ .ranks = 1, .strategy = "single" });
+    assert_memory_not_equal(plain.values, want.values, sizeof want.values);
+    for (size_t c = 0; c < sizeof crews / sizeof crews[0]; c++) {
+        job j   = crews[c];
+        j.reads = LK_I8;
+        run(&got, &j);
+        if (memcmp(got.values, want.values, sizeof want.values) != 0)
+            fail_msg("crew %zu, %s: other bits", c, j.strategy);
+    }
+    run(&got, &(job){ .hosts = { .hosts = 2, .each = 2 }, .strategy = "zero3" });
+    assert_memory_equal(got.values, plain.values, sizeof plain.values);
+}
+
+/* A quarter of the bytes and 4 of 260; kept, those of one gather. */
+static void less_is_sent(void **state)
+{
+    static const uint32_t sizes[4] = { 1, 1, 1, 1 };
+    enum { LAYERS = 16, WIDTH = 512 };
+    lk_param            layers[LAYERS];
+    lk_parallel_options options = { .strategy           = "zero3",
+                                    .virtual_workers    = 8,
+                                    .optimizer          = { .kind = LK_ADAMW },
+                                    .bucket_bytes       = 1,
+                                    .first_bucket_bytes = 1 };
+    const size_t        layer   = WIDTH * WIDTH * sizeof(float), packed = layer / 1024 * 260;
+    lk_parallel_cost    whole, less, kept;
+    (void)state;
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] = (lk_param){ .name = "w", .shape = { 2, { WIDTH, WIDTH } } };
+    assert_int_equal(lk_parallel_estimate(&whole, layers, LAYERS, &options, sizes, 4), LK_OK);
+    options.gather_dtype = LK_I8;
+    assert_int_equal(lk_parallel_estimate(&less, layers, LAYERS, &options, sizes, 4), LK_OK);
+    options.keep_gathered = true;
+    assert_int_equal(lk_parallel_estimate(&kept, layers, LAYERS, &options, sizes, 4), LK_OK);
+    assert_int_equal(less.sent_params, whole.sent_params / 1024 * 260);
+    assert_int_equal(less.params, whole.params + 2 * packed);
+    assert_int_equal(kept.sent_params, LAYERS * packed / 4 * 3);
+    assert_int_equal(kept.params, whole.params + LAYERS * packed);
+    assert_int_equal(less.sent_gradients, whole.sent_gradients);
+}
+
+static bool refuses(lk_comm *comm, void *context)
+{
+    lk_parallel_options options = { .virtual_workers = 2, .gather_dtype = LK_BF16 };
+    lk_parallel        *p;
+    (void)context;
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "read as F32 or I8, not as BF16") != NULL);
+    options = (lk_parallel_options){ .virtual_workers = 2, .keep_gathered = true };
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
+    options = (lk_parallel_options){ .virtual_workers = 2,
+                                     .gather_dtype = lk_comm_rank(comm) == 0 ? LK_I8 : LK_F32 };
+    CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EMISMATCH);
+    return true;
+}
+
+static void senseless_options_are_refused(void **state)
+{
+    (void)state;
+    assert_true(world_all(2, true, refuses, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_are_those_of_single),
+        cmocka_unit_test(less_is_sent),
+        cmocka_unit_test(senseless_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
