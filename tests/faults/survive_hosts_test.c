@@ -52,9 +52,17 @@ static pid_t launcher_of(const job *j, uint32_t rank)
     return (pid_t)atoi(parent + strlen("PPid:"));
 }
 
+/* Nobody waits for a launcher: until it has died nobody reads the log, so that the run does not get
+ * away meanwhile. */
 static void hit_launcher(job *j, uint32_t rank)
 {
-    job_hit(j, launcher_of(j, rank), SIGKILL);
+    pid_t launcher = launcher_of(j, rank);
+    job_hit(j, launcher, SIGKILL);
+    while (!is_gone(launcher)) {
+        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+            job_fail(j, "the launcher of rank %u is still there", rank);
+        nap();
+    }
 }
 
 static void any_one_is_killed(void **state)
