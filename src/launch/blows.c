@@ -265,7 +265,7 @@ double lki_blows_next(const lki_job *job)
 
     if (self == NULL)
         return 0;
-    next = self->at > 0 || job->rendezvous == NULL ? self->at : lki_seconds() + LOOK_SECONDS;
+    next = self->at > 0 ? self->at : lki_seconds() + LOOK_SECONDS; /* nobody tells of the start */
     for (uint32_t i = 0; i < job->count; i++) {
         const ailment *its = &self->of[i];
         double         at  = its->turns > 0 && its->turns < its->until ? its->turns : its->until;

@@ -158,6 +158,17 @@ static void without_a_newer_checkpoint_it_gives_up(void **state)
     assert_non_null(strstr(j.result.err, "(2 of 2 without a newer one)"));
 }
 
+/* Nothing else tells its launcher when to begin. */
+static void chaos_hits_one_worker_alone(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--checkpoint ck --workers 1 --steps 100000000 --restart=1 "
+                                "--chaos 3,20,kill");
+    assert_int_equal(r.status, 128 + SIGKILL);
+    assert_says(r.err, "chaos: rank 0 (pid ");
+    assert_says(r.err, "all workers are started again, from the beginning (1 of 1 ");
+}
+
 static void what_it_cannot_mend_ends_it(void **state)
 {
     static command_result r;
@@ -180,6 +191,7 @@ int main(void)
         cmocka_unit_test_setup(whoever_is_killed_it_goes_on, begin_afresh),
         cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
         cmocka_unit_test_setup(without_a_newer_checkpoint_it_gives_up, begin_afresh),
+        cmocka_unit_test_setup(chaos_hits_one_worker_alone, begin_afresh),
         cmocka_unit_test_setup(what_it_cannot_mend_ends_it, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
