@@ -131,7 +131,7 @@ typedef struct {
     double audit;
     /* Virtual workers move from slow ranks to fast ones between steps, by what ranks took for
      * theirs: lk_step_result.moved.  With ddp and zero1, not in lock step; else LK_EUNSUPPORTED.
-     * With a seed shares are drawn by it, after every step: a test. */
+     * With a seed shares are drawn by it, after each step but the first: a test. */
     bool     rebalance;
     uint64_t rebalance_seed;
 } lk_parallel_options;

@@ -25,6 +25,8 @@ struct lki_balance {
     uint32_t  steps;  /* in the next one ... */
     double    slot;   /* ... and their seconds */
     bool      fresh;  /* nothing has been made with these shares */
+    bool      begun;  /* a step has been made: until then buckets may be laid out anew, and who does
+                       * that clears its buffers beside others' next step */
 };
 
 /* ---- The rule ---------------------------------------------------------------------------- */
@@ -291,7 +293,9 @@ lk_status lki_balance_settle(lk_parallel *parallel, uint32_t *moved)
     *moved = 0;
     if (b == NULL || parallel->mended || parallel->ranks == 1)
         return LK_OK;
-    if (b->seed == 0 && b->seen < WINDOW)
+    bool first = !b->begun;
+    b->begun   = true;
+    if (b->seed == 0 ? b->seen < WINDOW : first)
         return LK_OK;
     bool changes = b->seed == 0 ? wants_change(parallel, b) : draws_change(parallel, b);
     b->seen = b->steps = 0;
