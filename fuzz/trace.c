@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "lockstep/train.h"
-#include "train/observe.h"
+#include "train/observe/observe.h"
 
 static void write_part(const char *trace, uint32_t rank, const uint8_t *data, size_t bytes,
                        bool begin)

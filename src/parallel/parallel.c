@@ -14,8 +14,8 @@
 #include "base/memory.h"
 #include "parallel/balance.h"
 #include "parallel/offload/offload.h"
-#include "parallel/shards.h"
-#include "parallel/units.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/strategies/units.h"
 #include "tensor/ops.h"
 
 enum { ALIGN = 16 };

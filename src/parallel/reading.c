@@ -10,7 +10,7 @@
  */
 #include "base/memory.h"
 #include "device/quantise.h"
-#include "parallel/shards.h"
+#include "parallel/strategies/shards.h"
 #include "tensor/exec.h"
 
 enum { SPANS_PER_TASK = 16 };

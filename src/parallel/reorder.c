@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "parallel/shards.h"
+#include "parallel/strategies/shards.h"
 
 struct lki_order {
     uint32_t *terms; /* [term_count]: the layout's, as they were finished */

@@ -25,8 +25,8 @@
 #include "device/reduce.h"
 #include "parallel/balance.h"
 #include "parallel/offload/offload.h"
-#include "parallel/shards.h"
-#include "parallel/units.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/strategies/units.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
 

@@ -14,10 +14,10 @@
 #include "base/status.h"
 #include "device/reduce.h"
 #include "parallel/layout.h"
-#include "parallel/ledger.h"
-#include "parallel/remains.h"
-#include "parallel/rounds.h"
-#include "parallel/shelf.h"
+#include "parallel/recover/ledger.h"
+#include "parallel/recover/remains.h"
+#include "parallel/strategies/rounds.h"
+#include "parallel/strategies/shelf.h"
 #include "parallel/world.h"
 
 /* What a host sends of gradients: so many subtrees of virtual workers, which come from it, and so

@@ -13,8 +13,8 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/balance.h"
-#include "parallel/shards.h"
-#include "parallel/units.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/strategies/units.h"
 
 static bool failed(const lk_parallel *parallel)
 {

@@ -4,7 +4,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/offload/offload.h"
-#include "parallel/units.h"
+#include "parallel/strategies/units.h"
 
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
 

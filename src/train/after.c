@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "comm/control.h"
 #include "tensor/exec.h"
-#include "train/save.h"
-#include "train/survive.h"
+#include "train/saves/save.h"
+#include "train/recover/survive.h"
 
 /* ---- What it was --------------------------------------------------------------------------- */
 

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "train/pace.h"
-#include "train/predict.h"
+#include "train/observe/pace.h"
+#include "train/plan/predict.h"
 #include "train/session.h"
 
 enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };

@@ -6,8 +6,8 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "tensor/exec.h"
-#include "train/pace.h"
-#include "train/survive.h"
+#include "train/observe/pace.h"
+#include "train/recover/survive.h"
 
 /* What of a tensor is finite, up to the first value that is not. */
 typedef struct {

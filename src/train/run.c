@@ -16,10 +16,10 @@
 #include "data/stream.h"
 #include "parallel/balance.h"
 #include "tensor/exec.h"
-#include "train/pace.h"
-#include "train/save.h"
+#include "train/observe/pace.h"
+#include "train/saves/save.h"
 #include "train/surroundings.h"
-#include "train/survive.h"
+#include "train/recover/survive.h"
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 

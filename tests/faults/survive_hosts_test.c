@@ -6,7 +6,7 @@
  *         have the same bits, and every step stands in the log once.  Node 0's launcher decides, so
  *         with it the run ends.
  * Method: the command itself, on emulated hosts, hit at seeded moments.  A host that is ahead of
- *         another is for parallel/ledger_test.c.
+ *         another is for parallel/recover/ledger_test.c.
  */
 #include "base/sanitized.h"
 #include "faults/job.h"

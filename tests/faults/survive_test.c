@@ -7,7 +7,7 @@
  *         and nothing is made twice.  What cannot go on is refused; what goes wrong by itself ends
  *         the run as ever; all dead, --restart helps.
  * Method: the command itself, hit at seeded moments.  An update that is hit in the middle of a
- *         slice is for parallel/ledger_test.c.
+ *         slice is for parallel/recover/ledger_test.c.
  */
 #include "faults/job.h"
 

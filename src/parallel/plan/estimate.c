@@ -1,0 +1,145 @@
+/* estimate.c -- what a strategy will take, told by the arithmetic with which it places things.
+ *
+ * Memory is that of the arenas, to the byte, and with audits what each rank has for them.  What
+ * travels is what tree_reduce and the gathering of parameters send (comm/span/forest.c, shards.c),
+ * without the few bytes by which ranks agree; where hosts share what several of them want it is
+ * taken to be in equal parts.
+ */
+#include "base/memory.h"
+#include "device/quantise.h"
+#include "device/reduce.h"
+#include "parallel/offload/offload.h"
+#include "parallel/strategies/shards.h"
+#include "parallel/strategies/units.h"
+
+/* ---- What travels ------------------------------------------------------------------------ */
+
+uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
+                            uint32_t host)
+{
+    uint32_t have = 0;
+    for (uint32_t leaf = first; leaf < first + count; leaf++)
+        have += parallel->world.host_of[lki_share_rank(&parallel->dealing, leaf)] == host;
+    if (have == count || have == 0)
+        return have == count;
+    uint32_t left = lki_tree_left(count);
+    return lki_count_branches(parallel, first, left, host) +
+           lki_count_branches(parallel, first + left, count - left, host);
+}
+
+/* Of sums that several hosts want each of these makes a part, and sends that to the others; what
+ * they are made of comes from all.  What a host has of a bucket's parameters it sends to all others
+ * of its group times[bucket] times. */
+static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_t *times,
+                       lk_parallel_cost *cost)
+{
+    const lki_layout *layout = parallel->layout;
+    lki_passes        passes = parallel->ops->passes(parallel, host);
+    uint64_t          hosts = parallel->world.hosts, groups = hosts / layout->shards;
+    uint64_t          states = parallel->micro_count * parallel->state_width * sizeof(float);
+    uint64_t          mine = 0, kept = 0, passed = passes.branches + passes.sums;
+    uint32_t          shard = lki_shard_of(parallel, host);
+
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
+            const lk_slice *slice = &layout->buckets[b].slices[i];
+            uint64_t        bytes = lki_rounded_bytes(parallel->rounded, slice->count);
+            if (slice->shard == shard)
+                mine += bytes;
+            else
+                cost->sent_gradients += passes.branches * bytes;
+        }
+    for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (layout->owners[span->owner].shard == shard)
+            kept += times[lki_unit_of(layout, span->param)] * lki_shards_span_bytes(parallel, span);
+    }
+    cost->sent_gradients += passed * (groups - 1) * mine / groups;
+    cost->sent_gradients += passed * (hosts - 1) * states / hosts;
+    cost->sent_params += (layout->shards - 1) * kept;
+}
+
+/* ---- What is kept ------------------------------------------------------------------------ */
+
+/* What is in the arena; buffers of files are the ranks' own. */
+static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            kept   = 0;
+    for (uint32_t s = 0; s < layout->shards; s++)
+        kept = lki_max(kept, layout->kept[s]);
+    if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
+        cost->params = (parallel->gathers ? kept : layout->elements) * sizeof(float);
+    if (parallel->gathers)
+        cost->params += lki_units_bytes(parallel) + lki_units_parcels(parallel);
+    else if (parallel->quantised)
+        cost->params *= 2;
+    if (!(parallel->in_files & LK_OFFLOADED_STATES))
+        cost->optimizer =
+            lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);
+    cost->tables = lki_parallel_arena(parallel) - cost->params - cost->optimizer;
+    cost->params += lki_offload_params_memory(parallel);
+    cost->optimizer += lki_offload_states_memory(parallel);
+    cost->files = lki_offload_files(parallel);
+}
+
+/* New parameters are gathered once after the update, or whenever they are read. */
+static void count_gathers(lk_parallel *parallel, uint64_t *times)
+{
+    if (parallel->gathers)
+        lki_units_count(parallel, times);
+    for (uint32_t b = 0; !parallel->gathers && b < parallel->layout->bucket_count; b++)
+        times[b] = 1;
+}
+
+static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost, uint64_t *times)
+{
+    count_memory(parallel, cost);
+    count_gathers(parallel, times);
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        lk_parallel_cost sent  = { 0 };
+        size_t           bytes = parallel->ops->bytes(parallel, host);
+        if (bytes == 0)
+            return lk_fail(LK_ENOMEM, "the gradients of this model are more bytes than can be "
+                                      "counted");
+        cost->gradients = lki_max(cost->gradients, bytes);
+        count_sent(parallel, host, times, &sent);
+        if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
+            cost->sent_gradients = sent.sent_gradients;
+            cost->sent_params    = sent.sent_params;
+        }
+    }
+    return LK_OK;
+}
+
+lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, uint32_t param_count,
+                               const lk_parallel_options *options, const uint32_t *host_sizes,
+                               uint32_t hosts)
+{
+    lk_parallel *parallel = NULL;
+    uint64_t    *times    = NULL;
+
+    *out = (lk_parallel_cost){ 0 };
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
+    if (status == LK_OK)
+        status = lki_parallel_describe(parallel, params, param_count, options);
+    if (status == LK_OK)
+        status = LKI_NEW(&times, parallel->layout->bucket_count, "times that units are gathered");
+    if (status == LK_OK)
+        status = estimate(parallel, out, times);
+    if (status == LK_OK && options->audit > 0) /* a gradient that each rank makes again */
+        out->gradients += parallel->world.widest * parallel->width * sizeof(float);
+    lki_free(times);
+    lk_parallel_free(parallel);
+    return status;
+}
+
+/* ---- The paper's formulas ---------------------------------------------------------------- */
+
+double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers, double state_bytes)
+{
+    const double n = workers;
+    double       p = 2 / (stage >= 3 ? n : 1), g = 2 / (stage >= 2 ? n : 1);
+    return parameters * (p + g + state_bytes / (stage >= 1 ? n : 1));
+}

@@ -1,0 +1,246 @@
+/* ledger.c -- marks, stamps and the undo log; see ledger.h. */
+#include "parallel/recover/ledger.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/control.h"
+#include "parallel/strategy.h"
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    lki_ledger *ledger = &parallel->ledger;
+
+    ledger->kept = options->survives;
+    if (!ledger->kept)
+        return LK_OK;
+    if (parallel->world.hosts > 1 && parallel->ops->rounds)
+        return lk_fail(LK_EUNSUPPORTED, "on several hosts strategy '%s' cannot go on in the middle "
+                                        "of a step: take ddp or zero1, or start again from a "
+                                        "checkpoint", parallel->ops->name);
+    if (options->lock_step)
+        return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot go on "
+                                        "in the middle of a step: start again from a checkpoint");
+    if (!parallel->ops->survives)
+        return lk_fail(LK_EUNSUPPORTED,
+                       "strategy '%s' keeps gradients that die with their rank; with ddp and zero1 "
+                       "to zero3 the others can go on in the middle of a step",
+                       parallel->ops->name);
+    uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
+    ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
+    ledger->here    = ledger->before != NULL ? ledger->before->ledger.here
+                      : parallel->world.hosts == 1 ? ledger->seats : parallel->world.widest;
+    ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
+    return LK_OK;
+}
+
+lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_t bytes,
+                           lk_arena **out)
+{
+    static const char *const names[] = { "model", "gradients" };
+    lki_ledger              *ledger  = &parallel->ledger;
+    lk_arena               **kept    = &ledger->arenas[which];
+
+    if (!ledger->goes_on)
+        LK_TRY(lk_comm_arena(kept, parallel->comm, names[which], bytes));
+    else if (ledger->before != NULL)
+        *kept = ledger->before->ledger.arenas[which];
+    else
+        *kept = lki_comm_arena_named(parallel->comm, names[which]);
+    *out = *kept;
+    if (*kept != NULL && lk_arena_bytes(*kept) >= bytes)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no arena '%s' of %zu bytes to go on with: the group has "
+                   "yet to take over those of the one before, or has other options", names[which],
+                   bytes);
+}
+
+lk_status lki_ledger_open(lk_parallel *parallel)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    if (!ledger->kept)
+        return LK_OK;
+    parallel->hashes = ledger->hashes;
+    return LKI_NEW(&ledger->holds, ledger->threads, "entries of an undo log");
+}
+
+void lki_ledger_close(lk_parallel *parallel)
+{
+    lki_free(parallel->ledger.holds);
+    if (parallel->ledger.kept)
+        parallel->hashes = NULL;
+}
+
+static void *carve(char *base, size_t *at, size_t count, size_t bytes)
+{
+    void *part = base == NULL ? NULL : base + *at;
+    *at        = lki_round_up(*at + count * bytes, 64);
+    return part;
+}
+
+size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
+{
+    lki_ledger *l     = &parallel->ledger;
+    size_t      spans = parallel->layout->span_count;
+
+    if (!l->kept)
+        return at;
+    l->marks        = carve(base, &at, l->seats, sizeof *l->marks);
+    l->entries      = carve(base, &at, (size_t)l->seats * l->threads, sizeof *l->entries);
+    l->stamps       = carve(base, &at, spans, sizeof *l->stamps);
+    l->hashes       = carve(base, &at, spans, sizeof *l->hashes);
+    l->sums         = carve(base, &at, spans, sizeof *l->sums);
+    l->state_sums   = carve(base, &at, l->seats, sizeof *l->state_sums);
+    l->state_stamps = carve(base, &at, l->seats, sizeof *l->state_stamps);
+    l->staged       = carve(base, &at, 2 * parallel->state_width, sizeof *l->staged);
+    return at;
+}
+
+/* ---- While a step is made ---------------------------------------------------------------- */
+
+static uint64_t stamp_of(const lk_parallel *parallel, lki_update_stage stage)
+{
+    return 2 * (parallel->step + 1) + (uint64_t)stage;
+}
+
+void lki_ledger_note_sum(lk_parallel *parallel, size_t span, const float *sum)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    if (ledger->kept)
+        ledger->sums[span] = (uint64_t)(sum - ledger->gradients);
+}
+
+void lki_ledger_note_states(lk_parallel *parallel, const float *sums)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    if (!ledger->kept || parallel->state_width == 0)
+        return;
+    for (uint32_t o = parallel->local; o < parallel->world.widest; o += parallel->locals)
+        ledger->state_sums[o] = (uint64_t)(sums - ledger->gradients);
+}
+
+void lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    uint64_t    steps  = parallel->step + 1;
+
+    if (!ledger->kept)
+        return;
+    lki_mark *mark = &ledger->marks[parallel->rank];
+    atomic_store(&mark->turns[steps & 1].steps, 0);
+    mark->turns[steps & 1].tally = *tally;
+    atomic_store(&mark->turns[steps & 1].steps, steps);
+}
+
+/* There are as many as threads that may change something at the same time. */
+static lki_entry *free_entry(lk_parallel *parallel)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    uint32_t    i      = 0;
+
+    while (atomic_exchange(&ledger->holds[i].held, true)) {
+        i++;
+        LK_ASSERT(i < ledger->threads);
+    }
+    return &ledger->entries[(size_t)parallel->rank * ledger->threads + i];
+}
+
+/* What a stage changes of a span; NULL where it changes nothing. */
+static void parts_of(const lk_parallel *parallel, size_t index, lki_update_stage stage,
+                     float *part[LKI_ENTRY_PARTS])
+{
+    const lki_param_span *span   = &parallel->layout->spans[index];
+    const lki_ledger     *ledger = &parallel->ledger;
+
+    for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
+        part[i] = NULL;
+    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+        part[i] = parallel->optimizer_state[i] + span->kept;
+    if (stage == LKI_UPDATED)
+        part[LKI_ENTRY_VALUES] = lki_values_of(parallel, span);
+    if (stage == LKI_DIRECTED || parallel->clip_value > 0)
+        part[LKI_ENTRY_SUMS] = ledger->gradients + ledger->sums[index];
+}
+
+lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t index, lki_update_stage stage)
+{
+    const lki_ledger *ledger = &parallel->ledger;
+    float            *part[LKI_ENTRY_PARTS];
+
+    if (!ledger->kept)
+        return NULL;
+    lki_entry *entry = free_entry(parallel);
+    size_t     bytes = parallel->layout->spans[index].count * sizeof(float);
+    parts_of(parallel, index, stage, part);
+    for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
+        if (part[i] != NULL)
+            memcpy(entry->values[i], part[i], bytes);
+    entry->hash  = parallel->hashes[index];
+    entry->stamp = stamp_of(parallel, stage);
+    atomic_store(&entry->span, index + 1);
+    atomic_thread_fence(memory_order_seq_cst); /* before the first change */
+    return entry;
+}
+
+void lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry)
+{
+    lki_ledger *ledger = &parallel->ledger;
+
+    if (entry == NULL)
+        return;
+    atomic_store(&ledger->stamps[index], entry->stamp);
+    atomic_store(&entry->span, 0);
+    lki_hold *mine = &ledger->holds[(size_t)(entry - ledger->entries) % ledger->threads];
+    atomic_store(&mine->held, false);
+}
+
+bool lki_ledger_has(const lk_parallel *parallel, size_t index, lki_update_stage stage)
+{
+    const lki_ledger *ledger = &parallel->ledger;
+    return ledger->kept && atomic_load(&ledger->stamps[index]) >= stamp_of(parallel, stage);
+}
+
+/* ---- After a failure --------------------------------------------------------------------- */
+
+uint64_t lki_ledger_last(const lk_parallel *parallel, lki_tally *out)
+{
+    uint64_t last = 0;
+    *out          = (lki_tally){ .owners = 0 };
+    for (uint32_t seat = 0; seat < parallel->ledger.seats; seat++)
+        for (uint32_t turn = 0; turn < 2; turn++) {
+            const lki_mark *mark  = &parallel->ledger.marks[seat];
+            uint64_t        steps = atomic_load(&mark->turns[turn].steps);
+            if (steps <= last)
+                continue;
+            last = steps;
+            *out = mark->turns[turn].tally;
+        }
+    return last;
+}
+
+static void undo(lk_parallel *parallel, lki_entry *entry)
+{
+    float   *part[LKI_ENTRY_PARTS];
+    uint64_t span = atomic_load(&entry->span);
+    if (span == 0)
+        return;
+    size_t index = (size_t)span - 1;
+    size_t bytes = parallel->layout->spans[index].count * sizeof(float);
+    if (atomic_load(&parallel->ledger.stamps[index]) < entry->stamp) {
+        parts_of(parallel, index, (lki_update_stage)(entry->stamp & 1), part);
+        for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
+            if (part[i] != NULL)
+                memcpy(part[i], entry->values[i], bytes);
+        parallel->hashes[index] = entry->hash;
+    }
+    atomic_store(&entry->span, 0);
+}
+
+void lki_ledger_undo(lk_parallel *parallel)
+{
+    const lki_ledger *ledger = &parallel->ledger;
+    for (size_t i = 0; i < (size_t)ledger->seats * ledger->threads; i++)
+        undo(parallel, &ledger->entries[i]);
+}

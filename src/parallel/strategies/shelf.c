@@ -1,0 +1,192 @@
+/* shelf.c -- which unit goes where; see shelf.h. */
+#include "parallel/strategies/shelf.h"
+
+#include "base/memory.h"
+
+uint32_t lki_unit_of(const lki_layout *layout, uint32_t param)
+{
+    return layout->first_bucket[layout->term_of[layout->first_use[param]]];
+}
+
+/* ---- Reads ------------------------------------------------------------------------------- */
+
+static uint32_t end_of_block(const lki_layout *layout, uint32_t term)
+{
+    do
+        term++;
+    while (term < layout->term_count && layout->terms[term].same_block);
+    return term;
+}
+
+static bool has_unit(const lki_read *read, uint32_t unit)
+{
+    for (uint32_t i = 0; i < read->count; i++)
+        if (read->units[i] == unit)
+            return true;
+    return false;
+}
+
+static lk_status add_read(lki_shelf *shelf, const lki_layout *layout, uint32_t term)
+{
+    lki_read *read = &shelf->reads[shelf->read_count++];
+
+    if (term >= layout->term_count || layout->terms[term].same_block)
+        return lk_fail(LK_EINVAL, "a block is read whose first gradient term is %u: there is none",
+                       term);
+    read->term = term;
+    for (uint32_t t = term, end = end_of_block(layout, term); t < end; t++) {
+        uint32_t unit = lki_unit_of(layout, layout->terms[t].param);
+        if (has_unit(read, unit))
+            continue;
+        if (read->count == LKI_UNITS_TOGETHER)
+            return lk_fail(LK_EUNSUPPORTED,
+                           "the block of '%s' shares parameters with more than %d others",
+                           layout->params[layout->terms[term].param].name, LKI_UNITS_TOGETHER - 1);
+        read->units[read->count++] = unit;
+    }
+    return LK_OK;
+}
+
+/* As given, or all blocks forward and then backward. */
+static lk_status list_reads(lki_shelf *shelf, const lki_layout *layout,
+                            const lk_parallel_options *options)
+{
+    const uint32_t terms = layout->term_count;
+    LK_TRY(LKI_NEW(&shelf->reads, options->reads != NULL ? options->read_count + 1 : 2 * terms,
+                   "reads of a turn"));
+    for (uint32_t i = 0; options->reads != NULL && i < options->read_count; i++)
+        LK_TRY(add_read(shelf, layout, options->reads[i]));
+    for (uint32_t t = terms; options->reads == NULL && t-- > 0;)
+        if (!layout->terms[t].same_block)
+            LK_TRY(add_read(shelf, layout, t));
+    for (uint32_t t = 0; options->reads == NULL && t < terms; t++)
+        if (!layout->terms[t].same_block)
+            LK_TRY(add_read(shelf, layout, t));
+    return LK_OK;
+}
+
+/* The first reads are of all blocks, each once. */
+static lk_status find_forward(lki_shelf *shelf, const lki_layout *layout)
+{
+    uint8_t  *seen   = NULL;
+    uint32_t  blocks = 0;
+    lk_status status = LKI_NEW(&seen, layout->term_count, "blocks that are read");
+
+    for (uint32_t t = 0; status == LK_OK && t < layout->term_count; t++)
+        blocks += !layout->terms[t].same_block;
+    for (uint32_t i = 0; status == LK_OK && i < blocks; i++) {
+        uint32_t term = i < shelf->read_count ? shelf->reads[i].term : 0;
+        if (i >= shelf->read_count || seen[term]++)
+            status = lk_fail(LK_EINVAL, "options.reads must begin with each of the %u blocks once: "
+                             "number %u is none or one for the second time", blocks, i);
+    }
+    shelf->forward = blocks;
+    lki_free(seen);
+    return status;
+}
+
+lk_status lki_shelf_init(lki_shelf *shelf, const lki_layout *layout,
+                        const lk_parallel_options *options)
+{
+    uint32_t together = 1;
+
+    *shelf = (lki_shelf){ .unit_count = layout->bucket_count };
+    LK_TRY(list_reads(shelf, layout, options));
+    LK_TRY(find_forward(shelf, layout));
+    for (uint32_t i = 0; i < shelf->read_count; i++)
+        together = shelf->reads[i].count > together ? shelf->reads[i].count : together;
+    uint32_t wanted   = options->unit_buffers ? options->unit_buffers : together + 1;
+    wanted            = wanted > shelf->unit_count ? shelf->unit_count : wanted;
+    shelf->slot_count = wanted < together ? together : wanted;
+    LK_TRY(LKI_NEW(&shelf->slot_of, shelf->unit_count, "units"));
+    LK_TRY(LKI_NEW(&shelf->unit_in, shelf->slot_count, "buffers of units"));
+    lki_shelf_clear(shelf);
+    return LK_OK;
+}
+
+void lki_shelf_deinit(lki_shelf *shelf)
+{
+    lki_free(shelf->reads);
+    lki_free(shelf->slot_of);
+    lki_free(shelf->unit_in);
+    *shelf = (lki_shelf){ 0 };
+}
+
+/* ---- Slots ------------------------------------------------------------------------------- */
+
+void lki_shelf_clear(lki_shelf *shelf)
+{
+    for (uint32_t u = 0; u < shelf->unit_count; u++)
+        shelf->slot_of[u] = LKI_NO_SLOT;
+    for (uint32_t s = 0; s < shelf->slot_count; s++)
+        shelf->unit_in[s] = LKI_NO_UNIT;
+}
+
+/* Reads from `at` on until the unit is read: 0 if `at` does. */
+static uint32_t distance(const lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t unit)
+{
+    uint32_t far = 0;
+    while (far < period && !has_unit(&shelf->reads[(at + far) % period], unit))
+        far++;
+    return far;
+}
+
+static uint32_t choose_slot(const lki_shelf *shelf, uint32_t at, uint32_t period)
+{
+    uint32_t best = 0, farthest = 0;
+
+    for (uint32_t s = 0; s < shelf->slot_count; s++) {
+        if (shelf->unit_in[s] == LKI_NO_UNIT)
+            return s;
+        uint32_t far = distance(shelf, at, period, shelf->unit_in[s]);
+        if (far > farthest) {
+            farthest = far;
+            best     = s;
+        }
+    }
+    LK_ASSERT(farthest > 0);
+    return best;
+}
+
+static bool lacks(const lki_shelf *shelf, uint32_t at, uint32_t *unit)
+{
+    const lki_read *read = &shelf->reads[at];
+
+    for (uint32_t i = 0; i < read->count; i++)
+        if (shelf->slot_of[read->units[i]] == LKI_NO_SLOT) {
+            *unit = read->units[i];
+            return true;
+        }
+    return false;
+}
+
+static void put(lki_shelf *shelf, uint32_t unit, uint32_t slot)
+{
+    if (shelf->unit_in[slot] != LKI_NO_UNIT)
+        shelf->slot_of[shelf->unit_in[slot]] = LKI_NO_SLOT;
+    shelf->unit_in[slot] = unit;
+    shelf->slot_of[unit] = slot;
+}
+
+bool lki_shelf_put(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit)
+{
+    if (!lacks(shelf, at, unit))
+        return false;
+    put(shelf, *unit, choose_slot(shelf, at, period));
+    return true;
+}
+
+bool lki_shelf_put_ahead(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit)
+{
+    uint32_t next = at + 1;
+
+    while (next < period && !lacks(shelf, next, unit))
+        next++;
+    if (next >= period)
+        return false;
+    uint32_t slot = choose_slot(shelf, next, period), old = shelf->unit_in[slot];
+    if (old != LKI_NO_UNIT && distance(shelf, at, period, old) < next - at)
+        return false;
+    put(shelf, *unit, slot);
+    return true;
+}

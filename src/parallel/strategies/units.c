@@ -1,0 +1,564 @@
+/* units.c -- parameters that hosts keep in parts, and that are whole while somebody reads them.
+ *
+ * Every host keeps a shard of the parameters (shards.c): those of a unit, which is a bucket and so
+ * some whole blocks, are dealt to the owners in equal parts.  Before a block reads its parameters
+ * the ranks of all hosts gather its unit: each owner puts what it keeps into a slot that is at the
+ * same place in the arena of every host, and sends it to the others.  A unit stays until its slot
+ * is needed (shelf.h).
+ *
+ *      blocks      | unit 3 | unit 2 | unit 1 |
+ *      slot 0      | 3               | 1 ...          comes while unit 2 is read
+ *      slot 1               | 2               | 0 ...
+ *
+ * While a unit is read the next one comes into the slot that it would come into then anyway, as
+ * soon as all ranks of the host are done with what is there (comm/fill.h).  It moves whenever a
+ * rank waits for anything, and between blocks: there is no other thread.  All ranks read the same
+ * blocks in the same order, also those that have nothing to compute.
+ *
+ * Where a host's shard is in files (offload/supply.c), also where it is the only host, a part is
+ * read into its place in the slot first.  Then it is sent, or the host's other ranks are told:
+ *
+ *      ordered - entered - read | travels, or is told
+ *
+ * That first half moves between blocks and where somebody wants a unit.  A rank waits for nothing
+ * while a unit is unread that another needs to get there: it has then all that it has come to.
+ *
+ * Where parameters are read as blocks of 8 bits (gather_dtype), owners put these into a parcel
+ * beside the slot, which is what travels; whoever it comes to on a host takes it into the slot.
+ * Parcels may be kept for every unit until the values change: then a unit that is read again is
+ * taken from there, and no host sends anything (ZeRO++'s secondary shard; Wang et al. 2023).
+ *
+ * Memory: a shard, and slots for so many of the largest units; quantised, about a quarter of each
+ *         slot more, or a byte for every parameter.
+ * Cost:   of a unit of n bytes each host sends its part to all others: (H-1)/H n over all of its
+ *         ranks.  A turn gathers each unit for its forward and again for its backward pass, unless
+ *         it is still there.
+ * (Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel, 2023, section 3.)
+ */
+#include "parallel/strategies/units.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/fill.h"
+#include "device/quantise.h"
+#include "parallel/offload/supply.h"
+#include "parallel/strategies/shards.h"
+
+enum { LINE = 64 }; /* bytes at which parcels begin */
+
+/* What this rank keeps of a unit, as it is: to be copied, unless it is in its place. */
+typedef struct {
+    const void *from;
+    size_t      bytes;
+} piece;
+
+/* What is on its way to a slot. */
+typedef struct {
+    lk_parallel *parallel;
+    uint32_t     unit;
+    lki_filler   filler;
+    lk_request  *request; /* or NULL */
+} arrival;
+
+/* Of units that are quantised. */
+typedef struct {
+    size_t *spans;      /* their numbers, in the order of the parameter space */
+    size_t *first_span; /* of each unit, among these; [unit_count] = all */
+    bool   *held;       /* of each unit: its parcel is there, and is what owners have */
+    size_t *parcel_at;  /* of each unit, where they are kept */
+    size_t *nothing;    /* [owner_count]: 0, what such a one needs of each */
+} packing;
+
+struct lki_units {
+    lk_comm     *comm;        /* the group once more: gathering has an order of its own */
+    size_t      *first;       /* of each unit: where it begins in the parameter space */
+    piece       *mine;        /* what I keep of all units, in the order of that space */
+    size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
+    arrival     *coming;      /* into each slot */
+    packing      packing;
+    lki_supply  *supply;      /* of what is in files, or NULL */
+    uint32_t    *ordered;     /* of it, for each slot: a unit that has not come, or LKI_NO_UNIT */
+    uint32_t    *last;        /* of each term: reads up to and with its block's last */
+    uint32_t     at;          /* the turn's next read */
+};
+
+/* ---- How much ---------------------------------------------------------------------------- */
+
+/* Terms, and so parameters, follow each other unit by unit. */
+static size_t largest_unit(const lki_layout *layout)
+{
+    size_t   most = 0, begin = 0;
+    uint32_t unit = 0;
+
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        if (lki_unit_of(layout, p) != unit)
+            begin = layout->param_at[p];
+        unit        = lki_unit_of(layout, p);
+        size_t last = layout->first_span[p + 1] - 1;
+        most        = lki_max(most, layout->spans[last].at - begin +
+                                        lki_layout_width(layout, &layout->spans[last]));
+    }
+    return most;
+}
+
+size_t lki_units_bytes(lk_parallel *parallel)
+{
+    parallel->slot_elements = largest_unit(parallel->layout);
+    return parallel->shelf.slot_count * parallel->slot_elements * sizeof(float);
+}
+
+size_t lki_units_parcels(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            most = 0, all = 0, bytes = 0;
+    uint32_t          unit = 0;
+
+    for (uint32_t t = 0; parallel->quantised && t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        if (lki_unit_of(layout, p) != unit)
+            bytes = 0;
+        unit = lki_unit_of(layout, p);
+        all -= lki_round_up(bytes, LINE);
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
+            bytes += lki_shards_span_bytes(parallel, &layout->spans[i]);
+        all += lki_round_up(bytes, LINE);
+        most = lki_max(most, lki_round_up(bytes, LINE));
+    }
+    parallel->parcel_bytes = most;
+    return parallel->keeps ? all : parallel->shelf.slot_count * most;
+}
+
+void lki_units_count(lk_parallel *parallel, uint64_t *times)
+{
+    lki_shelf *shelf = &parallel->shelf;
+    uint64_t  turns = (uint64_t)parallel->rounds.rounds * parallel->micro_count;
+    uint32_t  unit;
+
+    lki_shelf_clear(shelf);
+    for (uint64_t turn = 0; turn < turns; turn++)
+        for (uint32_t at = 0; at < shelf->read_count; at++)
+            while (lki_shelf_put(shelf, at, shelf->read_count, &unit))
+                times[unit] = parallel->keeps ? 1 : times[unit] + 1;
+    lki_shelf_clear(shelf);
+}
+
+/* ---- What comes -------------------------------------------------------------------------- */
+
+static float *memory_of(const lk_parallel *parallel, uint32_t slot)
+{
+    return parallel->slots + slot * parallel->slot_elements;
+}
+
+static void put_whole(void *context, void *to)
+{
+    const arrival   *a    = context;
+    const lki_units *self = a->parallel->units;
+    unsigned char   *at   = to;
+
+    for (size_t i = self->first_mine[a->unit]; i < self->first_mine[a->unit + 1]; i++) {
+        if (self->mine[i].from != at)
+            memcpy(at, self->mine[i].from, self->mine[i].bytes);
+        at += self->mine[i].bytes;
+    }
+}
+
+static unsigned char *parcel_of(const lk_parallel *parallel, const arrival *a)
+{
+    const lki_units *self = parallel->units;
+    return parallel->parcels + (parallel->keeps
+                                    ? self->packing.parcel_at[a->unit]
+                                    : (size_t)(a - self->coming) * parallel->parcel_bytes);
+}
+
+static void put_packed(void *context, void *to)
+{
+    const arrival     *a        = context;
+    const lk_parallel *parallel = a->parallel;
+    const packing     *p        = &parallel->units->packing;
+    unsigned char     *at       = to;
+
+    for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
+        const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
+        if (!lki_owns(parallel, span))
+            continue;
+        lki_quantise(LK_I8, span->count, lki_values_of(parallel, span), at);
+        at += lki_shards_span_bytes(parallel, span);
+    }
+}
+
+/* From the parcel to the slot, also what I have put there. */
+static void take_packed(void *context, uint32_t owner)
+{
+    const arrival       *a        = context;
+    const lk_parallel   *parallel = a->parallel;
+    const lki_units     *self     = parallel->units;
+    const packing       *p        = &self->packing;
+    const unsigned char *at       = parcel_of(parallel, a);
+    float               *slot     = memory_of(parallel, (uint32_t)(a - self->coming));
+
+    for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
+        const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
+        if (span->owner == owner)
+            lki_dequantise(LK_I8, span->count, at, slot + (span->at - self->first[a->unit]));
+        at += lki_shards_span_bytes(parallel, span);
+    }
+}
+
+/* ---- Attaching --------------------------------------------------------------------------- */
+
+static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
+{
+    uint32_t last = shelf->read_count;
+    while (last > 0 && shelf->reads[last - 1].term != term)
+        last--;
+    return last;
+}
+
+/* Neighbours in the unit that are neighbours in my shard are one piece.  Of what is in a file it is
+ * the whole part, which will be in its place. */
+static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
+{
+    size_t      *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
+    const float *from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL;
+    size_t       bytes = lki_layout_width(parallel->layout, span) * sizeof *from;
+    piece       *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
+
+    if (last != NULL &&
+        (from == NULL || (const char *)last->from + last->bytes == (const char *)from))
+        last->bytes += bytes;
+    else
+        self->mine[(*end)++] = (piece){ from, bytes };
+}
+
+static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          unit   = 0;
+
+    LK_TRY(LKI_NEW(&self->mine, parallel->mine_count + 1, "owned spans"));
+    LK_TRY(LKI_NEW(&self->first_mine, (size_t)layout->bucket_count + 1, "owned spans"));
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        for (; unit < lki_unit_of(layout, p); unit++) /* the next ones begin where it ends */
+            self->first_mine[unit + 2] = self->first_mine[unit + 1];
+        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
+            if (lki_owns(parallel, &layout->spans[i]))
+                add_mine(parallel, self, &layout->spans[i]);
+    }
+    for (unit += 2; unit <= layout->bucket_count; unit++) /* further uses of shared parameters */
+        self->first_mine[unit] = self->first_mine[unit - 1];
+    return LK_OK;
+}
+
+/* Units follow each other as terms do. */
+static lk_status list_spans(const lki_layout *layout, packing *p)
+{
+    size_t count = 0;
+
+    LK_TRY(LKI_NEW(&p->spans, layout->span_count, "spans of units"));
+    LK_TRY(LKI_NEW(&p->first_span, (size_t)layout->bucket_count + 1, "spans of units"));
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t param = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        for (size_t i = layout->first_span[param]; i < layout->first_span[param + 1]; i++)
+            p->spans[count++] = i;
+        p->first_span[lki_unit_of(layout, param) + 1] = count;
+    }
+    for (uint32_t u = 0; u < layout->bucket_count; u++) /* some have further uses only */
+        p->first_span[u + 1] = lki_max(p->first_span[u + 1], p->first_span[u]);
+    return LK_OK;
+}
+
+static lk_status open_packing(const lk_parallel *parallel, packing *p)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            at     = 0;
+
+    LK_TRY(LKI_NEW(&p->held, layout->bucket_count, "units that are kept"));
+    if (!parallel->quantised)
+        return LK_OK;
+    LK_TRY(list_spans(layout, p));
+    LK_TRY(LKI_NEW(&p->parcel_at, layout->bucket_count, "units that are kept"));
+    LK_TRY(LKI_NEW(&p->nothing, layout->owner_count, "units that are kept"));
+    for (uint32_t u = 0; u < layout->bucket_count; u++) {
+        p->parcel_at[u] = at;
+        for (size_t i = p->first_span[u]; i < p->first_span[u + 1]; i++)
+            at += lki_shards_span_bytes(parallel, &layout->spans[p->spans[i]]);
+        at = lki_round_up(at, LINE);
+    }
+    return LK_OK;
+}
+
+static lk_status open_arrivals(lk_parallel *parallel, lki_units *self)
+{
+    LK_TRY(LKI_NEW(&self->coming, parallel->shelf.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        self->coming[s] = (arrival){
+            .parallel = parallel,
+            .unit     = LKI_NO_UNIT,
+            .filler   = { .put     = parallel->quantised ? put_packed : put_whole,
+                          .take    = parallel->quantised ? take_packed : NULL,
+                          .context = &self->coming[s] },
+        };
+    return open_packing(parallel, &self->packing);
+}
+
+lk_status lki_units_open(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    lki_units        *self   = NULL;
+
+    if (!parallel->gathers)
+        return LK_OK;
+    LK_TRY(LKI_NEW(&self, 1, "units of parameters"));
+    parallel->units = self;
+    LK_TRY(LKI_NEW(&self->first, layout->bucket_count, "units of parameters"));
+    for (uint32_t u = 0; u < layout->bucket_count; u++)
+        self->first[u] = SIZE_MAX;
+    for (uint32_t p = 0; p < layout->param_count; p++) {
+        size_t *first = &self->first[lki_unit_of(layout, p)];
+        *first        = lki_min(*first, layout->param_at[p]);
+    }
+    LK_TRY(lki_supply_open(&self->supply, parallel));
+    LK_TRY(list_mine(parallel, self));
+    LK_TRY(open_arrivals(parallel, self));
+    LK_TRY(LKI_NEW(&self->ordered, parallel->shelf.slot_count, "buffers of units"));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        self->ordered[s] = LKI_NO_UNIT;
+    LK_TRY(LKI_NEW(&self->last, layout->term_count, "reads of blocks"));
+    for (uint32_t t = 0; t < layout->term_count; t++)
+        self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
+                                                    : last_read(&parallel->shelf, t);
+    return lk_comm_split(&self->comm, parallel->group, 0, parallel->owner);
+}
+
+void lki_units_close(lk_parallel *parallel)
+{
+    lki_units *self = parallel->units;
+    if (self == NULL)
+        return;
+    for (uint32_t s = 0; self->coming != NULL && s < parallel->shelf.slot_count; s++)
+        lk_request_free(self->coming[s].request);
+    lki_supply_close(self->supply);
+    lk_comm_free(self->comm);
+    lki_free(self->first);
+    lki_free(self->last);
+    lki_free(self->mine);
+    lki_free(self->first_mine);
+    lki_free(self->coming);
+    lki_free(self->ordered);
+    lki_free(self->packing.spans);
+    lki_free(self->packing.first_span);
+    lki_free(self->packing.held);
+    lki_free(self->packing.parcel_at);
+    lki_free(self->packing.nothing);
+    lki_free(self);
+    parallel->units = NULL;
+}
+
+/* ---- Gathering --------------------------------------------------------------------------- */
+
+/* My part of a unit is in its place, or will be copied there: the others get it. */
+static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
+{
+    lki_units    *self  = parallel->units;
+    arrival      *a     = &self->coming[slot];
+    float        *to    = memory_of(parallel, slot);
+    const size_t *bytes = lki_shards_unit_bytes(parallel, unit);
+    size_t        at;
+
+    if (self->supply != NULL && parallel->shards == 1)
+        return lk_barrier_start(&a->request, self->comm);
+    if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
+        self->mine[self->first_mine[unit]].from = to + (at - self->first[unit]);
+    a->unit = unit;
+    if (self->packing.held[unit])
+        bytes = self->packing.nothing;
+    self->packing.held[unit] = parallel->keeps;
+    return lki_shards_gather_unit(parallel, self->comm, bytes,
+                                  parallel->quantised ? (void *)parcel_of(parallel, a) : to,
+                                  &a->filler, &a->request);
+}
+
+/* Out of files: all that was ordered up to what is for `slot`, or what there is already. */
+static lk_status receive(lk_parallel *parallel, uint32_t slot)
+{
+    lki_units *self = parallel->units;
+    uint32_t   unit, to;
+    do {
+        bool wait = slot != LKI_NO_SLOT && self->ordered[slot] != LKI_NO_UNIT;
+        LK_TRY(lki_supply_move(self->supply, wait, &unit));
+        for (to = 0; unit != LKI_NO_UNIT && self->ordered[to] != unit;)
+            to++;
+        if (unit == LKI_NO_UNIT)
+            break;
+        self->ordered[to] = LKI_NO_UNIT;
+        LK_TRY(give(parallel, unit, to));
+    } while (true);
+    return LK_OK;
+}
+
+/* Waits until what is on its way to a slot is there. */
+static lk_status finish(lk_parallel *parallel, uint32_t slot)
+{
+    lk_request **coming = &parallel->units->coming[slot].request;
+    bool         done   = false;
+
+    if (parallel->units->supply != NULL)
+        LK_TRY(receive(parallel, slot));
+    if (*coming == NULL)
+        return LK_OK;
+    LK_TRY(lk_request_test(*coming, &done));
+    if (!done && parallel->turning)
+        LK_TRY(parallel->ops->settle(parallel));
+    LK_TRY(lk_request_wait(*coming));
+    lk_request_free(*coming);
+    *coming = NULL;
+    return LK_OK;
+}
+
+static lk_status finish_all(lk_parallel *parallel)
+{
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        LK_TRY(finish(parallel, s));
+    return LK_OK;
+}
+
+static lk_status gather(lk_parallel *parallel, uint32_t unit)
+{
+    lki_units *self = parallel->units;
+    uint32_t   slot = parallel->shelf.slot_of[unit];
+    size_t     at;
+
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        if (s == slot || (parallel->keeps && self->coming[s].unit == unit)) /* into its parcel */
+            LK_TRY(finish(parallel, s));
+    if (self->supply == NULL)
+        return give(parallel, unit, slot);
+    self->ordered[slot] = unit;
+    float *to           = memory_of(parallel, slot);
+    if (lki_supply_part(self->supply, unit, &at) > 0)
+        to += at - self->first[unit];
+    LK_TRY(lki_supply_order(self->supply, unit, to));
+    return receive(parallel, LKI_NO_SLOT);
+}
+
+/* Of a step that has failed nobody will hear. */
+static bool has_failed(const lk_parallel *parallel)
+{
+    return parallel->failure.status != LK_OK;
+}
+
+/* What read `at` lacks, and what comes next, is on its way. */
+static lk_status prepare(lk_parallel *parallel, uint32_t at, uint32_t period)
+{
+    lk_status status = LK_OK;
+    uint32_t  unit;
+    while (lki_shelf_put(&parallel->shelf, at, period, &unit))
+        if (status == LK_OK && !has_failed(parallel))
+            status = gather(parallel, unit);
+    while (status == LK_OK && !has_failed(parallel) &&
+           lki_shelf_put_ahead(&parallel->shelf, at, period, &unit))
+        status = gather(parallel, unit);
+    return status;
+}
+
+/* It is in memory. */
+static lk_status read_at(lk_parallel *parallel, uint32_t at, uint32_t period)
+{
+    const lki_read *read = &parallel->shelf.reads[at];
+    LK_TRY(prepare(parallel, at, period));
+    for (uint32_t i = 0; i < read->count && !has_failed(parallel); i++)
+        LK_TRY(finish(parallel, parallel->shelf.slot_of[read->units[i]]));
+    return LK_OK;
+}
+
+static const char *name_of(const lk_parallel *parallel, uint32_t at)
+{
+    const lki_layout *layout = parallel->layout;
+    return layout->params[layout->terms[parallel->shelf.reads[at].term].param].name;
+}
+
+lk_status lki_units_read(lk_parallel *parallel, uint32_t term)
+{
+    lki_units      *self   = parallel->units;
+    const lki_shelf *shelf   = &parallel->shelf;
+    uint32_t        period = parallel->turning ? shelf->read_count : shelf->forward;
+    uint32_t        at     = self->at % period, found = at;
+
+    while (shelf->reads[found].term != term)
+        found = (found + 1) % period;
+    self->at         = found + 1;
+    lk_status status = read_at(parallel, found, period);
+    if (status == LK_OK && found != at) /* other ranks will say so, too */
+        status = finish_all(parallel);
+    if (status == LK_OK && found != at)
+        return lk_fail(LK_EINVAL,
+                       "strategy %s gathers what is read in the order of options.reads: the block "
+                       "of '%s' is next, not that of '%s'",
+                       parallel->ops->name, name_of(parallel, at), name_of(parallel, found));
+    return status;
+}
+
+lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
+{
+    lki_units *self = parallel->units;
+    uint32_t   all = parallel->shelf.read_count, end = term == UINT32_MAX ? all : self->last[term];
+    for (; self->at < end; self->at++) /* who waits for a file goes on here alone */
+        LK_TRY(self->supply == NULL ? prepare(parallel, self->at, all)
+                                    : read_at(parallel, self->at, all));
+    return term == UINT32_MAX ? finish_all(parallel) : LK_OK;
+}
+
+lk_status lki_units_progress(lk_parallel *parallel)
+{
+    lki_units *self = parallel->units;
+    bool       done;
+    if (self->supply != NULL)
+        LK_TRY(receive(parallel, LKI_NO_SLOT));
+    for (uint32_t s = 0; s < parallel->shelf.slot_count; s++)
+        if (self->coming[s].request != NULL) /* asking for one moves all */
+            return lk_request_test(self->coming[s].request, &done);
+    return LK_OK;
+}
+
+bool lki_units_passed(const lk_parallel *parallel, uint32_t term)
+{
+    return parallel->units->last[term] <= parallel->units->at;
+}
+
+void lki_units_begin(lk_parallel *parallel)
+{
+    parallel->units->at = 0;
+}
+
+lk_status lki_units_settle(lk_parallel *parallel)
+{
+    return parallel->units == NULL ? LK_OK : finish_all(parallel);
+}
+
+void lki_units_forget(lk_parallel *parallel)
+{
+    lki_shelf_clear(&parallel->shelf);
+    memset(parallel->units->packing.held, 0, parallel->layout->bucket_count);
+    parallel->units->at = 0;
+}
+
+const float *lki_units_find(const lk_parallel *parallel, uint32_t param)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          unit   = lki_unit_of(layout, param);
+    if (parallel->shelf.slot_of[unit] == LKI_NO_SLOT)
+        return NULL;
+    return memory_of(parallel, parallel->shelf.slot_of[unit]) +
+           (layout->param_at[param] - parallel->units->first[unit]);
+}

@@ -1,0 +1,263 @@
+/* anatomy.c -- how much of a step went where.
+ *
+ * Spans nest, and inner ones come before the outer one.  What a span took by itself is what it
+ * took less what the spans directly inside it did; a stack of finished spans that no outer one has
+ * claimed yet finds those.  The sums of a step are added to the report's when the step ends, if it
+ * is measured.  Ranks' sums meet at the end.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/model.h"
+#include "tensor/exec.h"
+#include "train/observe/observe.h"
+
+enum { OPEN_MAX = 4096 }; /* spans side by side that no outer one has claimed */
+#define PEAK_SECONDS 0.1
+enum { PEAK_TRIES = 3 };
+
+/* Of a step, or of all measured ones.  Nanoseconds. */
+typedef struct {
+    uint64_t kinds[LKI_SPAN_KINDS];
+    uint64_t forward[LK_STEP_TYPES_MAX], backward[LK_STEP_TYPES_MAX];
+} sums;
+
+struct lki_anatomy {
+    const lk_model *model;
+    uint32_t        type_count;
+    const char     *types[LK_STEP_TYPES_MAX]; /* the last is for all that there is no room for */
+    uint8_t        *type_of;                  /* of each block */
+    uint64_t        first, steps, measured;
+    double         *seconds; /* of each measured step */
+    uint64_t        from;    /* when the last step that is not measured ended */
+    uint64_t        loading; /* nanoseconds of the loader's threads, since then */
+    sums            step, all;
+    uint32_t        open_count;
+    lki_trace_span  open[OPEN_MAX];
+};
+
+lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model, uint64_t first, uint64_t steps)
+{
+    lki_anatomy *anatomy = NULL;
+    *out                 = NULL;
+    LK_TRY(LKI_NEW(&anatomy, 1, "a report of steps"));
+    anatomy->model   = model;
+    anatomy->first   = first;
+    anatomy->steps   = steps;
+    lk_status status = LKI_NEW(&anatomy->type_of, model->block_count, "a report of steps");
+    if (status == LK_OK)
+        status = LKI_NEW(&anatomy->seconds, steps + 1, "a report of steps");
+    if (status != LK_OK) {
+        lki_anatomy_free(anatomy);
+        return status;
+    }
+    for (size_t b = 0; b < model->block_count; b++) {
+        const char *name = model->blocks[b].type->name;
+        uint32_t    t    = 0;
+        while (t < anatomy->type_count && strcmp(anatomy->types[t], name) != 0)
+            t++;
+        if (t == anatomy->type_count && t + 1 < LK_STEP_TYPES_MAX)
+            anatomy->types[anatomy->type_count++] = name;
+        else if (t == anatomy->type_count)
+            anatomy->types[t] = "others";
+        anatomy->type_of[b] = (uint8_t)t;
+    }
+    *out = anatomy;
+    return LK_OK;
+}
+
+void lki_anatomy_free(lki_anatomy *anatomy)
+{
+    if (anatomy == NULL)
+        return;
+    lki_free(anatomy->type_of);
+    lki_free(anatomy->seconds);
+    lki_free(anatomy);
+}
+
+/* ---- Adding spans ------------------------------------------------------------------------ */
+
+static void end_step(lki_anatomy *anatomy, const lki_trace_span *span)
+{
+    if (span->detail <= anatomy->first) {
+        anatomy->from    = span->ended;
+        anatomy->loading = 0;
+    }
+    if (span->detail > anatomy->first && anatomy->measured < anatomy->steps) {
+        anatomy->seconds[anatomy->measured++] = 1e-9 * (double)(span->ended - span->begun);
+        for (size_t k = 0; k < LKI_SPAN_KINDS; k++)
+            anatomy->all.kinds[k] += anatomy->step.kinds[k];
+        for (size_t t = 0; t < LK_STEP_TYPES_MAX; t++) {
+            anatomy->all.forward[t] += anatomy->step.forward[t];
+            anatomy->all.backward[t] += anatomy->step.backward[t];
+        }
+    }
+    memset(&anatomy->step, 0, sizeof anatomy->step);
+    anatomy->open_count = 0;
+}
+
+static void add_span(lki_anatomy *anatomy, const lki_trace_span *span)
+{
+    uint64_t alone = span->ended - span->begun;
+    while (anatomy->open_count > 0 && anatomy->open[anatomy->open_count - 1].begun >= span->begun) {
+        const lki_trace_span *inner = &anatomy->open[--anatomy->open_count];
+        alone -= inner->ended - inner->begun;
+    }
+    anatomy->step.kinds[span->kind] += alone;
+    if (span->kind == LKI_SPAN_BLOCK_FORWARD)
+        anatomy->step.forward[anatomy->type_of[span->detail]] += alone;
+    if (span->kind == LKI_SPAN_BLOCK_BACKWARD)
+        anatomy->step.backward[anatomy->type_of[span->detail]] += alone;
+    if (span->kind == LKI_SPAN_STEP)
+        end_step(anatomy, span);
+    else if (anatomy->open_count < OPEN_MAX)
+        anatomy->open[anatomy->open_count++] = *span;
+}
+
+void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        add_span(anatomy, &spans[i]);
+}
+
+void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].begun >= anatomy->from)
+            anatomy->loading += spans[i].ended - spans[i].begun;
+}
+
+/* ---- The report -------------------------------------------------------------------------- */
+
+/* What a rank tells the others. */
+typedef struct {
+    double parts[LK_STEP_PART_COUNT];
+    double forward[LK_STEP_TYPES_MAX], backward[LK_STEP_TYPES_MAX];
+    double loading, peak, pss;
+} account;
+
+static lk_step_part part_of(lki_span_kind kind)
+{
+    switch (kind) {
+    case LKI_SPAN_DATA: return LK_STEP_DATA;
+    case LKI_SPAN_BLOCK_FORWARD: return LK_STEP_FORWARD;
+    case LKI_SPAN_BLOCK_BACKWARD: return LK_STEP_BACKWARD;
+    case LKI_SPAN_FORWARD:
+    case LKI_SPAN_BACKWARD: return LK_STEP_BETWEEN;
+    case LKI_SPAN_MERGE: return LK_STEP_MERGE;
+    case LKI_SPAN_REDUCE: return LK_STEP_REDUCE;
+    case LKI_SPAN_WAIT: return LK_STEP_WAIT;
+    case LKI_SPAN_NORM: return LK_STEP_NORM;
+    case LKI_SPAN_UPDATE: return LK_STEP_UPDATE;
+    case LKI_SPAN_CONTROL: return LK_STEP_CONTROL;
+    case LKI_SPAN_LOG: return LK_STEP_LOG;
+    case LKI_SPAN_EVALUATE: return LK_STEP_EVALUATE;
+    case LKI_SPAN_CHECKPOINT:
+    case LKI_SPAN_HASH: return LK_STEP_CHECKPOINT;
+    case LKI_SPAN_STEP:
+    case LKI_SPAN_LOAD:
+    case LKI_SPAN_WORK:
+    case LKI_SPAN_KINDS: break;
+    }
+    return LK_STEP_UNACCOUNTED;
+}
+
+static double pss_bytes(void)
+{
+    char   line[128];
+    double kib  = 0;
+    FILE  *file = fopen("/proc/self/smaps_rollup", "re");
+    if (file == NULL)
+        return 0;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "Pss:", 4) == 0)
+            kib = strtod(line + 4, NULL);
+    (void)fclose(file);
+    return 1024 * kib;
+}
+
+static account account_of(const lki_anatomy *anatomy, lk_exec *exec, lk_dtype precision)
+{
+    account mine  = { .pss = pss_bytes() };
+    double  steps = anatomy->measured > 0 ? (double)anatomy->measured : 1;
+    for (int k = 0; k < LKI_SPAN_KINDS; k++)
+        mine.parts[part_of((lki_span_kind)k)] += 1e-9 * (double)anatomy->all.kinds[k] / steps;
+    for (uint32_t t = 0; t < LK_STEP_TYPES_MAX; t++) {
+        mine.forward[t]  = 1e-9 * (double)anatomy->all.forward[t] / steps;
+        mine.backward[t] = 1e-9 * (double)anatomy->all.backward[t] / steps;
+    }
+    mine.loading = 1e-9 * (double)anatomy->loading / steps;
+    for (int i = 0; i < PEAK_TRIES; i++) {
+        double peak = lki_exec_peak(exec, precision, PEAK_SECONDS);
+        mine.peak   = peak > mine.peak ? peak : mine.peak;
+    }
+    return mine;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void fill_times(lki_anatomy *anatomy, lk_step_report *report)
+{
+    uint64_t n    = anatomy->measured;
+    report->steps = n;
+    for (uint64_t i = 0; i < n; i++)
+        report->seconds += anatomy->seconds[i];
+    qsort(anatomy->seconds, n, sizeof *anatomy->seconds, by_value);
+    report->median  = n > 0 ? anatomy->seconds[n / 2] : 0;
+    report->fastest = n > 0 ? anatomy->seconds[0] : 0;
+    report->slowest = n > 0 ? anatomy->seconds[n - 1] : 0;
+}
+
+static void fill_types(const lki_anatomy *anatomy, const lk_engine *engine, lk_step_report *report)
+{
+    double samples = report->steps > 0 ? (double)report->samples / (double)report->steps : 0;
+
+    report->type_count = anatomy->type_count;
+    if (anatomy->types[LK_STEP_TYPES_MAX - 1] != NULL)
+        report->type_count = LK_STEP_TYPES_MAX;
+    for (uint32_t t = 0; t < report->type_count; t++)
+        (void)snprintf(report->types[t].name, sizeof report->types[t].name, "%s",
+                       anatomy->types[t]);
+    for (uint32_t b = 0; b < anatomy->model->block_count; b++) {
+        lk_step_blocks *type = &report->types[anatomy->type_of[b]];
+        type->blocks++;
+        type->flops += samples * lk_engine_flops(engine, b);
+        report->flops += samples * lk_engine_flops(engine, b);
+    }
+}
+
+lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
+                             const lk_engine *engine, lk_dtype precision,
+                             lk_step_report *report)
+{
+    uint32_t ranks = lk_comm_size(comm);
+    account *all   = NULL, mine;
+
+    fill_times(anatomy, report);
+    fill_types(anatomy, engine, report);
+    LK_TRY(LKI_NEW(&all, ranks, "a report of steps"));
+    lk_status status = lk_barrier(comm); /* so that peaks are measured at the same time */
+    if (status == LK_OK) {
+        mine   = account_of(anatomy, exec, precision);
+        status = lk_all_gather(comm, &mine, all, sizeof mine);
+    }
+    for (uint32_t r = 0; status == LK_OK && r < ranks; r++) {
+        for (uint32_t i = 0; i < LK_STEP_PART_COUNT; i++)
+            report->parts[i] += all[r].parts[i] / ranks;
+        for (uint32_t t = 0; t < report->type_count; t++) {
+            report->types[t].forward += all[r].forward[t] / ranks;
+            report->types[t].backward += all[r].backward[t] / ranks;
+        }
+        report->loading += all[r].loading / ranks;
+        report->peak += all[r].peak;
+        report->pss_bytes += (uint64_t)all[r].pss;
+    }
+    lki_free(all);
+    return status;
+}

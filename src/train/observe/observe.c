@@ -1,0 +1,135 @@
+/* observe.c -- a session's trace: its tracks, and where what stands in them goes. */
+#include "train/observe/observe.h"
+
+#include "base/memory.h"
+#include "comm/trace.h"
+#include "data/loader.h"
+#include "tensor/exec.h"
+#include "train/session.h"
+
+enum {
+    SPANS_A_BLOCK = 16, /* of a turn: its own two, and what goes on between blocks */
+    SPANS_MIN     = 1 << 12,
+    SPANS_MAX     = 1 << 20,
+};
+
+struct lki_observer {
+    lki_trace      *trace;
+    lki_trace_part *part;    /* NULL: no --trace */
+    lki_anatomy    *anatomy; /* NULL: no report */
+    uint32_t        loaders; /* threads */
+    uint64_t        samples, tokens;
+};
+
+/* Room for two steps of this rank, within reason. */
+static size_t spans_of(const lki_session *s)
+{
+    size_t turns = (size_t)s->count * s->micro_count;
+    size_t spans = 2 * SPANS_A_BLOCK * turns * lk_model_block_count(s->model);
+    return spans < SPANS_MIN ? SPANS_MIN : lki_min(spans, SPANS_MAX);
+}
+
+static void attach(lki_session *s, lki_trace *trace)
+{
+    lki_exec_trace(s->exec, trace, LKI_TRACK_LOADERS + s->observer->loaders);
+    lki_comm_trace(s->comm, lki_trace_track(trace, LKI_TRACK_LOOP));
+    if (trace != NULL && s->loader != NULL)
+        lki_loader_trace(s->loader, trace, LKI_TRACK_LOADERS);
+}
+
+void lki_observe_loader(const lki_session *s)
+{
+    if (s->observer != NULL && s->loader != NULL)
+        lki_loader_trace(s->loader, s->observer->trace, LKI_TRACK_LOADERS);
+}
+
+lk_status lki_observe_open(lki_session *s)
+{
+    const lk_train_config *c      = s->config;
+    lki_observer          *self   = NULL;
+    bool                   report = c->report != NULL;
+
+    if (c->trace == NULL && !report)
+        return LK_OK;
+    LK_TRY(LKI_NEW(&self, 1, "a trace"));
+    s->observer   = self;
+    self->loaders = c->loader_threads > 0 ? c->loader_threads : 1;
+    LK_TRY(lki_trace_open(&self->trace,
+                          LKI_TRACK_LOADERS + self->loaders + lk_exec_threads(s->exec) - 1,
+                          spans_of(s)));
+    if (c->trace != NULL)
+        LK_TRY(lki_trace_part_open(&self->part, c->trace, s->rank, lk_comm_host(s->comm, s->rank),
+                                   self->loaders, s->model));
+    if (report)
+        LK_TRY(
+            lki_anatomy_open(&self->anatomy, s->model, s->start + c->warm_up, c->steps - s->start));
+    attach(s, self->trace);
+    return LK_OK;
+}
+
+static void sink(void *context, uint32_t track, const lki_trace_span *spans, size_t count)
+{
+    lki_observer *self = context;
+    if (self->part != NULL)
+        lki_trace_part_add(self->part, track, spans, count);
+    if (self->anatomy != NULL && track == LKI_TRACK_LOOP)
+        lki_anatomy_add(self->anatomy, spans, count);
+    else if (self->anatomy != NULL && track < LKI_TRACK_LOADERS + self->loaders)
+        lki_anatomy_add_loads(self->anatomy, spans, count);
+}
+
+void lki_observe_turn(const lki_session *s)
+{
+    if (s->observer != NULL && lki_trace_presses(s->observer->trace))
+        lki_observe_drain(s);
+}
+
+void lki_observe_drain(const lki_session *s)
+{
+    if (s->observer == NULL)
+        return;
+    uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
+    lki_trace_drain(s->observer->trace, sink, s->observer);
+    lki_trace_end(lki_exec_track(s->exec), LKI_SPAN_LOG, 0, begun);
+}
+
+void lki_observe_step(const lki_session *s, const lki_step_record *record)
+{
+    if (s->observer == NULL || record->step <= s->start + s->config->warm_up)
+        return;
+    s->observer->samples += record->samples;
+    s->observer->tokens += record->tokens;
+}
+
+lk_status lki_observe_report(const lki_session *s)
+{
+    lki_observer  *self  = s->observer;
+    lk_step_report other = { .steps = 0 }, *report = s->rank == 0 ? s->config->report : &other;
+    if (s->config->report == NULL)
+        return LK_OK;
+    *report = (lk_step_report){ .samples = self->samples, .tokens = self->tokens };
+    lki_observe_drain(s);
+    report->lost = lki_trace_lost(self->trace);
+    return lki_anatomy_report(self->anatomy, s->comm, s->exec, s->engine, s->config->precision,
+                              report);
+}
+
+lk_status lki_observe_close(lki_session *s)
+{
+    lki_observer *self   = s->observer;
+    lk_status     status = LK_OK;
+
+    if (self == NULL)
+        return LK_OK;
+    if (self->trace != NULL) {
+        lki_observe_drain(s);
+        lki_observe_drain(s); /* the span of the first */
+        attach(s, NULL);
+        status = lki_trace_part_close(self->part, lki_trace_lost(self->trace));
+    }
+    lki_anatomy_free(self->anatomy);
+    lki_trace_free(self->trace);
+    lki_free(self);
+    s->observer = NULL;
+    return status;
+}

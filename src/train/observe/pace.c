@@ -1,0 +1,255 @@
+/* pace.c -- what is seen of ranks that are slower than others: shares that have moved (the rule is
+ * in parallel/balance.h), and stragglers.
+ *
+ * All ranks know what each has taken for its virtual workers in a step (lki_balance_time()),
+ * and each keeps the books, for rank 0 may be another one tomorrow.
+ */
+#include "train/observe/pace.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/control.h"
+#include "train/observe/stragglers.h"
+#include "train/recover/succession.h"
+
+struct lki_pace {
+    lki_stragglers stragglers;
+    lki_rank_time  *times;  /* [ranks]: of a step */
+    uint32_t      *bounds; /* [ranks + 1]: where shares begin, and V */
+    uint32_t      *before; /* likewise, before the last change */
+    bool           moved;  /* they have ever */
+    bool           judged; /* the last step has filled a window */
+    uint64_t       moves, workers; /* so far: steps after which some have, and how many */
+};
+
+/* ---- Whether ----------------------------------------------------------------------------- */
+
+static const char *why_not(const lk_train_config *c)
+{
+    const char *strategy = c->strategy != NULL ? lk_strategy_name(c->strategy) : "ddp";
+    if (strcmp(strategy, "ddp") != 0 && strcmp(strategy, "zero1") != 0)
+        return "deals virtual workers in rounds, a turn of all workers each, which an unequal "
+               "share would only make longer; take --strategy ddp or zero1";
+    if (c->model_options.batchnorm == LK_BATCHNORM_SYNC)
+        return "with --batchnorm sync has a worker's virtual workers computed at the same time, "
+               "in memory for as many as it begins with; take --batchnorm ghost";
+    return NULL;
+}
+
+bool lki_pace_moves(const lk_train_config *c)
+{
+    return c->rebalance == LK_REBALANCE_ON ||
+           (c->rebalance == LK_REBALANCE_DEFAULT && why_not(c) == NULL);
+}
+
+lk_status lki_pace_check(const lk_train_config *c)
+{
+    const char *why = why_not(c);
+    if (c->rebalance == LK_REBALANCE_ON && why != NULL)
+        return lk_fail(LK_EINVAL, "--rebalance: --strategy %s %s",
+                       c->strategy != NULL ? c->strategy : "ddp", why);
+    return LK_OK;
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+static void free_books(lki_pace *p)
+{
+    lki_stragglers_close(&p->stragglers);
+    lki_free(p->times);
+    lki_free(p->bounds);
+    lki_free(p->before);
+    p->times  = NULL;
+    p->bounds = p->before = NULL;
+    p->moved = p->judged = false;
+}
+
+static void note_bounds(const lki_session *s, uint32_t *bounds)
+{
+    const lki_dealing *dealing = lki_parallel_dealing(s->parallel);
+    for (uint32_t r = 0; r < s->ranks; r++)
+        bounds[r] = lki_share_of(dealing, r).first;
+    bounds[s->ranks] = dealing->leaves;
+}
+
+static lk_status open_books(lki_session *s)
+{
+    lki_pace *p = s->pace;
+
+    LK_TRY(lki_stragglers_open(&p->stragglers, s->ranks));
+    LK_TRY(LKI_NEW(&p->times, s->ranks, "times of ranks"));
+    LK_TRY(LKI_NEW(&p->bounds, (size_t)s->ranks + 1, "shares of ranks"));
+    LK_TRY(LKI_NEW(&p->before, (size_t)s->ranks + 1, "shares of ranks"));
+    note_bounds(s, p->bounds);
+    return LK_OK;
+}
+
+lk_status lki_pace_open(lki_session *s)
+{
+    LK_TRY(LKI_NEW(&s->pace, 1, "times of ranks"));
+    return LK_OK;
+}
+
+void lki_pace_close(lki_session *s)
+{
+    if (s->pace == NULL)
+        return;
+    free_books(s->pace);
+    lki_free(s->pace);
+    s->pace = NULL;
+}
+
+void lki_pace_regroup(lki_session *s)
+{
+    free_books(s->pace);
+}
+
+const uint32_t *lki_pace_bounds(const lki_session *s)
+{
+    return s->pace->moved ? s->pace->bounds : NULL;
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+static void add_times(const lki_session *s)
+{
+    lki_pace *p = s->pace;
+
+    for (uint32_t r = 0; r < s->ranks; r++)
+        p->times[r] = lki_balance_time(s->parallel, r);
+    p->judged = p->times[0].seconds > 0 && /* else ranks that are lost have made part of the step */
+                lki_stragglers_add(&p->stragglers, p->times);
+}
+
+lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *result)
+{
+    lki_pace *p = s->pace;
+
+    if (p->times == NULL)
+        LK_TRY(open_books(s));
+    add_times(s);
+    if (result->moved == 0)
+        return LK_OK;
+    memcpy(p->before, p->bounds, ((size_t)s->ranks + 1) * sizeof *p->before);
+    note_bounds(s, p->bounds);
+    p->moved = true;
+    p->moves++;
+    p->workers += result->moved;
+    lk_parallel_share(s->parallel, &s->first, &s->count, &s->stride);
+    LK_TRY(lki_feed_deal(s, done));
+    lki_observe_loader(s);
+    return LK_OK;
+}
+
+/* ---- Telling ----------------------------------------------------------------------------- */
+
+static void name_rank(const lki_session *s, uint32_t r, char text[LKI_WHO_BYTES])
+{
+    uint32_t hosts = lk_comm_hosts(s->comm);
+    if (hosts > 1)
+        (void)snprintf(text, LKI_WHO_BYTES, "rank %u (host %u)", lk_comm_world_rank(s->comm, r),
+                       lk_comm_host(s->comm, r));
+    else
+        (void)snprintf(text, LKI_WHO_BYTES, "rank %u", lk_comm_world_rank(s->comm, r));
+}
+
+static json_t *shares_json(const lki_session *s)
+{
+    json_t *shares = json_array();
+    for (uint32_t r = 0; r < s->ranks; r++)
+        (void)json_array_append_new(
+            shares, json_pack("{s:I, s:I, s:I, s:f}", "rank",
+                              (json_int_t)lk_comm_world_rank(s->comm, r), "first",
+                              (json_int_t)s->pace->bounds[r], "virtual_workers",
+                              (json_int_t)(s->pace->bounds[r + 1] - s->pace->bounds[r]), "ms",
+                              1e3 * lki_balance_time(s->parallel, r).pace));
+    return shares;
+}
+
+/* "rank 0 takes 11 virtual workers (8 before, 10.1 ms each), rank 1 5 (8, 20.0 ms)". */
+static void say_moved(const lki_session *s, uint64_t step)
+{
+    const lki_pace *p = s->pace;
+    char            who[LKI_WHO_BYTES];
+
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        uint32_t now = p->bounds[r + 1] - p->bounds[r], then = p->before[r + 1] - p->before[r];
+        if (now == then)
+            continue;
+        name_rank(s, r, who);
+        lki_journal_say(s->journal, "after step %llu %s has %u virtual worker%s, %u before: it "
+                        "takes %.1f ms for each", (unsigned long long)step, who, now,
+                        now > 1 ? "s" : "", then, 1e3 * lki_balance_time(s->parallel, r).pace);
+    }
+}
+
+static lk_status tell_moved(lki_session *s, const lki_step_record *record)
+{
+    if (record->moved == 0 || s->journal == NULL)
+        return LK_OK;
+    if (s->config->rebalance_seed == 0)
+        say_moved(s, record->step);
+    json_t *line = json_pack("{s:I, s:{s:I, s:o}}", "step", (json_int_t)record->step, "rebalance",
+                             "moved", (json_int_t)record->moved, "shares", shares_json(s));
+    return lki_journal_event(s->journal, line);
+}
+
+static lk_status tell_straggler(lki_session *s, uint64_t step, uint32_t r)
+{
+    const lki_stragglers *all = &s->pace->stragglers;
+    const lki_straggler  *of  = &all->of[r];
+    char                  who[LKI_WHO_BYTES];
+
+    if (s->journal == NULL || !of->slow)
+        return LK_OK;
+    name_rank(s, r, who);
+    if (!of->was_slow)
+        lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %.1f ms for a "
+                        "virtual worker, %.2f times the median; cause: %s",
+                        (unsigned long long)(step - all->steps + 1), (unsigned long long)step, who,
+                        1e3 * of->seconds, of->times, lki_cause_name(of->cause));
+    json_t *line = json_pack("{s:I, s:{s:I, s:I, s:s, s:f, s:f, s:f, s:I}}", "step",
+                             (json_int_t)step, "straggler", "rank",
+                             (json_int_t)lk_comm_world_rank(s->comm, r), "host",
+                             (json_int_t)lk_comm_host(s->comm, r), "cause",
+                             lki_cause_name(of->cause), "times_median", of->times, "ms",
+                             1e3 * of->seconds, "data_ms", 1e3 * of->data, "steps",
+                             (json_int_t)all->steps);
+    return lki_journal_event(s->journal, line);
+}
+
+lk_status lki_pace_tell(lki_session *s, const lki_step_record *record)
+{
+    const lki_stragglers *all = &s->pace->stragglers;
+
+    if (record->moved == 0 && !s->pace->judged)
+        return LK_OK;
+    LK_TRY(tell_moved(s, record));
+    for (uint32_t r = 0; s->pace->judged && r < all->ranks; r++)
+        LK_TRY(tell_straggler(s, record->step, r));
+    if (s->survival != NULL)
+        lki_note_all_said(s);
+    return LK_OK;
+}
+
+void lki_pace_summary(const lki_session *s)
+{
+    const lki_pace *p = s->pace;
+    char            who[LKI_WHO_BYTES];
+
+    for (uint32_t r = 0; r < p->stragglers.ranks; r++) {
+        const lki_straggler *of = &p->stragglers.of[r];
+        if (of->windows == 0)
+            continue;
+        name_rank(s, r, who);
+        lki_journal_say(s->journal, "straggler: %s in %u of %u windows, up to %.2f times the "
+                        "median; cause: %s", who, of->windows, p->stragglers.windows, of->worst,
+                        lki_cause_name(lki_straggler_cause(of)));
+    }
+    if (p->moves > 0)
+        lki_journal_say(s->journal, "shares moved after %llu step%s: %llu virtual workers in all",
+                        (unsigned long long)p->moves, p->moves > 1 ? "s" : "",
+                        (unsigned long long)p->workers);
+}

@@ -1,0 +1,89 @@
+/* stragglers_test.c -- who is slow is named, with the cause, and nobody else is.
+ * Method: times of ranks are made up; no clock is read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "train/observe/stragglers.h"
+
+enum { RANKS = 4 };
+
+/* Seconds of a virtual worker, and how many of these it waits for data. */
+static lki_rank_time time_of(uint32_t virtual_workers, double seconds, double data)
+{
+    return (lki_rank_time){ .virtual_workers = virtual_workers,
+                           .seconds         = virtual_workers * seconds,
+                           .data            = virtual_workers * data };
+}
+
+/* Steps until a window is full. */
+static uint32_t fill(lki_stragglers *all, const lki_rank_time *times)
+{
+    uint32_t steps = 1;
+    while (!lki_stragglers_add(all, times))
+        assert_true(++steps < 100000);
+    return steps;
+}
+
+static void names_the_slow_and_the_cause(void **state)
+{
+    lki_stragglers all;
+    lki_rank_time   times[RANKS] = { time_of(4, 0.10, 0.01), time_of(4, 0.20, 0.01),
+                                    time_of(2, 0.10, 0.01), time_of(3, 0.16, 0.06) };
+    (void)state;
+    assert_int_equal(lki_stragglers_open(&all, RANKS), LK_OK);
+    assert_int_equal(fill(&all, times), LKI_WINDOW_STEPS);
+    assert_false(all.of[0].slow || all.of[2].slow);
+    assert_true(all.of[1].slow && all.of[1].cause == LKI_CAUSE_COMPUTE);
+    assert_true(all.of[1].times > 1.99 && all.of[1].times < 2.01);
+    assert_true(all.of[3].slow && all.of[3].cause == LKI_CAUSE_DATA);
+    assert_false(all.of[1].was_slow);
+    times[1] = time_of(4, 0.12, 0.01); /* well again, nearly */
+    assert_int_equal(fill(&all, times), LKI_WINDOW_STEPS);
+    assert_true(all.of[1].was_slow && !all.of[1].slow);
+    assert_true(all.of[3].was_slow && all.of[3].slow);
+    assert_int_equal(all.windows, 2);
+    assert_int_equal(all.of[1].windows, 1);
+    assert_int_equal(all.of[3].windows, 2);
+    assert_int_equal(lki_straggler_cause(&all.of[3]), LKI_CAUSE_DATA);
+    assert_string_equal(lki_cause_name(LKI_CAUSE_DATA), "data");
+    lki_stragglers_close(&all);
+}
+
+/* Of two the faster one is what the other is compared with, however many it has to make. */
+static void of_two_the_other_one_counts(void **state)
+{
+    lki_stragglers     all;
+    const lki_rank_time times[2] = { time_of(5, 0.04, 0), time_of(11, 0.02, 0) };
+    (void)state;
+    assert_int_equal(lki_stragglers_open(&all, 2), LK_OK);
+    (void)fill(&all, times);
+    assert_true(all.of[0].slow && !all.of[1].slow);
+    lki_stragglers_close(&all);
+}
+
+/* Short steps make up a window of the same length, and one pause does not fill it. */
+static void short_steps_count_together(void **state)
+{
+    lki_stragglers     all;
+    const lki_rank_time times[2] = { time_of(8, 0.0005, 0), time_of(8, 0.0005, 0) };
+    const lki_rank_time pause[2] = { time_of(8, 0.0005, 0), time_of(8, 0.05, 0) };
+    (void)state;
+    assert_int_equal(lki_stragglers_open(&all, 2), LK_OK);
+    assert_false(lki_stragglers_add(&all, pause));
+    assert_in_range(fill(&all, times), 390, 410);
+    assert_false(all.of[1].slow);
+    lki_stragglers_close(&all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_the_slow_and_the_cause),
+        cmocka_unit_test(of_two_the_other_one_counts),
+        cmocka_unit_test(short_steps_count_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

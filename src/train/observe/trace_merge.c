@@ -1,0 +1,265 @@
+/* trace_merge.c -- one Chrome trace of the parts that the ranks have left.
+ *
+ * The format is that of chrome://tracing and ui.perfetto.dev: an object whose "traceEvents" are
+ * complete events ("ph": "X") with a beginning and a duration in microseconds, and names for
+ * processes and threads.  A rank is a process there, and a track a thread; times are relative to
+ * the earliest span of all, by the clock of the day, so that hosts fit together as well as their
+ * clocks do.  A part may end anywhere, its rank may have been killed: whole spans count.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/observe/observe.h"
+
+typedef struct {
+    lki_map        map;
+    lki_trace_head head;
+    const char    *names;
+    size_t         at; /* of the first batch */
+    char           path[4096];
+} part;
+
+/* ---- Reading a part ---------------------------------------------------------------------- */
+
+/* False at the part's end: what a killed rank wrote only half of is left out. */
+static bool next_batch(const part *p, size_t *at, lki_trace_batch *batch,
+                       const unsigned char **spans)
+{
+    if (p->map.bytes - *at < sizeof *batch)
+        return false;
+    memcpy(batch, p->map.data + *at, sizeof *batch);
+    *at += sizeof *batch;
+    *spans       = p->map.data + *at;
+    size_t whole = (p->map.bytes - *at) / sizeof(lki_trace_span);
+    if (batch->track == LKI_TRACK_LOST)
+        return true;
+    if (batch->count > whole)
+        batch->count = (uint32_t)whole;
+    *at += batch->count * sizeof(lki_trace_span);
+    return batch->count > 0;
+}
+
+/* Nanoseconds, some 97 years: what is beyond is damaged, and sums and differences of two stay what
+ * they are. */
+static const int64_t TIME_MAX = INT64_MAX / 3;
+
+static bool is_time(int64_t time)
+{
+    return time > -TIME_MAX && time < TIME_MAX;
+}
+
+static bool is_whole(lki_trace_span span)
+{
+    return span.kind < LKI_SPAN_KINDS && span.begun <= span.ended &&
+           span.ended < (uint64_t)TIME_MAX;
+}
+
+static lki_trace_span span_at(const unsigned char *spans, size_t i)
+{
+    lki_trace_span span;
+    memcpy(&span, spans + i * sizeof span, sizeof span);
+    return span;
+}
+
+static lk_status part_read(part *p)
+{
+    LK_TRY(lki_map_open(&p->map, p->path));
+    if (p->map.bytes < sizeof p->head)
+        return LK_OK;
+    memcpy(&p->head, p->map.data, sizeof p->head);
+    p->names = (const char *)p->map.data + sizeof p->head;
+    p->at    = sizeof p->head + (size_t)p->head.blocks * LKI_TRACE_NAME;
+    if (memcmp(p->head.magic, LKI_TRACE_MAGIC, sizeof p->head.magic) != 0 ||
+        !is_time(p->head.epoch_ns))
+        return lk_fail(LK_EFORMAT, "'%s' is no part of a trace", p->path);
+    return LK_OK;
+}
+
+static bool has_spans(const part *p)
+{
+    return p->map.bytes >= sizeof p->head && p->at < p->map.bytes;
+}
+
+/* The earliest beginning in a part, by the clock of the day.  Spans come in the order of their
+ * ends, so any may be it. */
+static int64_t earliest(const part *p)
+{
+    int64_t              first = INT64_MAX;
+    size_t               at    = p->at;
+    lki_trace_batch      batch;
+    const unsigned char *spans;
+    while (has_spans(p) && next_batch(p, &at, &batch, &spans))
+        for (size_t i = 0; batch.track != LKI_TRACK_LOST && i < batch.count; i++) {
+            lki_trace_span span = span_at(spans, i);
+            if (is_whole(span) && (int64_t)span.begun + p->head.epoch_ns < first)
+                first = (int64_t)span.begun + p->head.epoch_ns;
+        }
+    return first;
+}
+
+/* ---- Writing ----------------------------------------------------------------------------- */
+
+/* Names of block types are the user's: only what needs no escape. */
+static void write_name(FILE *out, const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && name[i] != '\0'; i++)
+        fputc(name[i] >= ' ' && name[i] < 127 && name[i] != '"' && name[i] != '\\' ? name[i] : '?',
+              out);
+}
+
+static void write_track_name(FILE *out, const lki_trace_head *head, uint32_t track)
+{
+    uint32_t helpers = LKI_TRACK_LOADERS + head->loaders;
+    fprintf(out,
+            ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %u, \"tid\": %u, "
+            "\"args\": {\"name\": \"",
+            head->rank, track);
+    if (track == LKI_TRACK_LOOP)
+        fprintf(out, "steps\"}}");
+    else if (track < helpers)
+        fprintf(out, "loader %u\"}}", track - LKI_TRACK_LOADERS + 1);
+    else
+        fprintf(out, "thread %u\"}}", track - helpers + 1);
+}
+
+static void write_process(FILE *out, const part *p, bool first)
+{
+    fprintf(out,
+            "%s\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %u, \"args\": "
+            "{\"name\": \"rank %u (host %u, pid %u)\"}}",
+            first ? "" : ",", p->head.rank, p->head.rank, p->head.host, p->head.pid);
+    fprintf(out,
+            ",\n{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": %u, \"args\": "
+            "{\"sort_index\": %u}}",
+            p->head.rank, p->head.rank);
+}
+
+static void write_span(FILE *out, const part *p, uint32_t track, lki_trace_span span, int64_t zero)
+{
+    if (!is_whole(span))
+        return;
+    int64_t begun = (int64_t)span.begun + p->head.epoch_ns - zero;
+    int64_t took  = (int64_t)(span.ended - span.begun);
+    bool    block = (span.kind == LKI_SPAN_BLOCK_FORWARD || span.kind == LKI_SPAN_BLOCK_BACKWARD) &&
+                 span.detail < p->head.blocks;
+    fprintf(out,
+            ",\n{\"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %lld.%03d, \"dur\": "
+            "%lld.%03d, \"cat\": \"%s\", \"name\": \"",
+            p->head.rank, track, (long long)(begun / 1000), (int)(begun % 1000),
+            (long long)(took / 1000), (int)(took % 1000), lki_trace_text(span.kind));
+    if (block)
+        write_name(out, p->names + (size_t)span.detail * LKI_TRACE_NAME, LKI_TRACE_NAME);
+    else if (span.kind == LKI_SPAN_STEP)
+        fprintf(out, "step %u", span.detail);
+    else
+        fprintf(out, "%s", lki_trace_text(span.kind));
+    fprintf(out, "\"}");
+}
+
+/* Adds the spans that the part says were dropped to *lost. */
+static void write_part(FILE *out, const part *p, int64_t zero, uint64_t *lost)
+{
+    enum { NAMED_MAX = 256 };
+    bool                 named[NAMED_MAX] = { false };
+    size_t               at               = p->at;
+    lki_trace_batch      batch;
+    const unsigned char *spans;
+    while (has_spans(p) && next_batch(p, &at, &batch, &spans)) {
+        if (batch.track == LKI_TRACK_LOST) {
+            *lost += batch.count;
+            continue;
+        }
+        if (batch.track < NAMED_MAX && !named[batch.track])
+            write_track_name(out, &p->head, batch.track);
+        if (batch.track < NAMED_MAX)
+            named[batch.track] = true;
+        for (size_t i = 0; i < batch.count; i++)
+            write_span(out, p, batch.track, span_at(spans, i), zero);
+    }
+}
+
+static lk_status write_all(const char *path, const part *parts, uint32_t count)
+{
+    char     temporary[4096];
+    int64_t  zero = INT64_MAX;
+    uint64_t lost = 0;
+
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t first = earliest(&parts[i]);
+        zero          = first < zero ? first : zero;
+    }
+    FILE *out = fopen(temporary, "we");
+    if (out == NULL)
+        return lk_fail(LK_EIO, "cannot write the trace '%s': %s", temporary, strerror(errno));
+    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    for (uint32_t i = 0; i < count; i++) {
+        write_process(out, &parts[i], i == 0);
+        write_part(out, &parts[i], zero, &lost);
+    }
+    fprintf(out, "\n], \"lost_spans\": %llu}\n", (unsigned long long)lost);
+    bool failed = ferror(out) != 0;
+    failed      = fclose(out) != 0 || failed;
+    if (failed || rename(temporary, path) != 0)
+        return lk_fail(LK_EIO, "cannot write the trace '%s': %s", path, strerror(errno));
+    return LK_OK;
+}
+
+/* Opens the parts that are there and wanted. */
+static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint32_t first,
+                            uint32_t count, uint32_t launcher)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        part *p = &parts[*found];
+        LK_TRY(lki_trace_part_path(p->path, path, first + i));
+        if (access(p->path, F_OK) != 0)
+            continue;
+        ++*found; /* to be closed, whatever it is */
+        LK_TRY(part_read(p));
+        if (p->names == NULL || (launcher != 0 && p->head.parent != launcher)) {
+            lki_map_close(&p->map);
+            if (p->names == NULL) /* its rank ended before it had begun */
+                (void)unlink(p->path);
+            *p = (part){ .at = 0 };
+            --*found;
+        }
+    }
+    return LK_OK;
+}
+
+/* The file of a host beyond the first, which may share its folder with the others'. */
+static lk_status name_of_host(char out[4096], const char *path, uint32_t host)
+{
+    char suffix[32] = "";
+    if (host != 0)
+        (void)snprintf(suffix, sizeof suffix, ".host-%u", host);
+    if (snprintf(out, 4096, "%s%s", path, suffix) >= 4096)
+        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+    return LK_OK;
+}
+
+lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count, uint32_t launcher)
+{
+    part    *parts = NULL;
+    uint32_t found = 0;
+    bool     alone = first != 0 || launcher != 0;
+    char     name[4096];
+    LK_TRY(LKI_NEW(&parts, count, "parts of a trace"));
+    lk_status status = find_parts(parts, &found, path, first, count, launcher);
+    if (status == LK_OK && found > 0)
+        status = name_of_host(name, path, alone ? parts[0].head.host : 0);
+    if (status == LK_OK && found > 0)
+        status = write_all(name, parts, found);
+    for (uint32_t i = 0; i < found; i++) {
+        lki_map_close(&parts[i].map);
+        if (status == LK_OK)
+            (void)unlink(parts[i].path);
+    }
+    lki_free(parts);
+    return status;
+}

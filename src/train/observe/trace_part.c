@@ -1,0 +1,119 @@
+/* trace_part.c -- a rank's part of a trace: its spans as they are, appended to a file of its own.
+ *
+ * Writing must cost little while the run goes on, and what is written must be of use whatever ends
+ * the run; so parts are in binary, appended batch by batch, and one JSON file is made of all of
+ * them by whoever outlives the ranks: lk_trace_merge().  A write that fails is kept for
+ * lki_trace_part_close(): no step fails for its trace.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "nn/model.h"
+#include "train/observe/observe.h"
+
+struct lki_trace_part {
+    int  fd;
+    int  error; /* errno of the first write that failed */
+    char path[4096];
+};
+
+lk_status lki_trace_part_path(char out[4096], const char *path, uint32_t rank)
+{
+    if (snprintf(out, 4096, "%s.rank-%u.part", path, rank) >= 4096)
+        return lk_fail(LK_EINVAL, "--trace has a path of %zu bytes", strlen(path));
+    return LK_OK;
+}
+
+static void put(lki_trace_part *part, const void *head, size_t head_bytes, const void *body,
+                size_t body_bytes)
+{
+    struct iovec pieces[2] = { { (void *)(uintptr_t)head, head_bytes },
+                               { (void *)(uintptr_t)body, body_bytes } };
+    ssize_t      wanted    = (ssize_t)(head_bytes + body_bytes), wrote;
+
+    if (part->error != 0)
+        return;
+    do
+        wrote = writev(part->fd, pieces, 2);
+    while (wrote < 0 && errno == EINTR);
+    if (wrote != wanted)
+        part->error = wrote < 0 ? errno : ENOSPC;
+}
+
+static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, uint32_t loaders,
+                          const lk_model *model)
+{
+    struct timespec now;
+    lki_trace_head  head  = { .rank    = rank,
+                              .host    = host,
+                              .pid     = (uint32_t)getpid(),
+                              .parent  = (uint32_t)getppid(),
+                              .blocks  = (uint32_t)model->block_count,
+                              .loaders = loaders };
+    char           *names = NULL;
+    memcpy(head.magic, LKI_TRACE_MAGIC, sizeof head.magic);
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    head.epoch_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - (int64_t)lki_trace_now();
+    LK_TRY(LKI_NEW(&names, model->block_count * LKI_TRACE_NAME, "names of a trace"));
+    for (size_t b = 0; b < model->block_count; b++)
+        (void)snprintf(names + b * LKI_TRACE_NAME, LKI_TRACE_NAME, "%.31s%s%.60s",
+                       model->blocks[b].type->name, model->blocks[b].name[0] != '\0' ? " " : "",
+                       model->blocks[b].name);
+    put(part, &head, sizeof head, names, model->block_count * LKI_TRACE_NAME);
+    lki_free(names);
+    return LK_OK;
+}
+
+lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank, uint32_t host,
+                              uint32_t loaders, const lk_model *model)
+{
+    lki_trace_part *part = NULL;
+    *out                 = NULL;
+    LK_TRY(LKI_NEW(&part, 1, "a trace"));
+    part->fd         = -1;
+    lk_status status = lki_trace_part_path(part->path, path, rank);
+    if (status == LK_OK) {
+        part->fd = open(part->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+        status   = part->fd >= 0
+                       ? put_head(part, rank, host, loaders, model)
+                       : lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(errno));
+    }
+    if (status != LK_OK) {
+        if (part->fd >= 0)
+            (void)close(part->fd);
+        lki_free(part);
+        return status;
+    }
+    *out = part;
+    return LK_OK;
+}
+
+void lki_trace_part_add(lki_trace_part *part, uint32_t track, const lki_trace_span *spans,
+                        size_t count)
+{
+    lki_trace_batch batch = { track, (uint32_t)count };
+    put(part, &batch, sizeof batch, spans, count * sizeof *spans);
+}
+
+lk_status lki_trace_part_close(lki_trace_part *part, uint64_t lost)
+{
+    lki_trace_batch batch  = { LKI_TRACK_LOST, (uint32_t)lki_min(lost, UINT32_MAX) };
+    lk_status       status = LK_OK;
+
+    if (part == NULL)
+        return LK_OK;
+    if (lost > 0)
+        put(part, &batch, sizeof batch, NULL, 0);
+    if (close(part->fd) != 0 && part->error == 0)
+        part->error = errno;
+    if (part->error != 0)
+        status = lk_fail(LK_EIO, "cannot write '%s': %s; the trace ends there", part->path,
+                         strerror(part->error));
+    lki_free(part);
+    return status;
+}

@@ -1,0 +1,119 @@
+/* change.c -- a group that changes between two steps, because all have agreed to it.
+ *
+ * Who was asked to leave says so when all look round after a step, and everybody learns who it is.
+ * The step and all that follows it is completed as ever; then
+ *
+ *      who leaves      puts down what is its alone: rank 0 the log, the checkpoint under way and
+ *                      the directory's lock
+ *      all             meet: nobody needs it any more
+ *      the others      end the group, and go on in one of their own (survive.c), which begins with
+ *                      the next step: nothing is redone
+ *
+ * Who wants to enter waits at the launcher (comm/rebuild.c), which says so to all.  When one of all
+ * looks round and sees it, the group ends in the same way, and is made anew with it (enter.c).
+ *
+ * A rank that is lost on the way ends the group as it always does, and the wish stands.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/control.h"
+#include "comm/group.h"
+#include "train/saves/save.h"
+#include "train/recover/succession.h"
+
+/* ---- Agreeing ---------------------------------------------------------------------------- */
+
+bool lki_change_wished(lki_session *s)
+{
+    const lk_train_config *c = s->config;
+    if (s->survival == NULL)
+        return false;
+    s->survival->change.wish = c->leave != NULL && c->leave(c->leave_context);
+    return s->survival->change.wish || lki_comm_is_awaited(s->comm);
+}
+
+/* "rank 2 (pid 4711) leaves on request after step 812".  Who enters is known when he has. */
+static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
+{
+    lki_change        *change = &s->survival->change;
+    char               one[LKI_WHO_BYTES], several[LKI_LIST_BYTES + 16];
+    unsigned long long step   = done;
+
+    if (change->leavers == 0) {
+        change->first = lk_comm_world_rank(s->comm, 0);
+        (void)snprintf(change->why, sizeof change->why, "workers enter after step %llu", step);
+        return;
+    }
+    lki_board_who(one, s->comm->board, change->first, "");
+    (void)snprintf(several, sizeof several, "ranks %s", who->text);
+    (void)snprintf(change->why, sizeof change->why, "%s %s on request after step %llu",
+                   change->leavers > 1 ? several : one, change->leavers > 1 ? "leave" : "leaves",
+                   step);
+}
+
+lk_status lki_change_agree(lki_session *s, uint64_t done)
+{
+    lki_change *change = &s->survival->change;
+    lki_list    who    = { .count = 0 };
+    uint8_t     mine   = change->wish, *all;
+
+    LK_TRY(LKI_NEW(&all, s->ranks, "wishes of ranks"));
+    lk_status status = lk_all_gather(s->comm, &mine, all, sizeof mine);
+    change->leavers  = 0;
+    for (uint32_t r = 0; status == LK_OK && r < s->ranks; r++)
+        if (all[r] != 0) {
+            change->first = change->leavers++ == 0 ? lk_comm_world_rank(s->comm, r) : change->first;
+            lki_list_add(&who, lk_comm_world_rank(s->comm, r));
+        }
+    lki_free(all);
+    LK_TRY(status);
+    lki_list_end(&who);
+    say_why(s, done, &who);
+    uint32_t least = (uint32_t)lki_max(s->config->workers_least, 1);
+    s->stopped     = change->leavers > 0 && s->ranks - change->leavers < least;
+    change->agreed = !s->stopped;
+    return LK_OK;
+}
+
+/* ---- Changing ---------------------------------------------------------------------------- */
+
+bool lki_change_is(const lki_session *s, const lk_error *why)
+{
+    const lki_change *change = &s->survival->change;
+    return change->agreed && strcmp(change->why, why->message) == 0;
+}
+
+static lk_status put_down_files(lki_session *s, uint64_t done)
+{
+    LK_TRY(lki_background_settle(s, done, true));
+    lki_note_all_said(s);
+    lki_background_close(s->background);
+    lki_lock_drop(s->lock, s->config->checkpoint);
+    lki_journal_free(s->journal);
+    s->background = NULL;
+    s->lock       = -1;
+    s->journal    = NULL;
+    return LK_OK;
+}
+
+lk_status lki_change_make(lki_session *s, uint64_t done)
+{
+    lki_survival *self = s->survival;
+
+    if (self == NULL || !self->change.agreed)
+        return LK_OK;
+    lki_let_rank_0_work(s, true);
+    if (self->change.wish)
+        LK_TRY(put_down_files(s, done));
+    lk_status status = lk_barrier(s->comm);
+    if (status != LK_OK && !lki_change_is(s, lk_error_last())) /* others are faster than we are */
+        return status;
+    lki_let_rank_0_work(s, false);
+    if (!self->change.wish)
+        return lki_comm_dissolve(s->comm, self->change.first, self->change.why);
+    s->left = true;
+    lki_comm_depart(s->comm);
+    return LK_OK;
+}

@@ -1,0 +1,404 @@
+/* survive.c -- going on without ranks; see survive.h.
+ *
+ *      all who are left            a new group, to which the arenas go over; the last step, if its
+ *                                  sums were complete, is completed by all together
+ *      each                        its new share, its loader at the next step, the loss chain
+ *      who is rank 0 now           log, cut back to what was said, and the directory's lock
+ *
+ * What rank 0 says is noted in two places in turn, so that one is whole whenever it dies: a line of
+ * the log that it has not noted is cut off and said again.  It is noted on its host alone.  Where
+ * that is lost, the log is cut back to the step before the last, which is told again with all that
+ * follows it: who was rank 0 had told nothing of the next, nor left out anything of the one before.
+ */
+#include "train/recover/survive.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+#include "comm/control.h"
+#include "comm/group.h"
+#include "parallel/kept.h"
+#include "parallel/virtual.h"
+#include "train/observe/pace.h"
+#include "train/saves/save.h"
+#include "train/recover/succession.h"
+
+enum { PATIENCE_MS = 3600 * 1000, MOMENT_MS = 10 };
+
+static lki_said *said_now(lki_minutes *m)
+{
+    return &m->said[atomic_load(&m->turn) & 1];
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+lk_status lki_survival_open(lki_session *s)
+{
+    lk_arena *arena;
+    if (!s->config->survives)
+        return LK_OK;
+    LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(lki_minutes)));
+    LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
+    s->survival->minutes = lk_arena_data(arena);
+    return LK_OK;
+}
+
+void lki_survival_close(lki_session *s)
+{
+    lki_free(s->survival);
+    s->survival = NULL;
+}
+
+bool lki_survives(const lki_session *s, lk_status status)
+{
+    bool over = s->survival != NULL && s->survival->over;
+    return s->config->survives && (status == LK_EPEER || status == LK_ETIMEOUT) && !over &&
+           lk_comm_has_lost(s->comm);
+}
+
+/* ---- What rank 0 says -------------------------------------------------------------------- */
+
+static void note_said(lki_session *s, const lki_said *what)
+{
+    lki_minutes *m    = s->survival->minutes;
+    uint64_t     turn = atomic_load(&m->turn);
+    m->said[(turn + 1) & 1]       = *what;
+    m->said[(turn + 1) & 1].bytes = lki_journal_bytes(s->journal);
+    atomic_store(&m->turn, turn + 1);
+}
+
+void lki_note_all_said(lki_session *s)
+{
+    const lki_said now = *said_now(s->survival->minutes);
+    if (s->rank == 0)
+        note_said(s, &now);
+}
+
+lk_status lki_say_step(lki_session *s, const lki_step_record *record)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_step(s->journal, record);
+    lki_said now = *said_now(s->survival->minutes);
+    if (now.step >= record->step)
+        return LK_OK;
+    LK_TRY(lki_journal_step(s->journal, record));
+    now.step = record->step;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_evaluation(lki_session *s, uint64_t step, double loss, double accuracy)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_evaluation(s->journal, step, loss, accuracy);
+    lki_said now = *said_now(s->survival->minutes);
+    if (now.evaluation >= step)
+        return LK_OK;
+    LK_TRY(lki_journal_evaluation(s->journal, step, loss, accuracy));
+    now.evaluation = step;
+    now.loss       = loss;
+    now.accuracy   = accuracy;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_finding(lki_session *s, const lk_audit_finding *finding)
+{
+    LK_TRY(lki_journal_finding(s->journal, finding));
+    if (s->survival == NULL || s->rank != 0)
+        return LK_OK;
+    lki_said now = *said_now(s->survival->minutes);
+    note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_end(lki_session *s, const lk_train_result *result)
+{
+    if (s->survival == NULL || s->rank != 0)
+        return lki_journal_end(s->journal, result);
+    lki_said now = *said_now(s->survival->minutes);
+    if (now.ended)
+        return LK_OK;
+    lki_tell_summary(s);
+    LK_TRY(lki_journal_end(s->journal, result));
+    now.ended = true;
+    note_said(s, &now);
+    return LK_OK;
+}
+
+lk_status lki_say_done(lki_session *s, const lk_train_result *result)
+{
+    if (s->survival == NULL)
+        return lk_barrier(s->comm);
+    lki_said now = *said_now(s->survival->minutes);
+    if (s->rank == 0 && result != NULL && s->config->done != NULL && !now.done) {
+        s->config->done(s->config->done_context, result);
+        now.done = true;
+        note_said(s, &now);
+    }
+    LK_TRY(lk_barrier(s->comm));
+    lki_comm_leave(s->comm);
+    s->survival->over = true;
+    return LK_OK;
+}
+
+void lki_settle(lki_session *s, uint64_t done)
+{
+    bool ends = done >= s->end || s->ended != NULL || s->stopped;
+    if (s->survival != NULL && s->rank == 0 && !ends)
+        atomic_store(&s->survival->minutes->settled, done);
+}
+
+/* ---- The new group ----------------------------------------------------------------------- */
+
+/* Leaves the group before to the caller.  Whoever worked long is in this one, and waits as ever. */
+void lki_take_group(lki_session *s, lk_comm *next)
+{
+    lk_comm_set_timeout(next, 0);
+    s->comm    = next;
+    s->rank    = lk_comm_rank(next);
+    s->ranks   = lk_comm_size(next);
+    s->patient = false;
+}
+
+lk_status lki_regroup(lki_session *s)
+{
+    lk_comm *before = s->comm, *next;
+    LK_TRY(lk_comm_rebuild(&next, before, NULL));
+    lki_take_group(s, next);
+    if (before != s->given)
+        lk_comm_free(before);
+    return LK_OK;
+}
+
+lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
+                            lk_parallel_standing *standing)
+{
+    lk_parallel_options options;
+    lk_status status = lki_parallel_options_of(s->config, s->model, s->exec, &options);
+    if (status == LK_OK)
+        status = lk_parallel_go_on(out, s->parallel, comm, s->params, s->param_count, &options,
+                                   standing);
+    lki_parallel_options_free(&options);
+    return status;
+}
+
+/* The minutes are read before rank 0 may go on to write them.  Its host has them, unless rank 0
+ * was on one that is lost: then nobody knows what was told after the last step, and it is told
+ * again. */
+static lk_status read_minutes(lki_session *s, lk_comm *next)
+{
+    lki_minutes *found = &s->survival->found;
+    memcpy(found, s->survival->minutes, sizeof *found);
+    return lk_comm_hosts(next) > 1 ? lk_broadcast(next, found, sizeof *found, 0) : LK_OK;
+}
+
+/* What a host keeps alone is lost with it: all see that, and end. */
+static lk_status check_hosts(const lki_session *s, const lk_comm *next)
+{
+    const lk_train_config *c     = s->config;
+    uint64_t              *steps = NULL;
+    size_t                 count = 0;
+    char                   from[64] = "there is no checkpoint to start again from";
+
+    if (lki_kept_shards(s->parallel) == 1 || lk_comm_hosts(next) == lki_kept_shards(s->parallel))
+        return LK_OK;
+    if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
+        count > 0)
+        (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
+                       (unsigned long long)steps[0]);
+    lki_free(steps);
+    return lk_fail(LK_EPEER, "%u of %u hosts are left, and with %s each has a part of the "
+                   "optimizer's state alone: %s, or take ddp", lk_comm_hosts(next),
+                   lki_kept_shards(s->parallel), c->strategy, from);
+}
+
+/* In a group that has come to be. */
+static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel,
+                           lk_parallel_standing *standing)
+{
+    lk_comm_note(next, s->chained + 1, "going on");
+    LK_TRY(read_minutes(s, next));
+    LK_TRY(lki_parallel_over(s, parallel, next, standing));
+    lk_status status = lki_welcome(s, next);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_parallel_free(*parallel);
+    *parallel = NULL;
+    return status;
+}
+
+/* Its launcher hears why. */
+static lk_status give_up(lk_comm *next)
+{
+    lk_error why = *lk_error_last();
+    lk_comm_abort(next);
+    lk_comm_free(next);
+    return lki_fail_again(&why);
+}
+
+/* One group after the other until one holds; the first may have others in it who enter. */
+static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
+                            lk_parallel_standing *standing)
+{
+    lk_comm_options options = { .timeout_ms = s->patient ? PATIENCE_MS : 0 };
+    lk_comm        *failed  = s->comm, *next;
+    lk_status       status;
+
+    do {
+        status = admits ? lki_comm_admit(&next, failed, &options)
+                        : lk_comm_rebuild(&next, failed, &options);
+        bool there = status == LK_OK;
+        if (there)
+            status = lk_comm_take_arenas(next, failed);
+        if (failed != s->comm)
+            lk_comm_free(failed);
+        if (!there)
+            return status;
+        if (check_hosts(s, next) != LK_OK)
+            return give_up(next);
+        if (status == LK_OK)
+            status = settle_in(s, next, parallel, standing);
+        failed = next;
+        admits = false;
+    } while (status != LK_OK && lk_comm_has_lost(next));
+    *out = next;
+    if (status != LK_OK)
+        lk_comm_free(next);
+    return status;
+}
+
+/* Where there are no minutes, nothing was told yet, and the log is as it was before the run, or
+ * has a line that nobody knows of; or what was told stands in the log alone. */
+static lk_status take_log(lki_session *s, uint64_t done)
+{
+    lki_minutes *found = &s->survival->found;
+    uint64_t     bytes = said_now(found)->bytes;
+    bool         known = atomic_load(&found->turn) > 0;
+
+    if (!known && done == s->start)
+        return lki_journal_begin(s->journal, s->start, s->end);
+    if (!known)
+        LK_TRY(lki_journal_find(s->journal, done - 1, &bytes));
+    return lki_journal_take_over(s->journal, done, s->end, bytes);
+}
+
+/* The one that has it may be on another host, cut off, and about to end. */
+static lk_status take_lock(lki_session *s)
+{
+    const struct timespec moment = { 0, MOMENT_MS * 1000000L };
+    double                end    = lki_seconds() + 0.5e-3 * s->comm->timeout_ms;
+    lk_status             status = LK_EIO;
+
+    while (status == LK_EIO && lki_seconds() < end) {
+        status = lki_lock_take(&s->lock, s->config->checkpoint, s->journal);
+        if (status == LK_EIO)
+            (void)nanosleep(&moment, NULL);
+    }
+    return status;
+}
+
+/* Rank 0 is gone: this one has its files from here on. */
+static lk_status take_files(lki_session *s, uint64_t done)
+{
+    const lk_train_config *c = s->config;
+    if (s->rank != 0 || s->journal != NULL)
+        return LK_OK;
+    LK_TRY(lki_journal_open(&s->journal, c));
+    LK_TRY(take_log(s, done));
+    if (c->checkpoint == NULL)
+        return LK_OK;
+    LK_TRY(take_lock(s));
+    return c->checkpoint_async ? lki_background_open(&s->background, s) : LK_OK;
+}
+
+/* ---- Going on ---------------------------------------------------------------------------- */
+
+/* What the last complete step gave, where this rank has not come so far. */
+void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
+                  lk_train_result *result)
+{
+    const lki_said *told = said_now(&s->survival->found);
+
+    *at = (lki_position){ .done = standing->steps > 0 ? standing->steps : s->start };
+    if (standing->steps == 0)
+        return;
+    if (s->chained < at->done)
+        lki_session_chain(s, at->done, &standing->last);
+    result->loss = standing->last.loss;
+    if (told->evaluation == at->done && at->done > 0) {
+        result->validation_loss     = told->loss;
+        result->validation_accuracy = told->accuracy;
+    }
+    at->behind = atomic_load(&s->survival->found.settled) < at->done;
+    if (!at->behind && told->evaluation == at->done)
+        (void)lki_heed_evaluation(s, at->done, told->loss, told->accuracy);
+    at->record = (lki_step_record){ .step    = at->done,
+                                    .lr      = lk_schedule_at(&s->config->schedule, at->done - 1),
+                                    .seconds = lki_seconds() - s->begun };
+    lki_session_record(s, &standing->last, standing->loss_scale, &at->record);
+}
+
+/* The session is the new group's from here on. */
+static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lki_position *at,
+                      double begun)
+{
+    lki_survival *self   = s->survival;
+    lk_comm      *before = s->comm;
+
+    t->before = before;
+    t->now    = next;
+    t->rounds = s->stride > 1; /* as they are among more than one */
+    t->bounds = lki_pace_bounds(s);
+    t->left    = t->planned ? self->change.leavers : 0;
+    t->entered = lki_comm_entered(next);
+    t->lost    = s->ranks + t->entered - lk_comm_size(next) - t->left;
+    t->done    = at->done;
+    self->lost += t->lost;
+    self->left += t->left;
+    self->entered += t->entered;
+    self->change = (lki_change){ .agreed = false };
+    lki_take_group(s, next);
+    s->depleted      = s->ranks < s->config->workers_least;
+    lk_status status = take_files(s, at->done);
+    if (status == LK_OK)
+        status = lki_session_deal(s, at->done);
+    t->rounds  = t->rounds || s->stride > 1;
+    t->seconds = lki_seconds() - begun;
+    self->seconds += t->seconds;
+    if (status == LK_OK)
+        lki_tell_succession(s, t);
+    lki_pace_regroup(s);
+    if (before != s->given)
+        lk_comm_free(before);
+    return status;
+}
+
+lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
+{
+    double               begun = lki_seconds();
+    lk_error             why   = *lk_error_last();
+    lk_comm             *next = NULL;
+    lk_parallel         *parallel = NULL;
+    lk_parallel_standing standing;
+    lk_audit_finding     finding;
+    bool                 found = lk_parallel_finding(s->parallel, &finding);
+    bool                 planned = lki_change_is(s, &why);
+
+    LK_TRY(find_group(s, planned, &next, &parallel, &standing));
+    lk_parallel_free(s->parallel);
+    s->parallel = parallel;
+    lki_catch_up(s, &standing, at, result);
+    lki_succession t = { .why        = why.message,
+                         .planned    = planned,
+                         .late       = why.status == LK_ETIMEOUT,
+                         .unfinished = at->done < s->end ? standing.unfinished : 0 };
+    LK_TRY(move(s, &t, next, at, begun));
+    result->speaks = s->rank == 0;
+    return found ? lki_say_finding(s, &finding) : LK_OK;
+}

@@ -1,0 +1,361 @@
+/* save.c -- the checkpoints that a run leaves.
+ *
+ * What lies in the shared memory of every host rank 0 writes, whole tensors, while the others wait.
+ * What hosts keep parts of they write themselves (parts.c), if all see the directory; if not, they
+ * give it to rank 0 piece by piece, in the order in which it hashes and writes.
+ * With checkpoint_async writers copy all of it instead, and the copy is written meanwhile
+ * (background.c).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+#include "base/file.h"
+#include "train/saves/parts.h"
+
+enum { PATIENCE_MS = 3600 * 1000 };
+
+/* ---- Values that are in parts ------------------------------------------------------------ */
+
+lk_status lki_visit_value(const lki_session *session, uint32_t param, uint32_t which,
+                          void (*visit)(void *context, const float *values, size_t count),
+                          void *context)
+{
+    const float *whole = lk_parallel_value(session->parallel, param, which);
+    size_t       count = lk_shape_count(session->params[param].shape);
+    float       *piece = NULL;
+    lk_status    status;
+
+    if (whole != NULL) {
+        visit(context, whole, count);
+        return LK_OK;
+    }
+    status = LKI_NEW(&piece, LK_CHECKPOINT_PIECE, "a piece of a tensor");
+    for (size_t at = 0; status == LK_OK && at < count; at += LK_CHECKPOINT_PIECE) {
+        size_t n = lki_min(count - at, LK_CHECKPOINT_PIECE);
+        status   = lk_parallel_fetch(session->parallel, param, which, at, n, piece);
+        if (status == LK_OK)
+            visit(context, piece, n);
+    }
+    lki_free(piece);
+    return status;
+}
+
+static lk_status fetch_param(void *context, size_t tensor, size_t first, size_t count, void *out)
+{
+    const lki_session *session = context;
+    return lk_parallel_fetch(session->parallel, (uint32_t)tensor, 0, first, count, out);
+}
+
+/* Of the optimizer's file: the states of the first parameter, of the second, and so on. */
+static lk_status fetch_state(void *context, size_t tensor, size_t first, size_t count, void *out)
+{
+    const lki_session *session = context;
+    uint32_t           slots   = lk_optimizer_state_count(&session->config->optimizer);
+    return lk_parallel_fetch(session->parallel, (uint32_t)tensor / slots,
+                             1 + (uint32_t)tensor % slots, first, count, out);
+}
+
+static void give(void *context, const float *values, size_t count)
+{
+    (void)context;
+    (void)values;
+    (void)count;
+}
+
+static lk_status give_value(const lki_session *session, uint32_t param, uint32_t which)
+{
+    return lk_parallel_value(session->parallel, param, which) != NULL
+               ? LK_OK
+               : lki_visit_value(session, param, which, give, NULL);
+}
+
+/* This rank's part of what rank 0 fetches, file by file. */
+static lk_status give_values(const lki_session *session)
+{
+    uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
+    for (uint32_t p = 0; p < session->param_count; p++)
+        LK_TRY(give_value(session, p, 0));
+    for (uint32_t p = 0; p < session->param_count; p++)
+        for (uint32_t w = 1; w <= slots; w++)
+            LK_TRY(give_value(session, p, w));
+    return LK_OK;
+}
+
+/* ---- What is written --------------------------------------------------------------------- */
+
+static void optimizer_tensors(lki_session *session, lki_sheet *s, lk_tensor *at)
+{
+    uint32_t slots = lk_optimizer_state_count(&session->config->optimizer), i = 0;
+    for (uint32_t p = 0; p < session->param_count; p++)
+        for (uint32_t w = 0; w < slots; w++, i++) {
+            (void)snprintf(s->names[i], sizeof s->names[i], "%s.%s", session->params[p].name,
+                           lk_optimizer_state_name(&session->config->optimizer, w));
+            at[i] = (lk_tensor){ s->names[i], LK_F32, session->params[p].shape,
+                                 lk_parallel_value(session->parallel, p, w + 1) };
+        }
+    if (i > 0)
+        s->files[s->file_count++] = (lk_checkpoint_file){
+            .name = LKI_OPTIMIZER_FILE, .tensors = at, .tensor_count = i,
+            .fetch = fetch_state, .context = session
+        };
+}
+
+lk_status lki_sheet_fill(lki_session *session, lki_sheet *s)
+{
+    uint32_t slots = lk_optimizer_state_count(&session->config->optimizer);
+    size_t   count = (size_t)session->param_count * (1 + slots) + session->kept_count;
+
+    LK_TRY(LKI_NEW(&s->tensors, count, "checkpoint tensors"));
+    LK_TRY(LKI_NEW(&s->names, (size_t)session->param_count * slots + 1, "checkpoint tensors"));
+    lk_tensor *at = s->tensors;
+    for (uint32_t p = 0; p < session->param_count; p++)
+        at[p] = (lk_tensor){ session->params[p].name, LK_F32, session->params[p].shape,
+                             lk_parallel_value(session->parallel, p, 0) };
+    s->files[s->file_count++] = (lk_checkpoint_file){
+        .name = LKI_MODEL_FILE, .tensors = at, .tensor_count = session->param_count,
+        .fetch = fetch_param, .context = session
+    };
+    optimizer_tensors(session, s, at + session->param_count);
+    at += (size_t)session->param_count * (1 + slots);
+    for (uint32_t i = 0; i < session->kept_count; i++)
+        at[i] = (lk_tensor){ session->kept[i].name,
+                             LK_F32,
+                             { 1, { session->kept[i].count } },
+                             lk_parallel_state_data(session->parallel, i) };
+    if (session->kept_count > 0)
+        s->files[s->file_count++] = (lk_checkpoint_file){
+            .name = LKI_STATE_FILE, .tensors = at, .tensor_count = session->kept_count
+        };
+    return LK_OK;
+}
+
+/* Resumed from an older step, a run makes newer ones again, with the same bits: losses, weights
+ * and options as that step's own manifest tells them. */
+static bool is_there_already(const char *dir, const lk_checkpoint_info *info)
+{
+    lk_checkpoint *checkpoint = NULL;
+    if (lk_checkpoint_open_step(&checkpoint, dir, info->step) != LK_OK)
+        return false;
+    const lk_checkpoint_info *there = lk_checkpoint_describe(checkpoint);
+    json_t *theirs = json_loads(there->config, 0, NULL), *ours = json_loads(info->config, 0, NULL);
+    bool    same = json_equal(theirs, ours) && strcmp(there->weights, info->weights) == 0 &&
+                strcmp(there->exactness_id, info->exactness_id) == 0;
+    json_decref(theirs);
+    json_decref(ours);
+    lk_checkpoint_free(checkpoint);
+    return same;
+}
+
+/* All but the weights' hash. */
+static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
+{
+    const lk_train_config *config = session->config;
+    LK_TRY(lki_sheet_fill(session, s));
+
+    json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
+    (void)json_object_set_new(object, "loss-chain", json_string(session->loss_chain));
+    lk_loss_scaler scaler = lk_parallel_scaler(session->parallel);
+    if (config->scaling.rule > LK_SCALE_NONE || scaler.skipped > 0)
+        (void)json_object_set_new(object, "loss-scaler", lki_scaler_json(&scaler));
+    lk_noise noise = lk_parallel_noise(session->parallel);
+    if (config->noise_decay > 0)
+        (void)json_object_set_new(object, "noise", lki_noise_json(&noise));
+    json_t *watch = lki_watch_json(&session->watch, config);
+    if (watch != NULL)
+        (void)json_object_set_new(object, "watch", watch);
+    s->config = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(object);
+    if (s->config == NULL)
+        return lk_fail(LK_ENOMEM, "checkpoint: no memory for the configuration");
+    s->info = (lk_checkpoint_info){ .step         = step,
+                                    .seed         = config->seed,
+                                    .exactness_id = session->exactness_id,
+                                    .weights      = s->weights,
+                                    .config       = s->config,
+                                    .spared       = s->spared,
+                                    .spared_count = session->watch.best_count };
+    for (uint32_t i = 0; i < session->watch.best_count; i++)
+        s->spared[i] = session->watch.best[i].step;
+    return LK_OK;
+}
+
+void lki_sheet_free(lki_sheet *s)
+{
+    if (s == NULL)
+        return;
+    lki_free(s->tensors);
+    lki_free(s->names);
+    for (size_t i = 0; s->own_parts != NULL && i < s->part_count; i++)
+        lki_free(s->own_parts[i].stretches);
+    lki_free(s->own_parts);
+    lki_free(s->parts);
+    free(s->config);
+    lki_free(s);
+}
+
+bool lki_sheet_is_there(const lki_sheet *s, const char *dir)
+{
+    return is_there_already(dir, &s->info);
+}
+
+lk_status lki_sheet_write(const lki_sheet *s, const lk_train_config *config)
+{
+    return lk_checkpoint_write(config->checkpoint, &s->info, s->files, s->file_count,
+                               config->keep ? config->keep : 3);
+}
+
+/* ---- Saving ------------------------------------------------------------------------------ */
+
+void lki_let_rank_0_work(lki_session *session, bool work)
+{
+    session->patient = work;
+    if (session->rank != 0)
+        lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
+}
+
+/* All but the weights' hash, which is rank 0's to say; of others what they write. */
+static lk_status prepare_sheet(lki_session *session, uint64_t step, lki_sheet **out)
+{
+    lki_sheet *s;
+    *out = NULL;
+    if (!lki_parts_writes(session))
+        return LK_OK;
+    LK_TRY(LKI_NEW(&s, 1, "a checkpoint"));
+    lk_status status = session->rank == 0 ? describe(session, step, s) : lki_sheet_fill(session, s);
+    if (status == LK_OK && session->by_owners)
+        status = lki_sheet_divide(session, s);
+    if (status == LK_OK)
+        *out = s;
+    else
+        lki_sheet_free(s);
+    return status;
+}
+
+/* Collective where parameters are in parts; else rank 0's. */
+static lk_status hash_weights(const lki_session *session, lki_sheet *s)
+{
+    char weights[65];
+    if (session->rank == 0)
+        return lki_weights_hash(session, s->weights);
+    return lk_parallel_value(session->parallel, 0, 0) == NULL ? lki_weights_hash(session, weights)
+                                                              : LK_OK;
+}
+
+/* Rank 0 writes what the others give. */
+static lk_status save_alone(lki_session *session, const lki_sheet *s, bool wanted)
+{
+    uint32_t writes = wanted;
+    LK_TRY(lk_broadcast(session->comm, &writes, sizeof writes, 0));
+    if (writes == 0)
+        return LK_OK;
+    return session->rank != 0 ? give_values(session) : lki_sheet_write(s, session->config);
+}
+
+static lk_status write_parts(lki_session *session, const lki_sheet *s, lki_writing *writing)
+{
+    lk_error mine = { .status = LK_OK };
+    if (s != NULL && lki_writing_files(writing, s, session->rank == 0) != LK_OK)
+        mine = *lk_error_last();
+    LK_TRY(lki_writing_gather(writing, session, &mine));
+    return session->rank == 0 ? lki_writing_publish(writing, s, session->config) : LK_OK;
+}
+
+/* Every writer what it has. */
+static lk_status save_parts(lki_session *session, const lki_sheet *s, bool wanted)
+{
+    lki_writing writing;
+    bool        begun;
+    lk_status   status = lki_writing_begin(&writing, session, wanted ? s->info.step : 0, wanted,
+                                           &begun);
+    if (status == LK_OK && begun)
+        status = write_parts(session, s, &writing);
+    lki_writing_end(&writing);
+    return status;
+}
+
+/* Writes while all wait. */
+static lk_status save_now(lki_session *session, uint64_t step)
+{
+    lki_sheet *s = NULL;
+    LK_TRY(lki_background_settle(session, step, true));
+    LK_TRY(prepare_sheet(session, step, &s));
+    lk_status status = hash_weights(session, s);
+    if (status == LK_OK)
+        status = lki_journal_sync(session->journal);
+    if (status == LK_OK) {
+        bool wanted = session->rank == 0 && !lki_sheet_is_there(s, session->config->checkpoint);
+        status      = session->by_owners ? save_parts(session, s, wanted)
+                                         : save_alone(session, s, wanted);
+    }
+    lki_sheet_free(s);
+    return status;
+}
+
+/* Writers copy what is theirs into a draft, which `s` and what is behind it now belong to. */
+static lk_status copy_parts(lki_session *session, uint64_t step, lki_sheet *s)
+{
+    lki_writing *writing = NULL;
+    bool         begun   = false;
+    lk_status    status  = lk_parallel_value(session->parallel, 0, 0) == NULL
+                               ? hash_weights(session, s)
+                               : LK_OK;
+    if (status == LK_OK)
+        status = LKI_NEW(&writing, 1, "a checkpoint");
+    if (status == LK_OK)
+        status = lki_writing_begin(writing, session, step, session->rank == 0, &begun);
+    session->drafting = begun;
+    if (status == LK_OK && s != NULL)
+        return lki_background_copy(session->background, session->exec, s, writing);
+    if (writing != NULL)
+        lki_writing_end(writing);
+    lki_free(writing);
+    lki_sheet_free(s);
+    return status;
+}
+
+/* Leaves a copy to be written, once the one before it is. */
+static lk_status save_later(lki_session *session, uint64_t step)
+{
+    lki_sheet *s = NULL;
+    LK_TRY(lki_background_settle(session, step, true));
+    LK_TRY(prepare_sheet(session, step, &s));
+    if (session->by_owners)
+        return copy_parts(session, step, s);
+    if (session->rank != 0)
+        return give_values(session);
+    return lki_background_copy(session->background, session->exec, s, NULL);
+}
+
+lk_status lki_save(lki_session *session, uint64_t step, bool later)
+{
+    double begun = lki_seconds();
+    later        = later && session->config->checkpoint_async;
+    lk_comm_note(session->comm, step, later ? "copying a checkpoint" : "writing a checkpoint");
+    lki_let_rank_0_work(session, true);
+    LK_TRY(lki_lock_hold(session->lock, session->config->checkpoint));
+    LK_TRY(later ? save_later(session, step) : save_now(session, step));
+    LK_TRY(lk_barrier(session->comm));
+    lki_let_rank_0_work(session, false);
+    double stall = lki_seconds() - begun;
+    if (later)
+        return lki_background_start(session->background, step, stall);
+    if (session->rank != 0)
+        return LK_OK;
+    return lki_note_saved(session, step, step, stall, stall);
+}
+
+lk_status lki_note_saved(lki_session *session, uint64_t step, uint64_t saved, double stall,
+                         double seconds)
+{
+    lk_checkpoint_times *times = &session->checkpoints;
+    lki_watch_written(&session->watch, saved);
+    times->written++;
+    times->stalled += stall;
+    times->longest_stall = fmax(times->longest_stall, stall);
+    times->longest_write = fmax(times->longest_write, seconds);
+    return lki_journal_saved(session->journal, step, saved, stall, seconds, NULL);
+}
