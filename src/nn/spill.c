@@ -9,6 +9,7 @@
  *      backward    drop 3 (read 0) - need 2, drop 2 - need 1, drop 1 - need 0 (waits for that)
  *
  * A disk that fails has nobody to tell in the middle of a pass: that is kept (lk_engine_status()).
+ * Nothing is started after it, and what had been is still waited for.
  *
  * Memory: three values of all contexts.
  */
@@ -109,8 +110,7 @@ static void start(lki_spill *a, uint32_t i, bool write)
 
 void lki_spill_make(lki_spill *a, uint32_t i)
 {
-    if (!has_failed(a))
-        wait_for(a, i);
+    wait_for(a, i);
 }
 
 void lki_spill_leave(lki_spill *a, uint32_t i)
@@ -123,7 +123,7 @@ void lki_spill_leave(lki_spill *a, uint32_t i)
 
 void lki_spill_need(lki_spill *a, uint32_t i)
 {
-    if (has_failed(a) || !a->coming[i])
+    if (!a->coming[i])
         return;
     wait_for(a, i);
     a->coming[i] = false;
