@@ -89,9 +89,10 @@ static lk_status on_bucket(const lk_bucket *bucket, void *context)
 static void run_turn(const job *j, lk_parallel *p, uint64_t step, uint32_t v, float scale)
 {
     for (uint32_t t = 0; t < TERMS; t++) {
-        float *grad = lk_parallel_grad(p, t);
+        bool   empty = false;
+        float *grad  = t % 2 == 0 ? lk_parallel_grad(p, t) : lk_parallel_grad_new(p, t, &empty);
         for (uint32_t i = 0; i < count_of[t]; i++)
-            grad[i] += gradient(step, v, t, i) * scale;
+            grad[i] = (empty ? 0 : grad[i]) + gradient(step, v, t, i) * scale;
         if (t == 1 && v == 2 && step == 1 && j->large != 0)
             grad[660] = j->large * scale;
         if (j->early)

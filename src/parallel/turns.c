@@ -127,6 +127,15 @@ static void clear_raw(lk_parallel *parallel, uint32_t term)
                   lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
+/* What lies behind a term up to the next one, and has its part in blocks of 8 or 4 bits: there a
+ * value that is not finite makes all of its block so. */
+static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            size   = layout->sizes[layout->terms[term].param];
+    memset(grad + size, 0, (lki_round_up(size, layout->align) - size) * sizeof *grad);
+}
+
 /* Of the layout's terms; whether it was not announced before, and counts. */
 static bool announce(lk_parallel *parallel, uint32_t term)
 {
@@ -334,9 +343,12 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t term)
 
 float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t term, bool *empty)
 {
-    term   = use_term(parallel, term);
-    *empty = begin_term(parallel, term);
-    return lki_gradient_now(parallel, term);
+    term        = use_term(parallel, term);
+    *empty      = begin_term(parallel, term);
+    float *grad = lki_gradient_now(parallel, term);
+    if (*empty && grad != NULL)
+        clear_tail(parallel, term, grad);
+    return grad;
 }
 
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t state)
