@@ -289,6 +289,7 @@ static inline double *lki_block_sum(const lk_parallel *parallel, const lki_param
 
 static inline lki_report *lki_report_of(const lk_parallel *parallel, uint32_t leaf)
 {
+    LK_ASSERT(leaf < parallel->leaves);
     size_t place = lki_share_place(&parallel->dealing, leaf);
     return (lki_report *)(void *)(parallel->reports + place * parallel->report_bytes);
 }

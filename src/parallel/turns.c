@@ -189,8 +189,10 @@ static void end_remaking(lk_parallel *parallel)
 
 static void end_turn(lk_parallel *parallel)
 {
+    bool own = parallel->leaf < lki_turns(parallel); /* or it sits out, and has no report */
     if (parallel->micro + 1 == parallel->micros) {
-        lki_order_report(parallel, lki_report_of(parallel, lki_leaf_now(parallel)));
+        if (own)
+            lki_order_report(parallel, lki_report_of(parallel, lki_leaf_now(parallel)));
         for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
             end_terms(parallel);
     }
@@ -199,7 +201,8 @@ static void end_turn(lk_parallel *parallel)
     parallel->turning = false;
     if (++parallel->micro < parallel->micros || failed(parallel))
         return;
-    for (; parallel->noise != NULL && parallel->chosen < parallel->together; parallel->chosen++)
+    for (; own && parallel->noise != NULL && parallel->chosen < parallel->together;
+         parallel->chosen++)
         lki_report_of(parallel, lki_leaf_now(parallel))->squares = lki_noise_leaf(parallel);
     parallel->chosen = 0;
     if (lki_audit_watches(parallel))
