@@ -273,7 +273,7 @@ const lki_option lki_train_table[] = {
     { .name = "rebalance", .type = LKI_OPTION_CUSTOM, .value = "WHEN",
       .read = lki_read_rebalance, .preset = "auto",
       .help = "virtual workers move from slow workers to fast ones between steps: auto (with ddp "
-              "and zero1), on (or say why not), off, or random:SEED, a test: anew in every step" },
+              "and zero1), on (or say why not), off, or random:SEED, a test: after every step" },
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",
