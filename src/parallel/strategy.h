@@ -231,6 +231,7 @@ struct lk_parallel {
     lki_gradients  sums;
     lki_gradients *current; /* [together] */
     lk_error      failure; /* kept until lk_parallel_finish() */
+    float        *scrap;   /* for gradients that are made after it; NULL: none were */
 };
 
 /* Which part of the model a host keeps.  Hosts with all parts are neighbours. */

@@ -318,13 +318,32 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
     keep(parallel, lki_units_read(parallel, term));
 }
 
+/* After a failure gradients are made to the end of the turn, and thrown away.  Where rounds share
+ * room they should not lie there: who has not failed yet may still read those of the round before.
+ * NULL: there is no memory. */
+static float *scrap_of(lk_parallel *parallel)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            most   = 0;
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        most = lki_max(most, lki_round_up(layout->sizes[p], layout->align));
+    if (parallel->scrap == NULL)
+        keep(parallel, LKI_NEW(&parallel->scrap, most, "a gradient"));
+    return parallel->scrap;
+}
+
 float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
 {
     float *at = NULL;
     if (parallel->ops->find_term == NULL || parallel->remaking)
         return parallel->current[parallel->chosen].gradients + parallel->layout->term_at[term];
-    keep(parallel, parallel->ops->find_term(parallel, term, &at));
-    return at;
+    if (!failed(parallel))
+        keep(parallel, parallel->ops->find_term(parallel, term, &at));
+    if (!failed(parallel))
+        return at;
+    if (scrap_of(parallel) == NULL)
+        keep(parallel, parallel->ops->find_term(parallel, term, &at));
+    return parallel->scrap != NULL ? parallel->scrap : at;
 }
 
 /* The layout's term, which the current turn uses. */
