@@ -9,33 +9,9 @@
  *         another is for parallel/recover/ledger_test.c.
  */
 #include "base/sanitized.h"
-#include "faults/job.h"
+#include "faults/survivors.h"
 
-#define GOES_ON "--on-failure continue "
 enum { ROUNDS = LKI_SANITIZED ? 2 : 4, LOGGED = 160 };
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
-
-/* A moment of up to 4 ms. */
-static void rest(uint64_t *seed)
-{
-    const struct timespec moment = { 0, (long)(next_random(seed) % 4000000) };
-    (void)nanosleep(&moment, NULL);
-}
-
-static void assert_undisturbed(job *j, const char *wanted)
-{
-    char digits[65];
-    if (j->result.status != 0)
-        fail_msg("status %d: %s", j->result.status, j->result.err);
-    read_weights(&j->result, digits);
-    if (strcmp(digits, wanted) != 0)
-        fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
-}
 
 /* The launcher of a host is who started its workers. */
 static pid_t launcher_of(const job *j, uint32_t rank)
@@ -129,36 +105,6 @@ static void hosts_are_killed_until_one_is_left(void **state)
 
 /* ---- What rank 0 has alone ----------------------------------------------------------------- */
 
-#define BUSY                                                                                       \
-    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
-    "--virtual-workers 4 --hidden 32 --global-batch 8 --micro-batch 2 --optimizer adamw --lr 0.01 "
-
-/* What stands in a log, without times. */
-static void read_bits(const char *folder, command_result *r)
-{
-    (void)run_shell(r, folder, "sed -E '/\"(checkpoint|rebalance|straggler)\"/d; "
-                               "s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' log | sha256sum");
-}
-
-static bool has_ended(const job *j)
-{
-    siginfo_t info = { 0 };
-    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
-}
-
-/* Nothing holds this run up: it may get away. */
-static bool await_or_end(job *j, const char *word)
-{
-    for (double since = seconds_now(); !has_ended(j); nap()) {
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        if (strstr(j->result.err, word) != NULL)
-            return true;
-        if (seconds_now() - since > LIMIT_SECONDS)
-            job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
-    }
-    return false;
-}
-
 static void the_log_and_the_lock_move_to_another_host(void **state)
 {
     static command_result want, got;
@@ -169,7 +115,7 @@ static void the_log_and_the_lock_move_to_another_host(void **state)
     run_command(&want, *state, BUSY "--steps 160 --workers 1 --quiet --log log");
     assert_int_equal(want.status, 0);
     read_weights(&want, wanted);
-    read_bits(*state, &want);
+    read_bits(*state, "log", &want);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         (void)run_shell(&got, *state, "rm -rf ck log");
         job_start(&j, *state, 3, BUSY GOES_ON "--steps 160 --log log --hosts 2 --checkpoint ck "
@@ -182,7 +128,7 @@ static void the_log_and_the_lock_move_to_another_host(void **state)
         moved += await_or_end(&j, "rank 1 took over");
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
-        read_bits(*state, &got);
+        read_bits(*state, "log", &got);
         assert_string_equal(got.out, want.out);
         goes_on(*state, BUSY, 2, LOGGED, wanted);
     }

@@ -9,33 +9,9 @@
  * Method: the command itself, hit at seeded moments.  An update that is hit in the middle of a
  *         slice is for parallel/recover/ledger_test.c.
  */
-#include "faults/job.h"
+#include "faults/survivors.h"
 
-#define GOES_ON "--on-failure continue "
 enum { ROUNDS = 5, LOGGED = 160, LONGER = 300 };
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
-
-/* A moment of up to 4 ms. */
-static void rest(uint64_t *seed)
-{
-    const struct timespec moment = { 0, (long)(next_random(seed) % 4000000) };
-    (void)nanosleep(&moment, NULL);
-}
-
-static void assert_undisturbed(job *j, const char *wanted)
-{
-    char digits[65];
-    if (j->result.status != 0)
-        fail_msg("status %d: %s", j->result.status, j->result.err);
-    read_weights(&j->result, digits);
-    if (strcmp(digits, wanted) != 0)
-        fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
-}
 
 /* Says who was killed, and what became of its work. */
 static void assert_told(const job *j, uint32_t rank)
@@ -102,46 +78,13 @@ static void three_of_four_are_killed(void **state)
 
 /* ---- Between steps ------------------------------------------------------------------------ */
 
-#define BUSY                                                                                       \
-    "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
-    "--virtual-workers 4 --hidden 32 --global-batch 8 --micro-batch 2 --optimizer adamw --lr 0.01 "
-
-/* What stands in a log, without times. */
-static void read_bits(const char *folder, const char *log, command_result *r)
-{
-    char line[256];
-    (void)snprintf(line, sizeof line,
-                   "sed -E '/\"(checkpoint|rebalance|straggler)\"/d; "
-                   "s/\"samples_per_s.*_ms\": [0-9.]*//; s/\"run.*//' %s | sha256sum",
-                   log);
-    (void)run_shell(r, folder, line);
-}
-
-static bool has_ended(const job *j)
-{
-    siginfo_t info = { 0 };
-    return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
-}
-
-static void await_or_end(job *j, const char *word)
-{
-    for (double since = seconds_now(); !has_ended(j); nap()) {
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        if (strstr(j->result.err, word) != NULL)
-            return;
-        if (seconds_now() - since > LIMIT_SECONDS)
-            job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
-    }
-}
-
 /* Nothing holds this run up: it may get away.  Whether the blow was one, and somebody took over. */
 static bool hits(job *j, uint32_t rank)
 {
     j->hit_at = seconds_now();
     if (kill(j->worker[rank], SIGKILL) != 0)
         return false;
-    await_or_end(j, "took over");
-    return strstr(j->result.err, "took over") != NULL;
+    return await_or_end(j, "took over");
 }
 
 static void the_log_and_checkpoints_are_whole(void **state)
@@ -159,7 +102,7 @@ static void the_log_and_checkpoints_are_whole(void **state)
         (void)run_shell(&got, *state, "rm -rf ck log");
         job_start(&j, *state, 4,
                   BUSY GOES_ON "--steps 160 --log log --checkpoint ck --checkpoint-every 7");
-        await_or_end(&j, "step 16/");
+        (void)await_or_end(&j, "step 16/");
         job_await_word(&j, "step 16/");
         rest(&seed);
         if (hits(&j, 0)) {
@@ -212,7 +155,7 @@ static void blows_change_nothing(void **state)
     undisturbed(*state, MLP, STEPS, wanted);
     job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --chaos 3,100");
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        await_or_end(&j, words[i]);
+        (void)await_or_end(&j, words[i]);
         assert_says(j.result.err, words[i]);
     }
     j.hit_at = seconds_now();
