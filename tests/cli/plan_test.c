@@ -293,6 +293,7 @@ static void says_what_is_wrong(void **state)
         { MLP "--workers 2 --hosts 3", "each has at least one; raise --workers" },
         { MLP "--parameters 5", "--paper" },
         { "plan gpt --paper --parameters 1e9", "--paper needs --workers" },
+        { "plan gpt --parameters 1e9", "--parameters needs --paper\n" },
         { MLP "--strategy zero9", "zero9" },
         { MLP "--workers 2 --hosts 2 --flops 1e9", "--bandwidth" },
         { MLP "--workers 2 --hosts 2 --measure", "--bandwidth" },
