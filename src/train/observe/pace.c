@@ -172,16 +172,17 @@ static json_t *shares_json(const lki_session *s)
 static void say_moved(const lki_session *s, uint64_t step)
 {
     const lki_pace *p = s->pace;
-    char            who[LKI_WHO_BYTES];
+    char            who[LKI_WHO_BYTES], each[LKI_PACE_BYTES];
 
     for (uint32_t r = 0; r < s->ranks; r++) {
         uint32_t now = p->bounds[r + 1] - p->bounds[r], then = p->before[r + 1] - p->before[r];
         if (now == then)
             continue;
         name_rank(s, r, who);
+        lki_pace_text(each, lki_balance_time(s->parallel, r).pace);
         lki_journal_say(s->journal, "after step %llu %s has %u virtual worker%s, %u before: it "
-                        "takes %.1f ms for each", (unsigned long long)step, who, now,
-                        now > 1 ? "s" : "", then, 1e3 * lki_balance_time(s->parallel, r).pace);
+                        "takes %s for each", (unsigned long long)step, who, now,
+                        now > 1 ? "s" : "", then, each);
     }
 }
 
@@ -200,16 +201,17 @@ static lk_status tell_straggler(lki_session *s, uint64_t step, uint32_t r)
 {
     const lki_stragglers *all = &s->pace->stragglers;
     const lki_straggler  *of  = &all->of[r];
-    char                  who[LKI_WHO_BYTES];
+    char                  who[LKI_WHO_BYTES], each[LKI_PACE_BYTES];
 
     if (s->journal == NULL || !of->slow)
         return LK_OK;
     name_rank(s, r, who);
+    lki_pace_text(each, of->seconds);
     if (!of->was_slow)
-        lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %.1f ms for a "
+        lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %s for a "
                         "virtual worker, %.2f times the median; cause: %s",
                         (unsigned long long)(step - all->steps + 1), (unsigned long long)step, who,
-                        1e3 * of->seconds, of->times, lki_cause_name(of->cause));
+                        each, of->times, lki_cause_name(of->cause));
     json_t *line = json_pack("{s:I, s:{s:I, s:I, s:s, s:f, s:f, s:f, s:I}}", "step",
                              (json_int_t)step, "straggler", "rank",
                              (json_int_t)lk_comm_world_rank(s->comm, r), "host",

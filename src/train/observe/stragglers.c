@@ -2,6 +2,7 @@
 #include "train/observe/stragglers.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -83,6 +84,16 @@ bool lki_stragglers_add(lki_stragglers *all, const lki_rank_time *times)
     if (all->steps >= LKI_WINDOW_STEPS && all->seconds >= LKI_WINDOW_SECONDS)
         judge(all);
     return all->full;
+}
+
+void lki_pace_text(char text[LKI_PACE_BYTES], double seconds)
+{
+    const double ms       = 1e3 * seconds;
+    int          decimals = 1;
+
+    for (double least = 1; ms < least && decimals < 6; least /= 10)
+        decimals++;
+    (void)snprintf(text, LKI_PACE_BYTES, "%.*f ms", decimals, ms);
 }
 
 const char *lki_cause_name(lki_cause cause)

@@ -45,6 +45,10 @@ void                   lki_stragglers_close(lki_stragglers *all);
  * step begins another. */
 bool lki_stragglers_add(lki_stragglers *all, const lki_rank_time *times);
 
+/* "10.1 ms", and of short ones as many decimals as leave two digits that are not 0. */
+enum { LKI_PACE_BYTES = 32 };
+void lki_pace_text(char text[LKI_PACE_BYTES], double seconds);
+
 /* "compute" or "data"; of a rank that was slow in some windows, what made it so most often. */
 const char *lki_cause_name(lki_cause cause);
 lki_cause   lki_straggler_cause(const lki_straggler *of);

@@ -78,12 +78,29 @@ static void short_steps_count_together(void **state)
     lki_stragglers_close(&all);
 }
 
+static void short_times_keep_their_digits(void **state)
+{
+    static const struct {
+        double      seconds;
+        const char *text;
+    } cases[] = { { 1.5, "1500.0 ms" }, { 0.0101, "10.1 ms" }, { 0.001, "1.0 ms" },
+                  { 0.00042, "0.42 ms" }, { 0.0000371, "0.037 ms" }, { 0, "0.000000 ms" } };
+    char text[LKI_PACE_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lki_pace_text(text, cases[i].seconds);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_the_slow_and_the_cause),
         cmocka_unit_test(of_two_the_other_one_counts),
         cmocka_unit_test(short_steps_count_together),
+        cmocka_unit_test(short_times_keep_their_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
