@@ -47,6 +47,12 @@ static uint32_t last_one(const lki_job *job)
     return running == 1 ? last : job->count;
 }
 
+static double wanted_seconds(const lki_job *job)
+{
+    uint32_t ms = job->options->timeout_ms;
+    return (ms != 0 ? ms : TIMEOUT_MS) * 1e-3;
+}
+
 static void say(lki_job *job, uint32_t i)
 {
     char who[LKI_WHO_BYTES];
@@ -55,15 +61,14 @@ static void say(lki_job *job, uint32_t i)
     lki_control_who(job->control, lki_rank_of_worker(job, i), who);
     lki_job_note(job, "%s has been stopped (by SIGSTOP or a debugger) for %g s, and nobody else is "
                  "left to go on: kill -CONT %ld lets it run, kill -KILL %ld ends the job", who,
-                 job->alone_seconds, pid, pid);
+                 wanted_seconds(job), pid, pid);
 }
 
 void lki_alone_turn(lki_job *job)
 {
     uint32_t i      = job->rendezvous == NULL ? last_one(job) : job->count;
-    uint32_t ms     = job->options->timeout_ms;
     double   now    = lki_seconds(), passed = now - job->alone_seen;
-    double   wanted = (ms != 0 ? ms : TIMEOUT_MS) * 1e-3;
+    double   wanted = wanted_seconds(job);
     bool     before = job->alone;
 
     job->alone      = i < job->count;

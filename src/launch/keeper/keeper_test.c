@@ -297,8 +297,8 @@ static void one_that_is_stopped_and_alone_is_told_of(void **state)
     options.note       = take_note_and_wake;
     assert_good(launch(options, "alone", "", 0), "alone", "", 0);
     assert_noted("rank 0 (pid ");
-    assert_noted(" has been stopped (by SIGSTOP or a debugger) for ");
-    assert_noted(" s, and nobody else is left to go on: kill -CONT ");
+    assert_noted(" has been stopped (by SIGSTOP or a debugger) for 2.5 s, and nobody else is left "
+                 "to go on: kill -CONT ");
     assert_int_equal(times_noted("stopped"), 1);
 }
 
