@@ -5,6 +5,8 @@
 
 #include "cli/values.h"
 
+static const double RATE_MAX = 10000; /* a second */
+
 /* The kind that a word names; 0 = none. */
 static uint32_t kind_of(const char *word, size_t length)
 {
@@ -21,14 +23,16 @@ static uint32_t kind_of(const char *word, size_t length)
 
 bool lki_parse_chaos(const char *text, lk_chaos *out, lki_message *error)
 {
-    static const char what[] = "must be SEED,RATE with an integer and a number above 0, such as "
-                               "7,0.5, and behind it kill, stop or slow for some kinds only";
+    static const char what[] = "must be SEED,RATE with an integer and a number above 0 and up to "
+                               "10000, such as 7,0.5, and behind it kill, stop or slow for some "
+                               "kinds only";
     size_t seed = strcspn(text, ","), rate = text[seed] == ',' ? strcspn(text + seed + 1, ",") : 0;
     const char *at = text + seed + 1 + rate;
 
     *out = (lk_chaos){ .rate = 0 };
     if (rate == 0 || !lki_parse_u64(text, seed, &out->seed) ||
-        !lki_parse_real(text + seed + 1, rate, &out->rate) || !(out->rate > 0) || out->rate > 1e4)
+        !lki_parse_real(text + seed + 1, rate, &out->rate) || !(out->rate > 0) ||
+        out->rate > RATE_MAX)
         return lki_refuse(error, "%s", what);
     while (*at == ',') {
         size_t   length = strcspn(++at, ",");

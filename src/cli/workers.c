@@ -123,12 +123,14 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-static void say_again(const char *command, const char *cause, int64_t from, uint32_t times,
-                      uint32_t most)
+/* What rank 0 begins with is what counts: its checkpoints may be on its host alone. */
+static void say_again(const char *command, const char *cause, int64_t from, bool elsewhere,
+                      uint32_t times, uint32_t most)
 {
     char where[64];
-    (void)snprintf(where, sizeof where, from < 0 ? "the beginning" : "the checkpoint of step %lld",
-                   (long long)from);
+    (void)snprintf(where, sizeof where,
+                   from >= 0 ? "the checkpoint of step %lld"
+                   : elsewhere ? "what node 0 has" : "the beginning", (long long)from);
     fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s (%u of %u without a "
                     "newer one)\n", command, cause, where, times, most);
 }
@@ -175,7 +177,7 @@ int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint,
         last           = newest;
         if (!result.lost || times > most)
             return say_end(argv[0], &result);
-        say_again(argv[0], result.cause, newest, times, most);
+        say_again(argv[0], result.cause, newest, how.nodes > 1 && how.node != 0, times, most);
         how.chaos.seed++; /* the same blows again would let nobody get further */
         (void)setenv(again, "1", 1);
     }

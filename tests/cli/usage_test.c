@@ -158,6 +158,8 @@ static const struct {
     { GOOD "--steps 1 --seed 99999999999999999999",
       "--seed 99999999999999999999: must be an integer from 0 to 18446744073709551615" },
     { GOOD "--steps 1 --lr 1e400", "--lr 1e400: is more than a number can be" },
+    { GOOD "--steps 1 --chaos 1,1e300",
+      "--chaos 1,1e300: must be SEED,RATE with an integer and a number above 0 and up to 10000" },
     { GOOD "--steps 1 --log -", "--log - names no file" },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },

@@ -87,17 +87,23 @@ static void read_pipe(const held *h)
 }
 
 /* Two nodes with two workers each, some steps on: rank 0 stands before the full pipe at last. */
-static void start_held(held *h, const char *folder, const char *options)
+static void start_held_each(held *h, const char *folder, const char *const options[2])
 {
     char byte, line[256];
     make_pipe(h, folder);
     nodes_begin(&h->j, folder);
-    (void)snprintf(line, sizeof line, "--log pipe %s", options);
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)snprintf(line, sizeof line, "--log pipe %s", options[i]);
         start(&h->j, 2, i, 2, line);
+    }
     for (double since = seconds_now(); read(h->log, &byte, 1) != 1; nap())
         if (seconds_now() - since > LIMIT_SECONDS)
             nodes_fail(&h->j, "nothing in the log");
+}
+
+static void start_held(held *h, const char *folder, const char *options)
+{
+    start_held_each(h, folder, (const char *const[2]){ options, options });
 }
 
 /* The process that ran a rank, as rank 0 has introduced it. */
@@ -216,6 +222,24 @@ static void who_comes_back_too_soon_waits(void **state)
     assert_string_equal(got, wanted);
 }
 
+/* Node 1 does not see the checkpoints, and does not speak of them as if there were none. */
+static void where_others_go_on_is_for_node_0_to_say(void **state)
+{
+    static held             h;
+    static const char *const options[2] = {
+        "--steps 60 --checkpoint ck0 --checkpoint-every 1 --restart",
+        "--steps 60 --checkpoint ck1 --checkpoint-every 1 --restart",
+    };
+    start_held_each(&h, *state, options);
+    assert_int_equal(kill(worker(&h, 3), SIGKILL), 0);
+    wait_all(&h);
+    for (uint32_t i = 0; i < 2; i++)
+        if (h.j.ended[i].status != 0)
+            fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+    assert_says(h.j.ended[0].err, "; all workers are started again, from the checkpoint of step ");
+    assert_says(h.j.ended[1].err, "; all workers are started again, from what node 0 has (1 of 3 ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +248,7 @@ int main(void)
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
         cmocka_unit_test(who_comes_back_too_soon_waits),
+        cmocka_unit_test(where_others_go_on_is_for_node_0_to_say),
     };
     return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);
 }
