@@ -8,7 +8,9 @@
  * says once how the job ended.
  *
  * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
- * One that does not end when the others have is killed.  When the one above dies, all do.
+ * Before all have met they would wait for it, as for a host that is late; but this one will not
+ * come, so then the job ends.  One that does not end when the others have is killed.  When the one
+ * above dies, all do.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,8 +36,9 @@ enum { OF_PIDFD, OF_STREAMS };
 
 static const double linger_s = 5; /* for those that have not ended when the first has */
 
-/* What a launcher says when it has ended, in one write. */
+/* What a launcher says when all have met, and when it has ended; each in one write. */
 typedef struct {
+    bool             ended;
     lk_status        status;
     lk_launch_result result;
     char             message[LKI_MESSAGE_BYTES];
@@ -46,6 +49,7 @@ typedef struct {
     int        pidfd, orders, reports; /* orders: where to write them; reports: where to read */
     lki_stream streams[2];
     uint32_t   first, count; /* its ranks */
+    bool       met, by_us;   /* it has met the others; it was killed from here */
     bool       reported;
     report     said;
     int        status; /* of waitpid() */
@@ -60,6 +64,8 @@ typedef struct {
     struct pollfd           *polled;
     double                   asked_at; /* seconds; when the job was asked to stop, or 0 */
     double                   kill_at;  /* the same; 0 = not planned */
+    const emulated          *first_lost; /* of those that did not report, and were not killed from
+                                          * here; NULL = none */
     int                      listener;
     char                     endpoint[64];
     unsigned char            key[LK_JOB_KEY_BYTES];
@@ -128,6 +134,12 @@ static void take_cores(const family *f, const emulated *h)
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
+static void say_met(int reports)
+{
+    const report said = {.ended = false};
+    (void)!write(reports, &said, sizeof said);
+}
+
 /* In the child: the launcher of host `i`.  The rest of the family is no business of it. */
 static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, const int output[2],
                                 pid_t parent)
@@ -135,9 +147,11 @@ static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, 
     char              name[32];
     lki_host          host    = {.name     = name,
                                  .listener = i == 0 ? f->listener : -1,
-                                 .orders   = orders};
+                                 .orders   = orders,
+                                 .met      = say_met,
+                                 .reports  = reports};
     lk_launch_options options = *f->options;
-    report            said    = {.status = LK_OK};
+    report            said    = {.ended = true};
 
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         _exit(1);
@@ -241,10 +255,10 @@ static void take_signals(family *f)
     }
 }
 
-/* "host1 (node 1, ranks 2 to 3) is lost: its launcher (pid 99) was killed by SIGKILL" */
-static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
+/* "host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by SIGKILL" */
+static void say_how_lost(const family *f, const emulated *h, lk_launch_result *result)
 {
-    const emulated *h    = &f->hosts[i];
+    uint32_t        i    = (uint32_t)(h - f->hosts);
     int             sent = WIFSIGNALED(h->status) ? WTERMSIG(h->status) : 0;
     char            to[24] = "", how[64];
 
@@ -259,40 +273,58 @@ static void say_how_lost(const family *f, uint32_t i, lk_launch_result *result)
                                  .lost      = f->asked_at <= 0,
                                  .rank      = h->first};
     (void)snprintf(result->cause, sizeof result->cause,
-                   "host host%u (node %u, rank%s %u%s) is lost: its launcher %s", i, i,
-                   h->count > 1 ? "s" : "", h->first, to, how);
+                   "host host%u (node %u, rank%s %u%s) is lost: its launcher %s%s", i, i,
+                   h->count > 1 ? "s" : "", h->first, to, how,
+                   h->met ? "" : " before all hosts had met");
 }
 
 static void note_lost(const family *f, const emulated *h)
 {
     lk_launch_result result;
 
-    say_how_lost(f, (uint32_t)(h - f->hosts), &result);
+    say_how_lost(f, h, &result);
     if (f->options->note != NULL)
         f->options->note(f->options->note_context, result.cause);
+}
+
+static void hear_reports(emulated *h)
+{
+    report said;
+
+    while (read(h->reports, &said, sizeof said) == (ssize_t)sizeof said) {
+        h->met      = h->met || !said.ended;
+        h->reported = said.ended;
+        h->said     = said;
+    }
 }
 
 static void host_ended(family *f, emulated *h)
 {
     if (waitpid(h->pid, &h->status, WNOHANG) != h->pid)
         return;
-    h->reported = read(h->reports, &h->said, sizeof h->said) == (ssize_t)sizeof h->said;
-    h->pid      = 0;
+    hear_reports(h);
+    h->pid = 0;
     f->running--;
     close_if_open(&h->pidfd);
-    if (f->options->on_failure == LK_ON_FAILURE_CONTINUE && !h->reported) {
+    bool lost = !h->reported && !h->by_us;
+    if (lost && f->first_lost == NULL)
+        f->first_lost = h;
+    if (lost && h->met && f->options->on_failure == LK_ON_FAILURE_CONTINUE) {
         note_lost(f, h); /* and those that are left may go on */
         return;
     }
-    if (f->kill_at <= 0)
-        f->kill_at = lki_seconds() + linger_s;
+    double end = lki_seconds() + (lost && !h->met ? 0 : linger_s);
+    if (f->kill_at <= 0 || end < f->kill_at)
+        f->kill_at = end;
 }
 
 static void kill_all(const family *f)
 {
     for (uint32_t i = 0; i < f->count; i++)
-        if (f->hosts[i].pid > 0)
+        if (f->hosts[i].pid > 0) {
+            f->hosts[i].by_us = true;
             (void)kill(f->hosts[i].pid, SIGKILL);
+        }
 }
 
 static void prepare(family *f)
@@ -366,21 +398,19 @@ static void finish_output(family *f)
 /* All that live on say the same, save one that could not do its part: it says more. */
 static lk_status judge(const family *f, lk_launch_result *result)
 {
-    const emulated *best = NULL;
-    uint32_t        lost = f->count;
+    const emulated *best = NULL, *lost = f->first_lost;
 
     for (uint32_t i = 0; i < f->count; i++) {
         const emulated *h = &f->hosts[i];
-        if (!h->reported)
-            lost = lost < f->count ? lost : i;
-        else if (best == NULL || (best->said.status == LK_OK && h->said.status != LK_OK))
+        if (h->reported
+            && (best == NULL || (best->said.status == LK_OK && h->said.status != LK_OK)))
             best = h;
     }
     if (best != NULL)
         *result = best->said.result;
     if (best != NULL && best->said.status != LK_OK)
         return lk_fail(best->said.status, "%s", best->said.message);
-    if (lost < f->count && (best == NULL || (result->failed && result->pid == 0)))
+    if (lost != NULL && (best == NULL || (result->failed && result->pid == 0)))
         say_how_lost(f, lost, result);
     return LK_OK;
 }

@@ -34,6 +34,8 @@ typedef struct {
     const char *name;     /* of its host; NULL = as the system calls this one */
     int         listener; /* for node 0: listens already; -1 = none */
     int         orders;   /* lki_orders come from here, and no signal counts twice; -1 = none */
+    void      (*met)(int reports); /* is told when all have met; NULL = nobody is */
+    int         reports;
     uint32_t    world, first; /* where another launcher has numbered the ranks; world 0 = none */
 } lki_host;
 

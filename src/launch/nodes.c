@@ -111,6 +111,8 @@ lk_status lki_nodes_meet(lki_job *job)
             LK_TRY(await_news(job));
     }
     job->roster = self(job)->roster;
+    if (job->host->met != NULL)
+        job->host->met(job->host->reports);
     return LK_OK;
 }
 
