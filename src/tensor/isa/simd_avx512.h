@@ -153,11 +153,16 @@ LKI_SIMD v16i v16i_load_words(const void *p)
 }
 LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
 {
+    if (n == 16)
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v16_first(n), p));
 }
 LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
 {
-    _mm512_mask_cvtepi32_storeu_epi16(p, v16_first(n), x);
+    if (n == 16)
+        _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(x));
+    else
+        _mm512_mask_cvtepi32_storeu_epi16(p, v16_first(n), x);
 }
 LKI_SIMD v16i v16i_add(v16i a, v16i b)
 {
