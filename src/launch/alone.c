@@ -13,8 +13,6 @@
 #include "base/file.h"
 #include "launch/job.h"
 
-enum { TIMEOUT_MS = 30000 };
-
 static const double LATE_SECONDS = 0.5;
 
 /* The state in /proc/PID/stat stands behind the name, which may hold anything but ends with the
@@ -47,12 +45,6 @@ static uint32_t last_one(const lki_job *job)
     return running == 1 ? last : job->count;
 }
 
-static double wanted_seconds(const lki_job *job)
-{
-    uint32_t ms = job->options->timeout_ms;
-    return (ms != 0 ? ms : TIMEOUT_MS) * 1e-3;
-}
-
 static void say(lki_job *job, uint32_t i)
 {
     char who[LKI_WHO_BYTES];
@@ -61,14 +53,14 @@ static void say(lki_job *job, uint32_t i)
     lki_control_who(job->control, lki_rank_of_worker(job, i), who);
     lki_job_note(job, "%s has been stopped (by SIGSTOP or a debugger) for %g s, and nobody else is "
                  "left to go on: kill -CONT %ld lets it run, kill -KILL %ld ends the job", who,
-                 wanted_seconds(job), pid, pid);
+                 lki_timeout_seconds(job), pid, pid);
 }
 
 void lki_alone_turn(lki_job *job)
 {
     uint32_t i      = job->rendezvous == NULL ? last_one(job) : job->count;
     double   now    = lki_seconds(), passed = now - job->alone_seen;
-    double   wanted = wanted_seconds(job);
+    double   wanted = lki_timeout_seconds(job);
     bool     before = job->alone;
 
     job->alone      = i < job->count;

@@ -10,6 +10,8 @@
 #include "launch/signals.h"
 #include "lockstep/launch.h"
 
+enum { LKI_TIMEOUT_MS = 30000 }; /* where no other is asked for */
+
 typedef struct {
     pid_t      pid;        /* 0 = not started */
     int        pidfd;      /* readable when it has ended; -1 = none */
@@ -179,6 +181,12 @@ void lki_replace_begin(lki_job *job);
 
 /* launch.c: worker i, which has ended, again: it is to enter. */
 LK_NODISCARD lk_status lki_job_start_again(lki_job *job, uint32_t i);
+
+/* What every wait of the workers is limited by; seconds. */
+static inline double lki_timeout_seconds(const lki_job *job)
+{
+    return (job->options->timeout_ms != 0 ? job->options->timeout_ms : LKI_TIMEOUT_MS) * 1e-3;
+}
 
 /* After every turn, and each LKI_ALONE_SECONDS while there is one worker only: says if it has been
  * stopped for longer than anybody would wait (alone.c). */

@@ -29,7 +29,6 @@
 #include "launch/spawn.h"
 
 enum { EXIT_USAGE = 2, EXIT_NOT_FOUND = 127, EXIT_NOT_RUN = 126, EXIT_SIGNAL = 128 };
-enum { TIMEOUT_MS = 30000 };
 
 static void close_if_open(int *fd)
 {
@@ -267,7 +266,7 @@ static lk_status await_report(lki_job *job, int report, int theirs, uint32_t tim
  * `theirs`: the other end of the pipe, as the children know it. */
 static lk_status await_exec(lki_job *job, int report, int theirs, lk_launch_result *result)
 {
-    uint32_t timeout_ms = job->options->timeout_ms > 0 ? job->options->timeout_ms : TIMEOUT_MS;
+    uint32_t timeout_ms = job->options->timeout_ms > 0 ? job->options->timeout_ms : LKI_TIMEOUT_MS;
     const char      *program = job->options->argv[0];
     lki_exec_failure failure;
     ssize_t          got;

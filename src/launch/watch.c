@@ -410,6 +410,8 @@ static int time_left(const lki_job *job)
         return 0;
     if (job->alone && (at <= 0 || lki_seconds() + LKI_ALONE_SECONDS < at))
         at = lki_seconds() + LKI_ALONE_SECONDS;
+    if (lki_is_coordinator(job) && (at <= 0 || lki_seconds() + lki_turn_seconds(job) < at))
+        at = lki_seconds() + lki_turn_seconds(job);
     if (at <= 0)
         return -1;
     double left = (at - lki_seconds()) * 1e3;

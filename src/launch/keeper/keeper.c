@@ -179,10 +179,12 @@ static lk_status serve(lki_job *job, int pidfd)
 {
     bool ended = false;
 
+    lki_silence_begin(job);
     while (!ended) {
         prepare(job, pidfd);
         lki_lines_prepare(job);
-        if (poll(job->polled, LKI_POLLED(job->count), -1) < 0) {
+        int wait_ms = (int)(lki_turn_seconds(job) * 1e3) + 1;
+        if (poll(job->polled, LKI_POLLED(job->count), wait_ms) < 0) {
             if (errno == EINTR)
                 continue;
             return lk_fail(LK_ENOMEM, "cannot watch the coordinator: poll: %s", strerror(errno));
@@ -191,6 +193,8 @@ static lk_status serve(lki_job *job, int pidfd)
         pass_signals(job);
         lki_lines_move(job);
         LK_TRY(obey_all(job));
+        if (!ended)
+            lki_silence_look(job);
     }
     return LK_OK;
 }
@@ -231,11 +235,13 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
     static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
     lki_keeper      *keeper    = job->keeper;
     bool             crashed   = info->si_code == CLD_EXITED;
-    char             how[64], text[LKI_NOTE_BYTES];
+    char             how[96], text[LKI_NOTE_BYTES];
 
     for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
         crashed = crashed || info->si_status == crashes[i];
-    if (info->si_code == CLD_EXITED)
+    if (keeper->silence.over)
+        lki_silence_describe(job, how, sizeof how);
+    else if (info->si_code == CLD_EXITED)
         (void)snprintf(how, sizeof how, "ended with status %d", info->si_status);
     else
         (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(info->si_status));

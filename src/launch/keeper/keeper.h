@@ -8,6 +8,10 @@
  * of it but an answer that comes some milliseconds later.  Workers and coordinator end with the
  * keeper.
  *
+ * A coordinator has a turn every now and then, also when nothing happens, and counts them.  One
+ * that has none for the job's timeout, because it is stopped or hangs, is killed; time in which the
+ * keeper did not run itself (Ctrl-Z stops both) does not count.
+ *
  * The journal is shared memory of two pages.  A commit fills the older one with what the
  * coordinator knows and then makes it the newest, so there is always a whole one.  What comes from
  * outside is taken only when that is done: a packet stays in its socket, a signal too, a worker
@@ -71,6 +75,14 @@ typedef struct {
     lk_error         error;  /* LK_OK: none */
 } lki_shared;
 
+/* How long a coordinator has had no turn. */
+typedef struct {
+    uint64_t turns;
+    double   seconds, seen; /* of them; when that was looked at */
+    bool     over;          /* long enough: it is killed; ... */
+    bool     stopped;       /* ... it was stopped */
+} lki_silence;
+
 struct lki_keeper {
     lki_shared    *shared;
     lki_birth     *births;  /* [workers] */
@@ -83,6 +95,7 @@ struct lki_keeper {
     int            board;       /* of the newest epoch, if the control has an older one; or -1 */
     bool           inside;      /* this is a coordinator, ... */
     bool           eager;       /* ... which has not had a look at everything yet */
+    lki_silence    silence;     /* of this coordinator */
     uint32_t       crashes;     /* of coordinators in a row, by themselves */
     uint64_t       told[8];     /* hashes of the last notes ... */
     uint64_t       told_in[8];  /* ... and the turns that told them */
@@ -102,6 +115,19 @@ bool lki_keeper_wanted(const lki_job *job);
 /* Instead of lki_watch() and lki_judge(), once all workers have been started. */
 LK_NODISCARD lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result);
 void                   lki_keeper_close(lki_job *job);
+
+/* ---- A coordinator that does not run (silence.c) ------------------------------------------ */
+
+/* How long a coordinator, and its keeper, sleep at most. */
+double lki_turn_seconds(const lki_job *job);
+
+/* In the keeper, when a coordinator begins, and after every sleep: kills one that has had no turn
+ * for too long. */
+void lki_silence_begin(const lki_job *job);
+void lki_silence_look(const lki_job *job);
+
+/* Why, for the user. */
+void lki_silence_describe(const lki_job *job, char *text, size_t bytes);
 
 /* ---- The journal (journal.c) ------------------------------------------------------------- */
 

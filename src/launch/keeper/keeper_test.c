@@ -5,6 +5,7 @@
  *         with the right bits, who is lost is replaced, requests to stop are heard, output is
  *         whole, the job ends as it would have; no process and no descriptor is left behind.  One
  *         that crashes by itself again and again ends the job; the keeper's end is everybody's.
+ *         One that is stopped, or hangs, is killed after the timeout, and it is the same.
  * Method: the linker puts the calls below before the C library's (keeper_test.wrap).  In a
  *         coordinator they count, over all coordinators of a job, and one of them is its last: each
  *         in turn, or such as a seed says.
@@ -32,11 +33,12 @@ typedef struct {
     uint32_t         last;   /* the call that one does not come to; 0: none */
     uint64_t         seed;   /* else: one of `one_of` is the last; 0: none */
     uint32_t         one_of;
-    int              number; /* the signal */
+    int              number; /* the signal; 0: it hangs */
     bool             always; /* each dies at its first call */
 } fate;
 
-static fate *plan;
+static fate    *plan;
+static uint32_t job_timeout_ms; /* 0: that of all tests */
 static pid_t test;
 
 static bool is_coordinator(void)
@@ -56,6 +58,8 @@ static void may_be_the_last(void)
     if (call != plan->last && !chosen && !plan->always)
         return;
     atomic_fetch_add(&plan->deaths, 1);
+    while (plan->number == 0)
+        (void)pause();
     (void)signal(plan->number, SIG_DFL); /* whatever a sanitizer makes of it */
     (void)raise(plan->number);
 }
@@ -165,6 +169,7 @@ static void run_job(const expected *job, const char *what, uint32_t number)
     uint32_t          open    = entries_of("/proc/self/fd");
 
     options.replacements    = job->replacements;
+    options.timeout_ms      = job_timeout_ms != 0 ? job_timeout_ms : options.timeout_ms;
     atomic_store(&plan->calls, 0);
     atomic_store(&plan->deaths, 0);
     lk_launch_result result = launch(options, job->mode, job->place, job->number);
@@ -217,6 +222,29 @@ static void many_die(void **state)
         }
     print_message("%u coordinators were killed\n", deaths);
     assert_true(deaths > 10);
+}
+
+/* When the workers have met; those who go on wait for it for longer. */
+static void one_that_does_nothing_is_killed(void **state)
+{
+    static const struct {
+        int         number;
+        const char *how;
+    } ways[] = { { SIGSTOP, "been stopped (by SIGSTOP or a debugger)" }, { 0, "done nothing" } };
+
+    (void)state;
+    job_timeout_ms = LKI_SANITIZED ? 5000 : 2000;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        char words[160];
+        (void)snprintf(words, sizeof words, ") has %s for %u s, and is killed; another takes over, "
+                       "and the workers go on", ways[i].how, job_timeout_ms / 1000);
+        plan->number = ways[i].number;
+        plan->last   = 40;
+        run_job(&jobs[0], "stopped at call", 40);
+        assert_noted(words);
+    }
+    plan->number   = SIGKILL;
+    job_timeout_ms = 0;
 }
 
 static void crashes_without_end_are_the_jobs_end(void **state)
@@ -320,6 +348,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_dies_at_each_call),
         cmocka_unit_test(many_die),
+        cmocka_unit_test(one_that_does_nothing_is_killed),
         cmocka_unit_test(crashes_without_end_are_the_jobs_end),
         cmocka_unit_test(all_end_with_the_keeper),
         cmocka_unit_test(output_is_whole),

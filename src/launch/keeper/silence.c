@@ -1,0 +1,50 @@
+/* silence.c -- a coordinator that is there and does nothing: stopped, or lost in itself. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/file.h"
+#include "launch/keeper/keeper.h"
+
+static const double TURN_SECONDS = 0.5, TURNS = 4; /* at most, and as often within the timeout */
+static const double LATE_SECONDS = 0.5;            /* who sleeps longer did not run */
+
+double lki_turn_seconds(const lki_job *job)
+{
+    double part = lki_timeout_seconds(job) / TURNS;
+    return part < TURN_SECONDS ? part : TURN_SECONDS;
+}
+
+void lki_silence_begin(const lki_job *job)
+{
+    job->keeper->silence = (lki_silence){ .turns = atomic_load(&job->keeper->shared->turns),
+                                          .seen  = lki_seconds() };
+}
+
+void lki_silence_look(const lki_job *job)
+{
+    lki_keeper  *keeper = job->keeper;
+    lki_silence *its    = &keeper->silence;
+    uint64_t     turns  = atomic_load(&keeper->shared->turns);
+    double       now = lki_seconds(), passed = now - its->seen;
+
+    its->seen = now;
+    if (its->over)
+        return;
+    if (turns != its->turns)
+        its->seconds = 0;
+    else if (passed < lki_turn_seconds(job) + LATE_SECONDS)
+        its->seconds += passed;
+    its->turns = turns;
+    if (its->seconds < lki_timeout_seconds(job))
+        return;
+    its->over    = true;
+    its->stopped = lki_is_stopped(keeper->coordinator);
+    (void)kill(keeper->coordinator, SIGKILL);
+}
+
+void lki_silence_describe(const lki_job *job, char *text, size_t bytes)
+{
+    (void)snprintf(text, bytes, "has %s for %g s, and is killed",
+                   job->keeper->silence.stopped ? "been stopped (by SIGSTOP or a debugger)"
+                                                : "done nothing", lki_timeout_seconds(job));
+}
