@@ -378,8 +378,8 @@ typedef struct {
  * it can be called again with the next group.  NULL: this rank was not in the group before, whose
  * arenas it has been given.
  *
- * On several hosts, which may be at different places of the step, with ddp, and with zero1 as long
- * as each has a rank left; other strategies on one only, none in lock step: LK_EUNSUPPORTED. */
+ * On several hosts, which may be at different places of the step, where hosts keep parts of the
+ * model as long as each has a rank left (else LK_EPEER); not in lock step: LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,

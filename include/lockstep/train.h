@@ -172,8 +172,8 @@ typedef struct {
     uint32_t timeout_ms;
     bool     quiet; /* no progress on stderr */
 
-    /* When a rank is lost, the others make the step that it was in, and go on without it: on one
-     * host, where lk_comm_rebuild() can.  Requests to stop are then the launcher's alone.  `done`
+    /* When a rank is lost, the others make the step that it was in, and go on without it, where
+     * lk_comm_rebuild() can.  Requests to stop are then the launcher's alone.  `done`
      * (optional) is told the result of a run that has come to its end by one rank, before any of
      * them may leave: if that one is lost, by another, possibly once more. */
     bool survives;

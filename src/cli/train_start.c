@@ -314,13 +314,8 @@ static const char *cannot_start_again(const train_options *options)
                ? "--restart reads the data again, which a stream may not allow" : NULL;
 }
 
-static bool lasts_over_hosts(const char *strategy)
-{
-    return strategy == NULL || strcmp(strategy, "ddp") == 0 || strcmp(strategy, "zero1") == 0;
-}
-
 /* Why --on-failure continue cannot be; NULL: it can, or was not asked for. */
-static const char *cannot_go_on(const train_options *options, const lk_launch_options *how)
+static const char *cannot_go_on(const train_options *options)
 {
     bool stream = strncmp(options->config.data, "stream:", 7) == 0;
     if (options->on_failure != LK_ON_FAILURE_CONTINUE)
@@ -332,12 +327,6 @@ static const char *cannot_go_on(const train_options *options, const lk_launch_op
                "gone with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
-    if ((how->nodes > 1 || how->hosts > 1) && !lasts_over_hosts(options->config.strategy))
-        return "--on-failure continue needs --strategy ddp or zero1 on several hosts; with "
-               "--restart, and on each of them, they start again from the newest checkpoint";
-    if (options->config.workers > 1 && is_hybrid(options))
-        return "--on-failure continue needs --strategy ddp or zero1 to zero3: on one host hybrid "
-               "has nothing that these have not";
     if (options->config.workers > 1 &&
         options->config.model_options.batchnorm == LK_BATCHNORM_SYNC)
         return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
@@ -419,8 +408,8 @@ static int start(train_options *options, char **argv)
         return refuse(options, "--host-memory needs --worker-mode processes");
     uint32_t    hosts = how.nodes > 1 ? how.nodes : how.hosts > 1 ? how.hosts : 1;
     const char *why   = cannot_start_again(options);
-    if (why == NULL && cannot_go_on(options, &how) != NULL)
-        return refuse_going_on(options, cannot_go_on(options, &how));
+    if (why == NULL && cannot_go_on(options) != NULL)
+        return refuse_going_on(options, cannot_go_on(options));
     why               = why != NULL ? why : no_chaos(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
     why               = why != NULL ? why : cannot_audit(options, hosts);

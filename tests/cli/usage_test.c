@@ -141,7 +141,7 @@ static const struct {
       "--hosts 2 emulates hosts on this one" },
     { GOOD "--steps 1 --virtual-workers 3 --workers 2:3 --on-failure stop",
       "--on-failure stop ends: leave out one of them, or MIN" },
-    { GOOD "--steps 1 --virtual-workers 4 --workers 1:2 --hosts 2 --strategy zero2",
+    { GOOD "--steps 1 --virtual-workers 4 --workers 1:2 --worker-mode threads",
       "--workers MIN:MAX means --on-failure continue" },
     { "verify mlp --lr 0.1 --global-batch 8 --steps 3 --step 2 --virtual-worker 0",
       "--data is missing" },

@@ -46,10 +46,11 @@ static void any_one_is_killed(void **state)
     static job j;
     char       wanted[65], who[64], line[512];
     uint64_t   seed = 1;
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t rank = 0; rank < 4; rank++) {
         (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 "
-                       "--strategy %s", rank % 2 == 0 ? "ddp" : "zero1");
+                       "--strategy %s", strategies[(rank + 1) % 4]);
         job_start(&j, *state, 4, line);
         job_await_step(&j, HIT_AT);
         rest(&seed);
@@ -150,8 +151,8 @@ static void who_is_stopped_elsewhere_is_killed(void **state)
     assert_says(j.result.err, " killed); rank");
 }
 
-/* With zero1 a host has a part of the optimizer's state alone: without it the run ends and says
- * from where to begin again, or does so by itself. */
+/* With zero1 a host has a part of the model alone: without it the run ends and says from where to
+ * begin again, or does so by itself. */
 static void what_a_host_has_alone_is_lost_with_it(void **state)
 {
     static job j;
@@ -167,7 +168,7 @@ static void what_a_host_has_alone_is_lost_with_it(void **state)
         hit_launcher(&j, 2);
         (void)job_wait(&j);
         assert_says(j.result.err, "1 of 2 hosts are left, and with zero1 each has a part of the "
-                    "optimizer's state alone: start again from the checkpoint of step ");
+                    "model alone: start again from the checkpoint of step ");
         if (again)
             assert_undisturbed(&j, wanted);
         else

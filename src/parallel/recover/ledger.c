@@ -16,17 +16,13 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     ledger->kept = options->survives;
     if (!ledger->kept)
         return LK_OK;
-    if (parallel->world.hosts > 1 && parallel->ops->rounds)
-        return lk_fail(LK_EUNSUPPORTED, "on several hosts strategy '%s' cannot go on in the middle "
-                                        "of a step: take ddp or zero1, or start again from a "
-                                        "checkpoint", parallel->ops->name);
     if (options->lock_step)
         return lk_fail(LK_EUNSUPPORTED, "virtual workers in lock step (SyncBatchNorm) cannot go on "
                                         "in the middle of a step: start again from a checkpoint");
     if (!parallel->ops->survives)
         return lk_fail(LK_EUNSUPPORTED,
-                       "strategy '%s' keeps gradients that die with their rank; with ddp and zero1 "
-                       "to zero3 the others can go on in the middle of a step",
+                       "strategy '%s' keeps gradients that die with their rank; with ddp, zero1 "
+                       "to zero3 and hybrid the others can go on in the middle of a step",
                        parallel->ops->name);
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));

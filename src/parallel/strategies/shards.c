@@ -32,7 +32,12 @@ struct lki_piece_list {
 lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts)
 {
     const uint32_t hosts = parallel->world.hosts, each = shard_hosts > 0 ? shard_hosts : 1;
+    const lk_parallel *before = parallel->ledger.before;
 
+    if (before != NULL && before->shards > 1 && before->world.hosts != hosts)
+        return lk_fail(LK_EPEER, "with strategy %s each of %u hosts has a part of the model alone, "
+                       "and %u are left: start again from the newest checkpoint",
+                       parallel->ops->name, before->world.hosts, hosts);
     parallel->shards = !parallel->ops->sharded ? 1 : parallel->ops->replicates ? each : hosts;
     if (parallel->shards > hosts || hosts % parallel->shards != 0)
         return lk_fail(LK_EINVAL, "%u hosts cannot be cut into groups of %u that share a model: "
@@ -46,22 +51,30 @@ static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
     return parallel->world.host_of[rank] / parallel->shards;
 }
 
+/* Where the rank of my group that has this number on the host of a shard stands in the group. */
+static uint32_t place_of(const lk_parallel *parallel, uint32_t shard, uint32_t local)
+{
+    const uint32_t *sizes = parallel->world.sizes;
+    uint32_t        first = group_of(parallel, parallel->rank) * parallel->shards, place = 0;
+
+    for (uint32_t host = first; host < first + shard; host++)
+        place += sizes[host];
+    return place + local % sizes[first + shard];
+}
+
 /* Who owned what when the run began: whoever is left of a host goes on for the others that were
  * there.  A host that is lost takes its part along. */
 static lk_status deal_as_before(lk_parallel *parallel, lki_deal *deal)
 {
     const lk_parallel *before = parallel->ledger.before;
 
-    if (before->shards != parallel->shards)
-        return lk_fail(LK_EPEER, "with strategy %s each of %u hosts has a part of the optimizer's "
-                       "state alone, and %u are left: start again from the newest checkpoint",
-                       parallel->ops->name, before->shards, parallel->shards);
     deal->count = before->layout->owner_count;
     LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
     for (uint32_t o = 0; o < deal->count; o++) {
         lki_owner was   = before->layout->owners[o];
-        deal->owners[o] = (lki_owner){ was.shard, was.local % parallel->world.sizes[was.shard] };
+        deal->owners[o] = (lki_owner){ was.shard, was.local % parallel->world.widest };
     }
+    parallel->owner = place_of(parallel, parallel->shard, parallel->local);
     return LK_OK;
 }
 
@@ -128,17 +141,6 @@ lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *
 
 /* ---- Places ------------------------------------------------------------------------------ */
 
-/* Where the rank of my group that has this number on the host of a shard stands in the group. */
-static uint32_t place_of(const lk_parallel *parallel, uint32_t shard, uint32_t local)
-{
-    const uint32_t *sizes = parallel->world.sizes;
-    uint32_t        first = group_of(parallel, parallel->rank) * parallel->shards, place = 0;
-
-    for (uint32_t host = first; host < first + shard; host++)
-        place += sizes[host];
-    return place + local % sizes[first + shard];
-}
-
 /* Owners of a shard before the one of this number; and, where that is their count, all. */
 static uint32_t owners_of(const lki_layout *layout, uint32_t shard, uint32_t end)
 {
@@ -148,9 +150,7 @@ static uint32_t owners_of(const lki_layout *layout, uint32_t shard, uint32_t end
     return count;
 }
 
-/* Who sends what an owner has made to other hosts: all ranks of its host in equal parts, one
- * owner's behind the other's. */
-static uint32_t carrier_of(const lk_parallel *parallel, uint32_t owner)
+uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner)
 {
     const lki_layout *layout = parallel->layout;
     uint32_t          shard  = layout->owners[owner].shard;
@@ -179,7 +179,7 @@ static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
     LK_TRY(LKI_NEW(&list->bytes, parallel->layout->owner_count, "pieces of sums"));
     list->offset = offset_of(parallel, parallel->block_sums);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
-        list->bytes[carrier_of(parallel, parallel->layout->spans[i].owner)] +=
+        list->bytes[lki_shards_carrier(parallel, parallel->layout->spans[i].owner)] +=
             parallel->measures * sizeof *parallel->block_sums;
     return LK_OK;
 }
@@ -197,7 +197,8 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
         if (at < bucket->first || at >= bucket->first + bucket->count)
             continue;
         first = lki_min(first, span->at);
-        list->bytes[carrier_of(parallel, span->owner)] += lki_shards_span_bytes(parallel, span);
+        list->bytes[lki_shards_carrier(parallel, span->owner)] +=
+            lki_shards_span_bytes(parallel, span);
     }
     if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
         list->offset = offset_of(parallel, parallel->params + first);

@@ -17,6 +17,10 @@ LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal);
 LK_NODISCARD lk_status lki_shards_open(lk_parallel *parallel);
 void                   lki_shards_close(lk_parallel *parallel);
 
+/* Who sends what an owner has made to other hosts, as its place in the group: all ranks of the
+ * owner's host in equal parts, one owner's behind the other's. */
+uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner);
+
 /* Collective where there are several shards: every host gets what the other
  * owners of its group have written
  * of block_sums, or of the parameters.  On return all ranks of this host may read it. */

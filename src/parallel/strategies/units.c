@@ -47,7 +47,7 @@
 
 enum { LINE = 64 }; /* bytes at which parcels begin */
 
-/* What this rank keeps of a unit, as it is: to be copied, unless it is in its place. */
+/* What this rank gives of a unit, as it is: to be copied, unless it is in its place. */
 typedef struct {
     const void *from;
     size_t      bytes;
@@ -61,6 +61,13 @@ typedef struct {
     lk_request  *request; /* or NULL */
 } arrival;
 
+/* Whether this rank gives a span to the others: what it owns, or of ranks that are lost. */
+static bool gives(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return parallel->layout->owners[span->owner].shard == parallel->shard &&
+           lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->group);
+}
+
 /* Of units that are quantised. */
 typedef struct {
     size_t *spans;      /* their numbers, in the order of the parameter space */
@@ -73,7 +80,7 @@ typedef struct {
 struct lki_units {
     lk_comm     *comm;        /* the group once more: gathering has an order of its own */
     size_t      *first;       /* of each unit: where it begins in the parameter space */
-    piece       *mine;        /* what I keep of all units, in the order of that space */
+    piece       *mine;        /* what I give of all units, in the order of that space */
     size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
     arrival     *coming;      /* into each slot */
     packing      packing;
@@ -185,7 +192,7 @@ static void put_packed(void *context, void *to)
 
     for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
         const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
-        if (!lki_owns(parallel, span))
+        if (!gives(parallel, span))
             continue;
         lki_quantise(LK_I8, span->count, lki_values_of(parallel, span), at);
         at += lki_shards_span_bytes(parallel, span);
@@ -193,7 +200,7 @@ static void put_packed(void *context, void *to)
 }
 
 /* From the parcel to the slot, also what I have put there. */
-static void take_packed(void *context, uint32_t owner)
+static void take_packed(void *context, uint32_t giver)
 {
     const arrival       *a        = context;
     const lk_parallel   *parallel = a->parallel;
@@ -204,7 +211,7 @@ static void take_packed(void *context, uint32_t owner)
 
     for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
         const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
-        if (span->owner == owner)
+        if (lki_shards_carrier(parallel, span->owner) == giver)
             lki_dequantise(LK_I8, span->count, at, slot + (span->at - self->first[a->unit]));
         at += lki_shards_span_bytes(parallel, span);
     }
@@ -241,8 +248,8 @@ static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
     const lki_layout *layout = parallel->layout;
     uint32_t          unit   = 0;
 
-    LK_TRY(LKI_NEW(&self->mine, parallel->mine_count + 1, "owned spans"));
-    LK_TRY(LKI_NEW(&self->first_mine, (size_t)layout->bucket_count + 1, "owned spans"));
+    LK_TRY(LKI_NEW(&self->mine, layout->span_count + 1, "pieces of units"));
+    LK_TRY(LKI_NEW(&self->first_mine, (size_t)layout->bucket_count + 1, "pieces of units"));
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         if (layout->terms[t].use != 0)
@@ -250,7 +257,7 @@ static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
         for (; unit < lki_unit_of(layout, p); unit++) /* the next ones begin where it ends */
             self->first_mine[unit + 2] = self->first_mine[unit + 1];
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
-            if (lki_owns(parallel, &layout->spans[i]))
+            if (gives(parallel, &layout->spans[i]))
                 add_mine(parallel, self, &layout->spans[i]);
     }
     for (unit += 2; unit <= layout->bucket_count; unit++) /* further uses of shared parameters */

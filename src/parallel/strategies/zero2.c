@@ -128,15 +128,18 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
                       parallel->rounds.buffers, total);
 }
 
-/* The most that any number of ranks take of those that there may be; they are on one host. */
-static bool count_of_fewer(const lk_parallel *parallel, size_t *most)
+/* The most that those of a host take who are left of all that there may be: each of the other hosts
+ * has one at least. */
+static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
-    size_t owned = owned_elements(parallel, 0, parallel->world.sizes[0]), total;
+    const uint32_t others = parallel->world.hosts - 1;
+    size_t owned = owned_elements(parallel, host, parallel->world.sizes[host]), total;
     bool   good  = true;
-    for (uint32_t ranks = 1; good && ranks <= parallel->ledger.seats; ranks++) {
+    for (uint32_t ranks = others + 1; good && ranks <= parallel->ledger.seats; ranks++) {
         lki_round_plan plan;
+        uint32_t       locals = (uint32_t)lki_min(ranks - others, parallel->ledger.here);
         good = lki_round_plan_init(&plan, parallel->leaves, ranks) == LK_OK &&
-               count_with(parallel, ranks, owned, plan.buffers, &total);
+               count_with(parallel, locals, owned, plan.buffers, &total);
         *most = good ? lki_max(*most, total) : 0;
         lki_round_plan_deinit(&plan);
     }
@@ -148,7 +151,7 @@ static size_t zero2_bytes(const lk_parallel *parallel, uint32_t host)
     size_t total, bytes;
     bool   good = count_elements(parallel, host, parallel->world.sizes[host], &total);
     if (good && parallel->ledger.kept)
-        good = count_of_fewer(parallel, &total);
+        good = count_of_fewer(parallel, host, &total);
     return good && !__builtin_mul_overflow(total, sizeof(float), &bytes) ? bytes : 0;
 }
 
@@ -548,5 +551,5 @@ const lki_strategy_ops lki_strategy_zero3 = {
 
 /* The same in every group of hosts: shards.c. */
 const lki_strategy_ops lki_strategy_hybrid = {
-    .name = "hybrid", .replicates = true, .gathers = true, ZERO2
+    .name = "hybrid", .survives = true, .replicates = true, .gathers = true, ZERO2
 };

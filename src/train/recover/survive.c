@@ -206,7 +206,7 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
     size_t                 count = 0;
     char                   from[64] = "there is no checkpoint to start again from";
 
-    if (lki_kept_shards(s->parallel) == 1 || lk_comm_hosts(next) == lki_kept_shards(s->parallel))
+    if (lki_kept_shards(s->parallel) == 1 || lk_comm_hosts(next) == lk_comm_hosts(s->comm))
         return LK_OK;
     if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
         count > 0)
@@ -214,8 +214,8 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
                        (unsigned long long)steps[0]);
     lki_free(steps);
     return lk_fail(LK_EPEER, "%u of %u hosts are left, and with %s each has a part of the "
-                   "optimizer's state alone: %s, or take ddp", lk_comm_hosts(next),
-                   lki_kept_shards(s->parallel), c->strategy, from);
+                   "model alone: %s, or take ddp", lk_comm_hosts(next), lk_comm_hosts(s->comm),
+                   c->strategy, from);
 }
 
 /* In a group that has come to be. */

@@ -1,0 +1,72 @@
+/* hosts_test.c -- whoever is lost of several hosts, whenever: the bits of a run without losses.
+ *
+ * Goal:   a rank of a host ends at any moment of a step, or several do: what a host keeps alone is
+ *         updated, given and gathered by those who are left of it; hosts that have come to
+ *         different places of the step agree on where it is.
+ * Method: as ledger_test.c, over simulated hosts.
+ */
+#include "parallel/recover/losses.h"
+
+/* Two hosts of two, of one and two, and of one each: then a whole host is lost, also that of rank
+ * 0.  Moments between one host's mark and the other's are among them. */
+static void lost_on_one_of_several_hosts(void **state)
+{
+    const long every = LKI_SANITIZED ? 8 : 1;
+    (void)state;
+    lose_all_through(over(2, plot_of(sgd, "ddp", 4, 0.2, 1)), every);
+    lose_all_through(over(2, plot_of(adamw, "ddp", 3, 0, 2)), 11 * every);
+    lose_all_through(over(2, plot_of(lamb, "ddp", 2, 0, 0)), 11 * every);
+    lose_all_through(over(3, plot_of(lars, "ddp", 5, 0, 0)), 31 * every);
+    lose_all_through(over(2, plot_of(lamb, "zero1", 4, 0, 1)), 3 * every);
+    lose_all_through(over(2, plot_of(adamw, "zero1", 5, 0.2, 4)), 7 * every);
+    lose_all_through(over(2, plot_of(sgd, "zero1", 4, 0, 2)), 7 * every);
+    lose_all_through(over(2, plot_of(adamw, "zero2", 4, 0, 1)), 5 * every);
+    lose_all_through(over(2, plot_of(lamb, "zero2", 5, 0, 4)), 9 * every);
+}
+
+/* What a host keeps of the parameters is gathered while they are read; a host that has lost workers
+ * gives it with those that are left. */
+static void lost_where_parameters_are_gathered(void **state)
+{
+    const long every = LKI_SANITIZED ? 8 : 1;
+    (void)state;
+    lose_all_through(over(2, plot_of(adamw, "zero3", 4, 0.2, 3)), 5 * every);
+    lose_all_through(over(2, plot_of(lamb, "zero3", 5, 0, 0)), 9 * every);
+    lose_all_through(read_as(LK_I8, over(2, plot_of(sgd, "zero3", 5, 0, 4))), 13 * every);
+    lose_all_through(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 8, 0, 2))), 13 * every);
+    lose_all_through(in_groups_of(1, over(2, plot_of(adamw, "hybrid", 4, 0, 0))), 19 * every);
+}
+
+/* Of ranks 0 1 | 2 3 4: then fewer are left in all than a host had. */
+static void lose_all_but_one_of_each_host(plot p)
+{
+    const uint32_t ranks[VICTIMS] = { 1, 3, 4 };
+    p.one_bucket                  = true;
+    uint64_t       want           = undisturbed(&p);
+    for (long at = 5; at < 60; at += 9) {
+        for (int i = 0; i < VICTIMS; i++) {
+            p.victims[i].rank = ranks[i];
+            p.victims[i].at   = at + i * (at % 4 * 5);
+        }
+        if (play(&p) != want)
+            fail_msg("ranks 1, 3 and 4 lost from moment %ld on", at);
+    }
+}
+
+static void several_are_lost(void **state)
+{
+    (void)state;
+    lose_two(over(2, plot_of(lamb, "ddp", 4, 0, 0)), 2);
+    lose_all_but_one_of_each_host(over(2, plot_of(adamw, "zero1", 5, 0, 0)));
+    lose_all_but_one_of_each_host(over(2, plot_of(lamb, "zero3", 5, 0, 0)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lost_on_one_of_several_hosts),
+        cmocka_unit_test(lost_where_parameters_are_gathered),
+        cmocka_unit_test(several_are_lost),
+    };
+    return cmocka_run_group_tests_name("parallel.recover.hosts", tests, NULL, NULL);
+}
