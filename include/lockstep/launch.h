@@ -59,8 +59,9 @@ typedef struct {
     lk_bind       bind;
     lk_on_failure on_failure;
 
-    /* With LK_ON_FAILURE_CONTINUE, on one host: for a worker that was lost a new one is started,
-     * which waits in lk_join() until the others let it enter (train does: lk_train_config.enter).
+    /* With LK_ON_FAILURE_CONTINUE: for a worker that was lost a new one is started, as long as
+     * another of its host is left; it waits in lk_join() until the others, on all hosts, let it
+     * enter (train does: lk_train_config.enter).
      * So many in a row may be lost again before they have made two steps.  0: none is started. */
     uint32_t replacements;
     bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest.  And they leave

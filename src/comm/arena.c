@@ -237,8 +237,7 @@ static lk_status keep(lk_comm *comm, void *memory, size_t bytes)
 /* Whether somebody may come later who needs the descriptors of this group's arenas. */
 static bool may_be_entered(const lk_comm *comm)
 {
-    return comm->parent == NULL && comm->self->socket >= 0
-           && comm->board->size == comm->board->seated;
+    return comm->parent == NULL && comm->self->socket >= 0;
 }
 
 /* *open: the descriptor, where others need it open. */
@@ -405,6 +404,12 @@ static void take_mappings(lk_comm *comm, lki_group *from)
 
 /* ---- For who enters ---------------------------------------------------------------------- */
 
+/* The ranks of this host: it is they who have arenas. */
+static lk_comm *those_here(lk_comm *comm)
+{
+    return comm->span != NULL ? comm->span->local : comm;
+}
+
 static lk_arena *arena_at(const lk_comm *comm, uint32_t index)
 {
     lk_arena *arena = comm->arenas;
@@ -413,7 +418,8 @@ static lk_arena *arena_at(const lk_comm *comm, uint32_t index)
     return arena;
 }
 
-/* Rank 0 hands out all that there is, in order; who is gone meanwhile is missed later. */
+/* The first of a host hands out all that there is, in order; who is gone meanwhile is missed
+ * later. */
 static lk_status hand_out_arenas(lk_comm *comm)
 {
     uint32_t count = comm->arena_count;
@@ -434,8 +440,9 @@ static lk_status hand_out_arenas(lk_comm *comm)
     return LK_OK;
 }
 
-lk_status lki_comm_receive_arenas(lk_comm *comm)
+lk_status lki_comm_receive_arenas(lk_comm *whole)
 {
+    lk_comm *comm  = those_here(whole);
     uint32_t count = 0;
 
     LK_TRY(lk_broadcast(comm, &count, sizeof count, 0));
@@ -461,16 +468,11 @@ lk_status lki_comm_receive_arenas(lk_comm *comm)
 
 lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
 {
-    lk_arena *arena = comm->arenas;
+    const lk_comm *here  = comm->span != NULL ? comm->span->local : comm;
+    lk_arena      *arena = here->arenas;
     while (arena != NULL && strncmp(arena->name, name, sizeof arena->name - 1) != 0)
         arena = arena->next;
     return arena;
-}
-
-/* The ranks of this host: it is they who have arenas. */
-static lk_comm *those_here(lk_comm *comm)
-{
-    return comm->span != NULL ? comm->span->local : comm;
 }
 
 lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
@@ -482,7 +484,7 @@ lk_status lk_comm_take_arenas(lk_comm *comm, lk_comm *failed)
                        "lk_comm_rebuild() gave, before it has some of its own");
     take_list(to, from);
     take_mappings(to, from->self->group);
-    return lki_comm_entered(comm) > 0 ? hand_out_arenas(comm) : LK_OK;
+    return lki_comm_entered(to) > 0 ? hand_out_arenas(to) : LK_OK;
 }
 
 lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const size_t *bytes)

@@ -155,8 +155,9 @@ LK_NODISCARD lk_status lki_control_rebuild(lki_control *control, const lki_membe
 /* The rank's process has ended, and it is not in the group: another one may become it. */
 void lki_control_revive(lki_control *control, uint32_t rank);
 
-/* Those who wait to enter, if all who ask for the group would have them: members of the next one,
- * of which they are the last. */
+/* Whether all who ask for the group would have others enter.  And who waits to, if that is so:
+ * members of the next one, of which they are the last of their host. */
+bool        lki_control_admits(const lki_control *control);
 lki_members lki_control_entrants(const lki_control *control);
 
 /* ---- A launcher that another takes over from (launch/keeper.h) ---------------------------- */
@@ -232,9 +233,10 @@ bool lki_control_failed(const lki_control *control, uint32_t *rank, lk_error *er
 LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t rank,
                                          int launcher_socket, const lk_comm_options *options);
 
-/* The same for one that enters a group which has been there before, when the others let it in. */
+/* The same for one that enters a group which has been there before, when the others let it in;
+ * on several hosts too, then with the job's key, unless that is NULL. */
 LK_NODISCARD lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
-                                      const lk_comm_options *options);
+                                      const unsigned char *key, const lk_comm_options *options);
 
 /* Whether somebody waits for this group to let him in; lk_comm_rebuild() that does so; how many
  * have entered with the group that came of it, and whether a rank of it has. */

@@ -150,13 +150,20 @@ lki_members lki_control_askers(const lki_control *control)
     return members;
 }
 
-lki_members lki_control_entrants(const lki_control *control)
+bool lki_control_admits(const lki_control *control)
 {
-    lki_members members = { { 0 } };
-    bool        admits  = true;
+    bool admits = true;
 
     for (uint32_t i = 0; i < control->roster.count; i++)
         admits = admits && (!asks(control, control->roster.first + i) || control->asked[i].admits);
+    return admits;
+}
+
+lki_members lki_control_entrants(const lki_control *control)
+{
+    lki_members members = { { 0 } };
+    bool        admits  = lki_control_admits(control);
+
     for (uint32_t i = 0; admits && i < control->roster.count; i++)
         if (control->enters[i])
             lki_members_add(&members, control->roster.first + i);
@@ -211,11 +218,20 @@ static void deal_seats(lki_board *board, const lki_board *old)
                 board->ranks[old->first + i].seat = ++seats;
     for (uint32_t i = 0; i < old->seated; i++) {
         lki_rank *record = &board->ranks[old->first + i];
-        record->fresh    = record->member != 0 && old->ranks[old->first + i].member == 0;
         if (record->fresh != 0)
             record->seat = ++seats;
     }
     LK_ASSERT(seats == board->members);
+}
+
+/* The same on all hosts, which have seen the same epochs. */
+static void mark_fresh(lki_board *board, const lki_board *old)
+{
+    for (uint32_t rank = 0; rank < board->size; rank++) {
+        lki_rank *record = &board->ranks[rank];
+        record->fresh    = record->member != 0 && old->ranks[rank].member == 0;
+        record->since    = record->fresh != 0 ? old->job.epoch + 1 : old->ranks[rank].since;
+    }
 }
 
 lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
@@ -234,6 +250,7 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
         lki_control_answer_all(control, st, lk_error_last()->message);
         return st;
     }
+    mark_fresh(control->board, old.board);
     deal_seats(control->board, old.board);
     control->board->job = old.board->job;
     control->board->job.epoch++;

@@ -231,15 +231,16 @@ static lk_status await_entrance(int *control_fd, int socket)
 }
 
 lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
-                         const lk_comm_options *options)
+                         const unsigned char *key, const lk_comm_options *options)
 {
-    int control_fd;
+    lk_comm *local;
+    int      control_fd;
 
     *out = NULL;
     LK_TRY(await_entrance(&control_fd, launcher_socket));
-    lk_status st = lki_comm_open_shm(out, control_fd, rank, launcher_socket, options);
+    lk_status st = lki_comm_open_shm(&local, control_fd, rank, launcher_socket, options);
     (void)close(control_fd);
-    return st;
+    return st == LK_OK ? lki_comm_enter_hosts(out, local, key) : st;
 }
 
 bool lki_comm_is_awaited(const lk_comm *comm)

@@ -15,4 +15,8 @@ LK_NODISCARD lk_status lki_rebuild_ask(int *control_fd, uint64_t *epoch, int soc
 LK_NODISCARD lk_status lki_comm_rejoin_hosts(lk_comm **out, lk_comm *local,
                                              const lki_self *before);
 
+/* The same for a rank that was in no group before, and so has the key alone, or NULL. */
+LK_NODISCARD lk_status lki_comm_enter_hosts(lk_comm **out, lk_comm *local,
+                                            const unsigned char *key);
+
 #endif

@@ -156,10 +156,13 @@ void lki_rendezvous_verdict(lki_rendezvous *rendezvous, const lki_verdict *verdi
 void lki_rendezvous_stop(lki_rendezvous *rendezvous, int signal, bool force);
 
 /* Ranks of this node ask for the group after `epoch`; and, as soon as it is known of all of them,
- * `members` are those of this node who go on.  LKI_EVENT_GROUP follows when all nodes that are in
- * the group of `epoch` have said so, have finished or are lost. */
+ * `members` are those of this node who go on, and `entrants` those who would enter; NULL: members
+ * would have nobody enter, on any node.  LKI_EVENT_GROUP follows when all nodes that are in the
+ * group of `epoch` have said so, have finished or are lost; its members are both, where nobody
+ * objects and somebody of the entrant's node goes on. */
 void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t timeout_ms);
-void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members);
+void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members,
+                          const lki_members *entrants);
 
 /* Whether node 0 is lost, so that nobody decides any more. */
 bool lki_rendezvous_lost(const lki_rendezvous *rendezvous);

@@ -271,7 +271,8 @@ static lk_status enter_later(lk_comm **out, const inheritance *from)
     options.flight = NULL;
     (void)fcntl(from->socket, F_SETFD, FD_CLOEXEC);
     (void)close(from->control);
-    return lki_comm_enter(out, from->rank, from->socket, &options);
+    return lki_comm_enter(out, from->rank, from->socket, from->secure ? from->key : NULL,
+                          &options);
 }
 
 static lk_status enter(lk_comm **out, const inheritance *from)

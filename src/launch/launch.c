@@ -357,11 +357,10 @@ static lk_status check(const lk_launch_options *options)
         return lk_fail(LK_EINVAL, "%u emulated hosts for %u workers%s: each needs a worker",
                        options->hosts, options->workers,
                        options->nodes > 1 ? " of a job on real ones" : "");
-    if (options->replacements > 0 && (options->hosts > 1 || options->nodes > 1 ||
-                                      options->prefix_output ||
+    if (options->replacements > 0 && (options->prefix_output ||
                                       options->on_failure != LK_ON_FAILURE_CONTINUE))
-        return lk_fail(LK_EINVAL, "workers that are lost are replaced on one host, where the "
-                                  "others go on, and without prefixes to what they print");
+        return lk_fail(LK_EINVAL, "workers that are lost are replaced where the others go on, and "
+                                  "without prefixes to what they print");
     if (options->nodes > 1 && options->rendezvous == NULL)
         return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
                                   "node 0", options->nodes);

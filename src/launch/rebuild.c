@@ -148,8 +148,10 @@ static void settle(lki_job *job)
         }
         return;
     }
+    lki_members entrants = lki_control_entrants(job->control);
     if (!job->rebuild_said)
-        lki_rendezvous_go_on(job->rendezvous, job->epoch, &members);
+        lki_rendezvous_go_on(job->rendezvous, job->epoch, &members,
+                             lki_control_admits(job->control) ? &entrants : NULL);
     job->rebuild_said = true;
     job->rebuild_left = 0;
 }
@@ -201,10 +203,12 @@ void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
     note_group(job, members);
     if (!concerned || first == end)
         return;
-    if (begin(job, members))
-        lki_nodes_look(job); /* somebody may have died since he asked */
-    else
+    if (!begin(job, members)) {
         fall_out(job, first);
+        return;
+    }
+    lki_replace_begin(job);
+    lki_nodes_look(job); /* somebody may have died since he asked */
 }
 
 /* ---- Every turn -------------------------------------------------------------------------- */

@@ -104,6 +104,34 @@ static void hosts_are_killed_until_one_is_left(void **state)
     assert_says(j.result.err, "ranks and went on with 1;");
 }
 
+/* Each that is lost is replaced by its host's launcher, rank 0 as well, and so is the new one. */
+static void who_is_lost_is_replaced(void **state)
+{
+    static job j;
+    char       wanted[65], host[32], line[512];
+    undisturbed(*state, MLP, LONGER, wanted);
+    for (uint32_t rank = 0; rank < 4; rank += 3) {
+        (void)snprintf(line, sizeof line, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 "
+                       "--checkpoint ck%s", rank > 0 ? " --checkpoint-every 3 --checkpoint-async"
+                                                     : "");
+        (void)snprintf(host, sizeof host, "host host%u, ", rank / 2);
+        job_start(&j, *state, 4, line);
+        job_await_step(&j, HIT_AT);
+        for (uint32_t nth = 1; nth <= 2; nth++) {
+            job_hit(&j, j.worker[rank], SIGKILL);
+            await_nth(&j, " took over ", nth);
+            await_replacement(&j, rank, nth, host);
+            await_nth(&j, " enters after step ", nth);
+        }
+        j.hit_at = seconds_now();
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
+        goes_on(*state, MLP, 2, LONGER, wanted);
+        forget(*state);
+    }
+}
+
 /* ---- What rank 0 has alone ----------------------------------------------------------------- */
 
 static void the_log_and_the_lock_move_to_another_host(void **state)
@@ -194,6 +222,7 @@ int main(void)
         cmocka_unit_test_setup(any_one_is_killed, begin_afresh),
         cmocka_unit_test_setup(a_host_is_killed, begin_afresh),
         cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
+        cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
         cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),

@@ -11,7 +11,7 @@
  */
 #include "faults/survivors.h"
 
-enum { ROUNDS = 5, LOGGED = 160, LONGER = 300 };
+enum { ROUNDS = 5, LOGGED = 160 };
 
 /* Says who was killed, and what became of its work. */
 static void assert_told(const job *j, uint32_t rank)
@@ -267,36 +267,6 @@ static void where_all_leave_the_run_stops(void **state)
 
 /* ---- Coming back ---------------------------------------------------------------------------- */
 
-/* Waits for the nth `word`, and reads the log meanwhile: who writes it may be waited for. */
-static void await_nth(job *j, const char *word, uint32_t nth)
-{
-    for (double since = seconds_now();; check_waiting(j, since, word)) {
-        uint32_t count = 0;
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
-            count++;
-        if (count >= nth)
-            return;
-        (void)read_log(j, (unsigned long)-1);
-    }
-}
-
-/* Waits until the one that is started in its place can enter; the run is held up by its log. */
-static void await_replacement(job *j, uint32_t rank, uint32_t nth)
-{
-    char wanted[32];
-    (void)snprintf(wanted, sizeof wanted, "note: rank %u (pid ", rank);
-    for (double since = seconds_now();; check_waiting(j, since, "a worker in its place")) {
-        const char *found = j->result.err;
-        uint32_t    count = 0;
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        for (; count < nth && (found = strstr(found, wanted)) != NULL; count++)
-            j->worker[rank] = (pid_t)atoi(found += strlen(wanted));
-        if (count == nth && strstr(found, " is ready to enter\n") != NULL)
-            return;
-    }
-}
-
 /* Each that is lost is replaced, rank 0 as well, and so is the new one. */
 static void who_is_lost_is_replaced(void **state)
 {
@@ -314,7 +284,7 @@ static void who_is_lost_is_replaced(void **state)
         for (uint32_t nth = 1; nth <= 2; nth++) {
             job_hit(&j, j.worker[rank], SIGKILL);
             await_nth(&j, " took over ", nth);
-            await_replacement(&j, rank, nth);
+            await_replacement(&j, rank, nth, "");
             await_nth(&j, " enters after step ", nth);
         }
         j.hit_at = seconds_now();

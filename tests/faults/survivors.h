@@ -6,6 +6,8 @@
 
 #define GOES_ON "--on-failure continue "
 
+enum { LONGER = 300 }; /* steps of runs in which workers are replaced */
+
 /* Evaluates and checkpoints between many of its short steps. */
 #define BUSY                                                                                       \
     "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
@@ -62,6 +64,37 @@ static inline bool await_or_end(job *j, const char *word)
             job_fail(j, "waited %d s in vain for %s", LIMIT_SECONDS, word);
     }
     return false;
+}
+
+/* Waits for the nth `word`, and reads the log meanwhile: who writes it may be waited for. */
+static inline void await_nth(job *j, const char *word, uint32_t nth)
+{
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        uint32_t count = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
+            count++;
+        if (count >= nth)
+            return;
+        (void)read_log(j, (unsigned long)-1);
+    }
+}
+
+/* Waits until the one that is started in its place can enter; the run is held up by its log.
+ * `host`: "" or, where there are several, "host host1, ". */
+static inline void await_replacement(job *j, uint32_t rank, uint32_t nth, const char *host)
+{
+    char wanted[64];
+    (void)snprintf(wanted, sizeof wanted, "note: rank %u (%spid ", rank, host);
+    for (double since = seconds_now();; check_waiting(j, since, "a worker in its place")) {
+        const char *found = j->result.err;
+        uint32_t    count = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        for (; count < nth && (found = strstr(found, wanted)) != NULL; count++)
+            j->worker[rank] = (pid_t)atoi(found += strlen(wanted));
+        if (count == nth && strstr(found, " is ready to enter\n") != NULL)
+            return;
+    }
 }
 
 #endif

@@ -133,6 +133,13 @@ lk_status lki_tuning_force(lki_tuning *tuning, const char *text, const lki_probl
     return LK_OK;
 }
 
+void lki_tuning_forget(lki_tuning *tuning)
+{
+    tuning->model     = assumed;
+    tuning->cores     = 0;
+    tuning->of_a_file = false;
+}
+
 lk_status lki_tuning_init(lki_tuning *out, const lk_comm_options *options, uint32_t rank)
 {
     *out = (lki_tuning){ .model     = assumed,

@@ -67,6 +67,11 @@ double lki_tuning_seconds(const lki_tuning *tuning, const struct lki_method *met
  * cores, as rank 0 finds them. */
 LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
 
+/* What hosts have found out about each other is forgotten; and, collective: all get what rank 0
+ * knows of it.  In between all ranks choose alike, whether they have known it or not. */
+void lki_tuning_forget(lki_tuning *tuning);
+LK_NODISCARD lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known);
+
 /* Cores that ranks on these machines share; 0 if each has one. */
 double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores);
 

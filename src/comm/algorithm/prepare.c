@@ -180,6 +180,24 @@ static void stop_spinning(lk_comm *comm)
         levels->groups[i]->spins = 0;
 }
 
+static lk_status tell(lk_comm *comm, decision *what)
+{
+    lki_tuning *tuning = &comm->self->tuning;
+
+    LK_TRY(lk_broadcast(comm, what, sizeof *what, 0));
+    tuning->model = what->model;
+    tuning->cores = what->cores;
+    if (what->cores > 0)
+        stop_spinning(comm);
+    return LK_OK;
+}
+
+lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known)
+{
+    decision what = { .model = known->model, .cores = known->cores };
+    return tell(comm, &what);
+}
+
 lk_status lki_tuning_prepare(lk_comm *comm)
 {
     lki_tuning *tuning = &comm->self->tuning;
@@ -193,11 +211,7 @@ lk_status lki_tuning_prepare(lk_comm *comm)
         st = decide(comm, places, path, sizeof path, &what);
     lki_free(places);
     LK_TRY(lki_agree(comm, st));
-    LK_TRY(lk_broadcast(comm, &what, sizeof what, 0));
-    tuning->model = what.model;
-    tuning->cores = what.cores;
-    if (what.cores > 0)
-        stop_spinning(comm);
+    LK_TRY(tell(comm, &what));
     if (what.measure == 0)
         return LK_OK;
     char source[sizeof tuning->source]; /* a measurement says only that it is one */

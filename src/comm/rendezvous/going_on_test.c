@@ -35,7 +35,14 @@ static void forget_events(void)
 static void say(uint32_t at, uint64_t epoch, uint32_t bits)
 {
     lki_members members = members_of(bits);
-    lki_rendezvous_go_on(j.nodes[at].r, epoch, &members);
+    lki_rendezvous_go_on(j.nodes[at].r, epoch, &members, NULL);
+}
+
+/* The same of a node whose ranks would have others enter. */
+static void admit(uint32_t at, uint64_t epoch, uint32_t bits, uint32_t entrants)
+{
+    lki_members members = members_of(bits), more = members_of(entrants);
+    lki_rendezvous_go_on(j.nodes[at].r, epoch, &members, &more);
 }
 
 static void assert_group(uint32_t at, uint64_t epoch, uint32_t bits)
@@ -134,6 +141,30 @@ static void who_cannot_speak_is_not_waited_for(void **state)
     }
 }
 
+/* Nobody enters whom a node would not have, nor where nobody is left who has what it needs. */
+static void who_enters_is_let_in_by_all(void **state)
+{
+    (void)state;
+    meet_to_go_on(3);
+    admit(0, 0, 1, 0);
+    admit(1, 0, 2, 4);
+    say(2, 0, 8);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_group(i, 1, 1 | 2 | 8);
+    forget_events();
+    admit(0, 1, 1, 0);
+    admit(1, 1, 2, 4);
+    admit(2, 1, 8, 16 | 32);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_group(i, 2, 63);
+    forget_events();
+    admit(0, 2, 1, 0);
+    admit(1, 2, 0, 2);
+    admit(2, 2, 16, 8);
+    assert_group(0, 3, 1 | 8 | 16);
+    end(&j);
+}
+
 static void nobody_goes_on_where_all_have_died(void **state)
 {
     (void)state;
@@ -152,9 +183,12 @@ static void nobody_goes_on_where_all_have_died(void **state)
 static void nobody_speaks_for_others(void **state)
 {
     (void)state;
-    for (int how = 0; how < 2; how++) {
+    for (int how = 0; how < 3; how++) {
         meet_to_go_on(3);
-        say(1, how == 0 ? 0 : 4, how == 0 ? 2 | 8 : 2);
+        if (how < 2)
+            say(1, how == 0 ? 0 : 4, how == 0 ? 2 | 8 : 2);
+        else
+            admit(1, 0, 2, 8);
         assert_verdict(&j, 0, 1, "host h1 (node 1, ranks 1 to 2) is lost: its launcher said "
                        "who goes on, which is not its to say");
         say(0, 0, 1);
@@ -180,6 +214,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(one_group_follows_another),          TEST(who_cannot_speak_is_not_waited_for),
+        TEST(who_enters_is_let_in_by_all),
         TEST(nobody_goes_on_where_all_have_died), TEST(nobody_speaks_for_others),
         TEST(all_must_want_it),
     };

@@ -54,7 +54,9 @@ struct lki_server {
     lki_introduction      *workers; /* of the world */
     uint32_t               world, finished;
     uint64_t               epoch;   /* of the group, as far as this job has gone on */
-    lki_members            members; /* who goes on to the next, as far as nodes have said */
+    lki_members            members; /* who goes on to the next, as far as nodes have said, ... */
+    lki_members            entrants; /* ... who would enter it, ... */
+    bool                   closed;  /* ... and somebody would not have them */
     lki_ip                 address;
     uint32_t               refused;
     char                   last[480]; /* who was refused, or lost while waiting, last */

@@ -195,8 +195,11 @@ static void outcome_fields(pen *p, lki_outcome *outcome)
 static void group_fields(pen *p, lki_group_letter *group)
 {
     u64(p, &group->epoch);
+    truth(p, &group->admits);
     for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++)
         u64(p, &group->members.words[i]);
+    for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++)
+        u64(p, &group->entrants.words[i]);
 }
 
 /* The fields of a letter without its list; false for a kind that there is not. */

@@ -19,7 +19,7 @@
 #include "comm/rendezvous.h"
 
 enum {
-    LKI_RENDEZVOUS_PROTOCOL = 2,
+    LKI_RENDEZVOUS_PROTOCOL = 3,
     LKI_LETTER_HEAD_BYTES   = 8,
     LKI_LETTER_HOST_BYTES   = 4 + LKI_HOST_BYTES,    /* of one node in a roster */
     LKI_LETTER_WORKER_BYTES = 4 + LKI_ADDRESS_BYTES, /* of one worker in introductions */
@@ -70,7 +70,8 @@ typedef struct {
 
 typedef struct {
     uint64_t    epoch; /* of a guest: that is over; of node 0: that begins */
-    lki_members members;
+    bool        admits; /* of a guest: its ranks would have others enter; of node 0: they do */
+    lki_members members, entrants; /* of node 0: these are members */
 } lki_group_letter;
 
 /* Rank `first` and so on; `list` is read with lki_letter_introduction(). */

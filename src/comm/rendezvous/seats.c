@@ -366,6 +366,19 @@ static void remove_all(lki_members *members, lki_roster ranks)
         members->words[rank / 64] &= ~(UINT64_C(1) << rank % 64);
 }
 
+/* What who enters needs is in the memory of its own host. */
+static void admit(lki_server *server)
+{
+    for (uint32_t i = 0; i < server->options.nodes && !server->closed; i++) {
+        const lki_seat_of_node *seat = &server->seats[i];
+        if (!any_of(&server->members, seat->ranks))
+            continue;
+        for (uint32_t k = seat->ranks.first; k < seat->ranks.first + seat->ranks.count; k++)
+            if (lki_members_have(&server->entrants, k))
+                lki_members_add(&server->members, k);
+    }
+}
+
 /* Who goes on is known when all have said it who still can; then a new epoch begins. */
 static void settle(lki_server *server)
 {
@@ -381,14 +394,17 @@ static void settle(lki_server *server)
     }
     if (!any_of(&server->members, all))
         return;
-    group.group = (lki_group_letter){ ++server->epoch, server->members };
+    admit(server);
+    group.group = (lki_group_letter){ .epoch = ++server->epoch, .admits = !server->closed,
+                                      .members = server->members };
     for (uint32_t i = 0; i < server->options.nodes; i++) {
         lki_seat_of_node *seat = &server->seats[i];
         seat->in_group         = any_of(&server->members, seat->ranks);
         seat->settled = seat->introduced = false;
     }
     memset(server->workers, 0, server->world * sizeof *server->workers);
-    server->members = (lki_members){ { 0 } };
+    server->members = server->entrants = (lki_members){ { 0 } };
+    server->closed  = false;
     pass_on(server, NULL, &group);
 }
 
@@ -397,8 +413,9 @@ static void hear_group(lki_server *server, lki_seat_of_node *seat, const lki_gro
     uint32_t others = 0;
 
     for (uint32_t rank = 0; rank < LKI_RANKS_MAX; rank++)
-        others += lki_members_have(&group->members, rank)
-                  && rank - seat->ranks.first >= seat->ranks.count;
+        others += rank - seat->ranks.first >= seat->ranks.count
+                  && (lki_members_have(&group->members, rank)
+                      || lki_members_have(&group->entrants, rank));
     if (!server->options.goes_on || group->epoch > server->epoch || others > 0) {
         lki_guest_fail(server, &server->guests[seat->guest], "said who goes on, which is not its "
                        "to say");
@@ -406,9 +423,12 @@ static void hear_group(lki_server *server, lki_seat_of_node *seat, const lki_gro
     }
     if (group->epoch < server->epoch || !seat->in_group || seat->finished)
         return;
-    for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++)
+    for (size_t i = 0; i < LKI_RANKS_MAX / 64; i++) {
         server->members.words[i] |= group->members.words[i];
-    seat->settled = true;
+        server->entrants.words[i] |= group->entrants.words[i];
+    }
+    server->closed = server->closed || !group->admits;
+    seat->settled  = true;
     settle(server);
 }
 

@@ -99,9 +99,14 @@ void lki_rendezvous_asked(lki_rendezvous *r, uint64_t epoch, uint32_t timeout_ms
         lki_rendezvous_write(r, &letter);
 }
 
-void lki_rendezvous_go_on(lki_rendezvous *r, uint64_t epoch, const lki_members *members)
+void lki_rendezvous_go_on(lki_rendezvous *r, uint64_t epoch, const lki_members *members,
+                          const lki_members *entrants)
 {
-    lki_letter letter = { .kind = LKI_LETTER_GROUP, .group = { epoch, *members } };
+    lki_letter letter = { .kind  = LKI_LETTER_GROUP,
+                          .group = { .epoch = epoch, .admits = entrants != NULL,
+                                     .members = *members } };
+    if (entrants != NULL)
+        letter.group.entrants = *entrants;
     if (r->stage == LKI_MET)
         lki_rendezvous_write(r, &letter);
 }

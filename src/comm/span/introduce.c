@@ -151,15 +151,47 @@ static lk_status meet(lk_comm **out, lk_comm *local)
     return st;
 }
 
-lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+static void take_key(lki_self *self, const unsigned char *key)
 {
-    lki_self *self = local->self;
-
     self->secure = key != NULL;
     if (key != NULL)
         memcpy(self->key, key, sizeof self->key);
+}
+
+lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+{
+    take_key(local->self, key);
     LK_TRY(meet(out, local));
     lk_status st = lki_tuning_prepare(*out);
+    if (st != LK_OK) {
+        lki_comm_give_up(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+static bool any_fresh(const lki_board *board)
+{
+    uint32_t rank = 0;
+    while (rank < board->size && board->ranks[rank].fresh == 0)
+        rank++;
+    return rank < board->size;
+}
+
+/* Who has just come does not know what the others know, and all must choose alike. */
+static lk_status meet_again(lk_comm **out, lk_comm *local)
+{
+    const lki_board *board = local->board;
+    lki_tuning       known = local->self->tuning;
+
+    *out = local;
+    if (lki_board_group_size(board) == board->members)
+        return LK_OK;
+    if (!any_fresh(board))
+        return meet(out, local);
+    lki_tuning_forget(&local->self->tuning);
+    LK_TRY(meet(out, local));
+    lk_status st = lki_tuning_tell(*out, &known);
     if (st != LK_OK) {
         lki_comm_give_up(*out);
         *out = NULL;
@@ -172,15 +204,17 @@ lk_status lki_comm_rejoin_hosts(lk_comm **out, lk_comm *local, const lki_self *b
 {
     lki_self *self = local->self;
 
-    self->secure           = before->secure;
+    take_key(self, before->secure ? before->key : NULL);
     self->crowded          = before->crowded;
     self->tuning           = before->tuning;
     self->tuning.of_a_file = false; /* all have what it said */
-    memcpy(self->key, before->key, sizeof self->key);
     if (self->crowded)
         local->spins = 0;
-    if (lki_board_group_size(local->board) > local->board->members)
-        return meet(out, local);
-    *out = local;
-    return LK_OK;
+    return meet_again(out, local);
+}
+
+lk_status lki_comm_enter_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
+{
+    take_key(local->self, key);
+    return meet_again(out, local);
 }

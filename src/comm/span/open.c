@@ -70,20 +70,27 @@ lk_status lki_span_new(lk_comm **out, lk_comm *local, uint32_t rank, uint32_t si
     return LK_OK;
 }
 
-/* The ranks of the group in `world`, their hosts in `hosts`; returns the place of `me`. */
+/* The ranks of the group in `world`, their hosts in `hosts`; returns the place of `me`.  On every
+ * host who has entered is behind those who were there before, as their seats are: so the first of
+ * all stays that as long as it lives. */
 static uint32_t list_members(const lki_board *board, const uint32_t *host_of, uint32_t me,
                              uint32_t *world, uint32_t *hosts)
 {
-    uint32_t count = 0, mine = 0;
+    const lki_rank *ranks = board->ranks;
+    uint32_t        count = 0, mine = 0;
 
     for (uint32_t rank = 0; rank < board->size; rank++) {
-        if (board->ranks[rank].member == 0)
+        uint32_t at = count;
+        if (ranks[rank].member == 0)
             continue;
-        mine         = rank == me ? count : mine;
-        world[count] = rank;
-        hosts[count] = host_of[rank];
-        count++;
+        for (; at > 0 && hosts[at - 1] == host_of[rank]
+               && ranks[world[at - 1]].since > ranks[rank].since; at--)
+            world[at] = world[at - 1];
+        world[at]      = rank;
+        hosts[count++] = host_of[rank];
     }
+    while (world[mine] != me)
+        mine++;
     return mine;
 }
 

@@ -92,7 +92,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     if (arena == NULL)
         return lk_fail(LK_EINVAL, "the others have no minutes: they cannot be entered");
     s->survival->minutes = lk_arena_data(arena);
-    memcpy(&s->survival->found, s->survival->minutes, sizeof(lki_minutes));
+    LK_TRY(lki_read_minutes(s, comm));
     LK_TRY(lki_parallel_over(s, &s->parallel, comm, &standing));
     LK_TRY(lki_welcome(s, comm));
     lki_find_end(s);

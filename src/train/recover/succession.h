@@ -66,6 +66,9 @@ void lki_list_end(lki_list *list);
 /* The session is in this group.  The one before is the caller's. */
 void lki_take_group(lki_session *s, lk_comm *next);
 
+/* Collective: how far the log is, as rank 0 has noted it. */
+LK_NODISCARD lk_status lki_read_minutes(lki_session *s, lk_comm *next);
+
 /* What is in the arenas that `comm` has taken over becomes its strategy's, and a step that was
  * decided on is complete. */
 LK_NODISCARD lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,

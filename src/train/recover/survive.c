@@ -191,7 +191,7 @@ lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,
 /* The minutes are read before rank 0 may go on to write them.  Its host has them, unless rank 0
  * was on one that is lost: then nobody knows what was told after the last step, and it is told
  * again. */
-static lk_status read_minutes(lki_session *s, lk_comm *next)
+lk_status lki_read_minutes(lki_session *s, lk_comm *next)
 {
     lki_minutes *found = &s->survival->found;
     memcpy(found, s->survival->minutes, sizeof *found);
@@ -223,7 +223,7 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
                            lk_parallel_standing *standing)
 {
     lk_comm_note(next, s->chained + 1, "going on");
-    LK_TRY(read_minutes(s, next));
+    LK_TRY(lki_read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));
     lk_status status = lki_welcome(s, next);
     if (status == LK_OK)
