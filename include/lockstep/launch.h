@@ -64,6 +64,9 @@ typedef struct {
      * enter (train does: lk_train_config.enter).
      * So many in a row may be lost again before they have made two steps.  0: none is started. */
     uint32_t replacements;
+    bool     host_leaves; /* SIGTERM to the launcher of a host other than node 0's, where the others
+                           * go on: its workers leave when it suits them (train does), and the
+                           * launcher with them, with 75; false: it asks all hosts to stop */
     bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest.  And they leave
                           * together: who is killed when another has ended with 0 is no loss */
 

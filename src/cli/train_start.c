@@ -430,6 +430,7 @@ static int start(train_options *options, char **argv)
         return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
+    how.host_leaves        = how.ranks_tell;
     how.replacements       = replaces(options, hosts) ? options->restart : 0;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;

@@ -451,6 +451,11 @@ uint32_t lk_comm_local_size(const lk_comm *comm, uint32_t host)
     return comm->span == NULL ? comm->size : comm->span->local_sizes[host];
 }
 
+bool lki_comm_leave_requested(const lk_comm *comm)
+{
+    return atomic_load_explicit(&comm->board->leaving, memory_order_relaxed) != 0;
+}
+
 bool lki_comm_stop_requested(const lk_comm *comm)
 {
     if (atomic_load(&comm->board->heeded) == 0)

@@ -292,6 +292,11 @@ void lki_control_request_stop(lki_control *control)
     atomic_store(&control->board->stop, 1);
 }
 
+void lki_control_request_leave(lki_control *control)
+{
+    atomic_store(&control->board->leaving, 1);
+}
+
 bool lki_control_stop_heeded(const lki_control *control)
 {
     return atomic_load(&control->board->heeded) != 0;

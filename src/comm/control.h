@@ -106,6 +106,9 @@ bool lki_control_vanished(lki_control *control, uint32_t rank);
 /* Asks every rank to save and leave at the next good moment. */
 void lki_control_request_stop(lki_control *control);
 
+/* The ranks of this host shall leave the others, when it suits them. */
+void lki_control_request_leave(lki_control *control);
+
 /* Whether any rank has ever looked for such a request. */
 bool lki_control_stop_heeded(const lki_control *control);
 
@@ -253,6 +256,9 @@ LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);
 lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name);
 
 bool lki_comm_stop_requested(const lk_comm *comm);
+
+/* Whether the ranks of this host are asked to leave the others. */
+bool lki_comm_leave_requested(const lk_comm *comm);
 
 /* This rank has done its part, and only frees what it has: no more operations. */
 void lki_comm_leave(lk_comm *first);

@@ -255,6 +255,7 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
     control->board->job = old.board->job;
     control->board->job.epoch++;
     atomic_store(&control->board->stop, atomic_load(&old.board->stop));
+    atomic_store(&control->board->leaving, atomic_load(&old.board->leaving));
     atomic_store(&control->board->heeded, atomic_load(&old.board->heeded));
     for (uint32_t rank = 0; rank < old.roster.world; rank++)
         carry_over(&control->board->ranks[rank], &old.board->ranks[rank]);

@@ -161,7 +161,7 @@ typedef struct {
     uint32_t         seat; /* 1 + its place among those of this host that are in the group; or 0 */
     uint32_t         member; /* 1 = it is in the group, on whatever host; see comm/rebuild.c */
     uint32_t         fresh;  /* 1 = it was not in the one before: it has entered */
-    uint64_t         since;  /* the epoch in which it entered; 0 = it was there from the beginning */
+    uint64_t         since;  /* the epoch in which it entered; 0 = from the beginning */
     _Atomic uint32_t home; /* 1 + the NUMA node where it runs; 0 = not known, or there is one */
 } lki_rank;
 
@@ -177,6 +177,7 @@ typedef struct {
     _Atomic uint32_t stop;   /* all are asked to save and leave */
     _Atomic uint32_t heeded; /* a rank has looked at that, so they will */
     _Atomic uint32_t awaited; /* somebody waits for the group to let him in */
+    _Atomic uint32_t leaving; /* this host's ranks shall leave the others */
 
     alignas(LKI_LINE) _Atomic uint32_t sleepers; /* how many ranks may be asleep */
 

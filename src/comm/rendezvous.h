@@ -164,6 +164,9 @@ void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t t
 void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members,
                           const lki_members *entrants);
 
+/* Whether all that was told has been sent. */
+bool lki_rendezvous_has_told(const lki_rendezvous *rendezvous);
+
 /* Whether node 0 is lost, so that nobody decides any more. */
 bool lki_rendezvous_lost(const lki_rendezvous *rendezvous);
 

@@ -38,7 +38,7 @@ static const double linger_s = 5; /* for those that have not ended when the firs
 
 /* What a launcher says when all have met, and when it has ended; each in one write. */
 typedef struct {
-    bool             ended;
+    bool             ended, left; /* or: it has left the others, on request */
     lk_status        status;
     lk_launch_result result;
     char             message[LKI_MESSAGE_BYTES];
@@ -50,7 +50,7 @@ typedef struct {
     lki_stream streams[2];
     uint32_t   first, count; /* its ranks */
     bool       met, by_us;   /* it has met the others; it was killed from here */
-    bool       reported;
+    bool       reported, left;
     report     said;
     int        status; /* of waitpid() */
 } emulated;
@@ -140,6 +140,12 @@ static void say_met(int reports)
     (void)!write(reports, &said, sizeof said);
 }
 
+static void say_left(int reports)
+{
+    const report said = {.left = true};
+    (void)!write(reports, &said, sizeof said);
+}
+
 /* In the child: the launcher of host `i`.  The rest of the family is no business of it. */
 static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, const int output[2],
                                 pid_t parent)
@@ -149,6 +155,7 @@ static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, 
                                  .listener = i == 0 ? f->listener : -1,
                                  .orders   = orders,
                                  .met      = say_met,
+                                 .left     = say_left,
                                  .reports  = reports};
     lk_launch_options options = *f->options;
     report            said    = {.ended = true};
@@ -293,6 +300,7 @@ static void hear_reports(emulated *h)
 
     while (read(h->reports, &said, sizeof said) == (ssize_t)sizeof said) {
         h->met      = h->met || !said.ended;
+        h->left     = h->left || said.left;
         h->reported = said.ended;
         h->said     = said;
     }
@@ -307,6 +315,8 @@ static void host_ended(family *f, emulated *h)
     f->running--;
     close_if_open(&h->pidfd);
     bool lost = !h->reported && !h->by_us;
+    if (h->left)
+        return;
     if (lost && f->first_lost == NULL)
         f->first_lost = h;
     if (lost && h->met && f->options->on_failure == LK_ON_FAILURE_CONTINUE) {
@@ -402,7 +412,7 @@ static lk_status judge(const family *f, lk_launch_result *result)
 
     for (uint32_t i = 0; i < f->count; i++) {
         const emulated *h = &f->hosts[i];
-        if (h->reported
+        if (h->reported && !h->left
             && (best == NULL || (best->said.status == LK_OK && h->said.status != LK_OK)))
             best = h;
     }

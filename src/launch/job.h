@@ -37,6 +37,7 @@ typedef struct {
     int         listener; /* for node 0: listens already; -1 = none */
     int         orders;   /* lki_orders come from here, and no signal counts twice; -1 = none */
     void      (*met)(int reports); /* is told when all have met; NULL = nobody is */
+    void      (*left)(int reports); /* the same when this host has left the others */
     int         reports;
     uint32_t    world, first; /* where another launcher has numbered the ranks; world 0 = none */
 } lki_host;
@@ -74,6 +75,7 @@ typedef struct {
     lki_sink                 sinks[2];
     struct pollfd           *polled;    /* see watch.c for the places */
     lki_signals              signals;
+    bool                     leaving;      /* this host leaves the others, which go on */
     double                   asked_at;     /* seconds; when such a signal first came here, or 0 */
     int                      stop_signal;  /* the first request to stop, on any node, or 0 */
     int                      force_signal; /* the second, or 0 */
@@ -122,6 +124,9 @@ LK_NODISCARD lk_status lki_watch(lki_job *job);
 
 /* After that: until the other nodes have come to their ends, too. */
 LK_NODISCARD lk_status lki_watch_others(lki_job *job);
+
+/* The same where this node leaves them: until they have been told. */
+LK_NODISCARD lk_status lki_watch_farewell(lki_job *job);
 
 /* The job has failed: those who cannot know are told to end, and all have the grace to. */
 void lki_job_fail(lki_job *job);

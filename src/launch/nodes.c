@@ -318,6 +318,16 @@ static lki_outcome outcome_of(uint32_t weight, const lk_launch_result *result)
     return outcome;
 }
 
+/* All workers of this host have left the others, as they were asked to. */
+static bool has_left(const lki_job *job)
+{
+    bool left = job->leaving && job->stop_signal == 0;
+
+    for (uint32_t i = 0; left && i < job->count; i++)
+        left = lki_left_on_request(job, &job->workers[i]) || job->workers[i].signal != 0;
+    return left;
+}
+
 lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launch_result *result)
 {
     lk_error    why     = *lk_error_last();
@@ -325,6 +335,11 @@ lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launc
                                       : say_why_not(job, &why, result->exit_code);
 
     lki_rendezvous_finish(job->rendezvous, &outcome);
+    if (st == LK_OK && has_left(job)) {
+        if (job->host->left != NULL)
+            job->host->left(job->host->reports);
+        return lki_watch_farewell(job);
+    }
     LK_TRY(lki_watch_others(job));
     if (st != LK_OK)
         return lki_fail_again(&why);

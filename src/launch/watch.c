@@ -295,6 +295,25 @@ void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
         force_end(job, number);
 }
 
+/* Node 0 cannot leave: it decides who goes on. */
+static bool may_leave(const lki_job *job, int number)
+{
+    return number == SIGTERM && job->options->host_leaves && job->stop_signal == 0
+           && job->rendezvous != NULL && lki_rendezvous_self(job->rendezvous) != 0
+           && lki_job_survives(job);
+}
+
+static void leave(lki_job *job)
+{
+    const lki_node *here = lki_rendezvous_node(job->rendezvous,
+                                               lki_rendezvous_self(job->rendezvous));
+
+    job->leaving = true;
+    lki_control_request_leave(job->control);
+    lki_job_note(job, "host %s (node %u) leaves when the step is over, and the others go on",
+                 here->host, lki_rendezvous_self(job->rendezvous));
+}
+
 static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
 {
     bool from_terminal = info->ssi_code == SI_KERNEL;
@@ -311,6 +330,14 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         return;
     if (first)
         job->asked_at = lki_seconds();
+    if (first && may_leave(job, number)) {
+        leave(job);
+        return;
+    }
+    if (force && job->leaving) { /* the others lose it */
+        force_end(job, number);
+        return;
+    }
     lki_job_stop(job, number, force, from_terminal);
     if (job->rendezvous != NULL)
         lki_nodes_stop(job, number, force);
@@ -461,6 +488,13 @@ lk_status lki_watch(lki_job *job)
     lki_blows_report(job);
     lki_lines_finish(job);
     take_signals(job); /* one may have cut the output short */
+    return LK_OK;
+}
+
+lk_status lki_watch_farewell(lki_job *job)
+{
+    while (!job->over && !lki_rendezvous_has_told(job->rendezvous))
+        LK_TRY(turn(job));
     return LK_OK;
 }
 

@@ -28,17 +28,22 @@ static pid_t launcher_of(const job *j, uint32_t rank)
     return (pid_t)atoi(parent + strlen("PPid:"));
 }
 
+static void await_gone(job *j, pid_t launcher)
+{
+    while (!is_gone(launcher)) {
+        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
+            job_fail(j, "the launcher %d is still there", (int)launcher);
+        nap();
+    }
+}
+
 /* Nobody waits for a launcher: until it has died nobody reads the log, so that the run does not get
  * away meanwhile. */
 static void hit_launcher(job *j, uint32_t rank)
 {
     pid_t launcher = launcher_of(j, rank);
     job_hit(j, launcher, SIGKILL);
-    while (!is_gone(launcher)) {
-        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
-            job_fail(j, "the launcher of rank %u is still there", rank);
-        nap();
-    }
+    await_gone(j, launcher);
 }
 
 static void any_one_is_killed(void **state)
@@ -132,6 +137,57 @@ static void who_is_lost_is_replaced(void **state)
     }
 }
 
+/* The launcher of a host is asked to leave, and its workers with it: nothing is redone, and it does
+ * not wait for the end of the run.  The one of node 0 cannot: then all save and leave. */
+static void a_host_is_asked_to_leave(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 5;
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t node = 0; node < 3; node++) {
+        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --checkpoint ck");
+        job_await_step(&j, HIT_AT);
+        rest(&seed);
+        pid_t launcher = launcher_of(&j, node);
+        job_hit(&j, launcher, SIGTERM);
+        if (node > 0) {
+            await_nth(&j, " on request after step ", 1);
+            await_gone(&j, launcher); /* the run is held up by its log */
+        }
+        (void)job_wait(&j);
+        if (node == 0) {
+            assert_int_equal(j.result.status, 75);
+            assert_says(j.result.err, "stopped on request after step");
+            goes_on(*state, MLP, 2, STEPS, wanted);
+        } else {
+            assert_undisturbed(&j, wanted);
+            assert_says(j.result.err, node == 1 ? "note: host host1 (node 1) leaves when the step"
+                                                : "note: host host2 (node 2) leaves when the step");
+            assert_says(j.result.err, "nothing was redone");
+            assert_says(j.result.err, " left on request, and the run went on with ");
+            assert_null(strstr(j.result.err, "is lost"));
+        }
+        forget(*state);
+    }
+}
+
+/* With zero1 it would take along what it has alone: all save and leave. */
+static void a_host_with_a_part_of_the_state_does_not_leave_alone(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, STEPS, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy zero1 "
+              "--checkpoint ck");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, launcher_of(&j, 2), SIGTERM);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 75);
+    assert_says(j.result.err, "stopped on request after step");
+    goes_on(*state, MLP, 2, STEPS, wanted);
+}
+
 /* ---- What rank 0 has alone ----------------------------------------------------------------- */
 
 static void the_log_and_the_lock_move_to_another_host(void **state)
@@ -223,6 +279,8 @@ int main(void)
         cmocka_unit_test_setup(a_host_is_killed, begin_afresh),
         cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
+        cmocka_unit_test_setup(a_host_is_asked_to_leave, begin_afresh),
+        cmocka_unit_test_setup(a_host_with_a_part_of_the_state_does_not_leave_alone, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
         cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),

@@ -111,6 +111,11 @@ void lki_rendezvous_go_on(lki_rendezvous *r, uint64_t epoch, const lki_members *
         lki_rendezvous_write(r, &letter);
 }
 
+bool lki_rendezvous_has_told(const lki_rendezvous *r)
+{
+    return r->stage == LKI_LOST || !lki_line_has_more(&r->line);
+}
+
 bool lki_rendezvous_lost(const lki_rendezvous *r)
 {
     return r->stage == LKI_LOST;

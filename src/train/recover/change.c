@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "comm/control.h"
 #include "comm/group.h"
+#include "parallel/kept.h"
 #include "train/saves/save.h"
 #include "train/recover/succession.h"
 
@@ -30,7 +31,8 @@ bool lki_change_wished(lki_session *s)
     const lk_train_config *c = s->config;
     if (s->survival == NULL)
         return false;
-    s->survival->change.wish = c->leave != NULL && c->leave(c->leave_context);
+    s->survival->change.wish = (c->leave != NULL && c->leave(c->leave_context)) ||
+                               lki_comm_leave_requested(s->comm);
     return s->survival->change.wish || lki_comm_is_awaited(s->comm);
 }
 
@@ -53,10 +55,25 @@ static void say_why(const lki_session *s, uint64_t done, const lki_list *who)
                    step);
 }
 
+/* Whether all of a host leave, and take along what it alone has: then the run stops. */
+static bool takes_a_shard_along(const lki_session *s, const uint8_t *wishes)
+{
+    uint32_t hosts = lk_comm_hosts(s->comm);
+    bool     stays = true;
+
+    for (uint32_t h = 0; h < hosts && stays && lki_kept_shards(s->parallel) > 1; h++) {
+        stays = false;
+        for (uint32_t r = 0; r < s->ranks; r++)
+            stays = stays || (lk_comm_host(s->comm, r) == h && wishes[r] == 0);
+    }
+    return !stays;
+}
+
 lk_status lki_change_agree(lki_session *s, uint64_t done)
 {
     lki_change *change = &s->survival->change;
     lki_list    who    = { .count = 0 };
+    bool        broken = false;
     uint8_t     mine   = change->wish, *all;
 
     LK_TRY(LKI_NEW(&all, s->ranks, "wishes of ranks"));
@@ -67,12 +84,14 @@ lk_status lki_change_agree(lki_session *s, uint64_t done)
             change->first = change->leavers++ == 0 ? lk_comm_world_rank(s->comm, r) : change->first;
             lki_list_add(&who, lk_comm_world_rank(s->comm, r));
         }
+    if (status == LK_OK)
+        broken = takes_a_shard_along(s, all);
     lki_free(all);
     LK_TRY(status);
     lki_list_end(&who);
     say_why(s, done, &who);
     uint32_t least = (uint32_t)lki_max(s->config->workers_least, 1);
-    s->stopped     = change->leavers > 0 && s->ranks - change->leavers < least;
+    s->stopped     = change->leavers > 0 && (s->ranks - change->leavers < least || broken);
     change->agreed = !s->stopped;
     return LK_OK;
 }
