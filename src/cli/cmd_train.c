@@ -261,8 +261,8 @@ const lki_option lki_train_table[] = {
     { .needs = &checkpoint, .name = "restart", .type = LKI_OPTION_CUSTOM, .value = "N",
       .value_optional = true, .read = read_restart, .preset = "never; alone: 3",
       .help = "when a worker is killed or a host is lost, start all again from the newest "
-              "checkpoint, N times without a newer one; where the others go on (on several hosts: "
-              "with ddp), start one in its place, which enters between two steps" },
+              "checkpoint, N times without a newer one; where the others go on, start one in its "
+              "place, which enters between two steps" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
                "what becomes of the others when a worker is killed, or with ddp a whole host: they "
                "end, or take its part of the work over in the middle of the step; then SIGTERM to "

@@ -380,15 +380,6 @@ static bool lacks_input(const train_options *options)
            (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
 }
 
-/* Whether --restart replaces single workers, too.  On several hosts what such a one needs must be
- * in the memory of its own. */
-static bool replaces(const train_options *options, uint32_t hosts)
-{
-    const char *strategy = options->config.strategy;
-    return options->on_failure == LK_ON_FAILURE_CONTINUE &&
-           (hosts == 1 || strategy == NULL || strcmp(strategy, "ddp") == 0);
-}
-
 /* In the process that the user started. */
 static int start(train_options *options, char **argv)
 {
@@ -431,7 +422,7 @@ static int start(train_options *options, char **argv)
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
     how.host_leaves        = how.ranks_tell;
-    how.replacements       = replaces(options, hosts) ? options->restart : 0;
+    how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;
     how.chaos.note_context = how.note_context;

@@ -275,6 +275,9 @@ lk_status lki_comm_dissolve(lk_comm *first, uint32_t culprit, const char *why);
 /* How many ranks the job has, on all hosts. */
 uint32_t lki_comm_world(const lk_comm *comm);
 
+/* The number of the host that a rank of the job is on, in the group or not. */
+uint32_t lki_comm_node(const lk_comm *comm, uint32_t rank);
+
 /* From the ranks of this host to those of all: listens, learns where the others do, and opens the
  * communicator over hosts.  `key` is the job's (LKI_KEY_BYTES) or NULL.  `local` is taken over,
  * also when it fails; but then its socket is the caller's again. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/control.h"
 
 static lk_status make_room(lki_world *world, uint32_t hosts, uint32_t ranks)
 {
@@ -43,6 +44,23 @@ lk_status lki_world_of(lki_world *world, const lk_comm *comm)
         world->host_of[r]  = lk_comm_host(comm, r);
         world->local_of[r] = lk_comm_local_rank(comm, r);
     }
+    return status;
+}
+
+/* Nodes have their ranks in order. */
+lk_status lki_world_first(lki_world *world, const lk_comm *comm)
+{
+    uint32_t ranks = lki_comm_world(comm), hosts = 0, *sizes = NULL;
+
+    *world           = (lki_world){ 0 };
+    lk_status status = LKI_NEW(&sizes, ranks, "hosts");
+    for (uint32_t r = 0; status == LK_OK && r < ranks; r++) {
+        hosts += r == 0 || lki_comm_node(comm, r) != lki_comm_node(comm, r - 1);
+        sizes[hosts - 1]++;
+    }
+    if (status == LK_OK)
+        status = lki_world_init(world, sizes, hosts);
+    lki_free(sizes);
     return status;
 }
 

@@ -18,6 +18,9 @@ typedef struct {
 /* Ranks follow each other host by host.  lki_world_deinit() accepts a half-made one. */
 LK_NODISCARD lk_status lki_world_init(lki_world *world, const uint32_t *sizes, uint32_t hosts);
 LK_NODISCARD lk_status lki_world_of(lki_world *world, const lk_comm *comm);
+
+/* All ranks of the job, in the group or not: what it was when the job began. */
+LK_NODISCARD lk_status lki_world_first(lki_world *world, const lk_comm *comm);
 void                   lki_world_deinit(lki_world *world);
 
 #endif

@@ -112,15 +112,19 @@ static void hosts_are_killed_until_one_is_left(void **state)
 /* Each that is lost is replaced by its host's launcher, rank 0 as well, and so is the new one. */
 static void who_is_lost_is_replaced(void **state)
 {
+    static const char *const lines[] = {
+        MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --checkpoint ck",
+        MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --checkpoint ck --strategy zero3",
+        MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --checkpoint ck --strategy zero1",
+        MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --checkpoint ck --checkpoint-every "
+                    "3 --checkpoint-async",
+    };
     static job j;
-    char       wanted[65], host[32], line[512];
+    char       wanted[65], host[32];
     undisturbed(*state, MLP, LONGER, wanted);
-    for (uint32_t rank = 0; rank < 4; rank += 3) {
-        (void)snprintf(line, sizeof line, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 "
-                       "--checkpoint ck%s", rank > 0 ? " --checkpoint-every 3 --checkpoint-async"
-                                                     : "");
+    for (uint32_t rank = 0; rank < 4; rank++) {
         (void)snprintf(host, sizeof host, "host host%u, ", rank / 2);
-        job_start(&j, *state, 4, line);
+        job_start(&j, *state, 4, lines[rank]);
         job_await_step(&j, HIT_AT);
         for (uint32_t nth = 1; nth <= 2; nth++) {
             job_hit(&j, j.worker[rank], SIGKILL);

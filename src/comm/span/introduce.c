@@ -81,6 +81,12 @@ uint32_t lki_comm_world(const lk_comm *comm)
     return comm->board->size;
 }
 
+uint32_t lki_comm_node(const lk_comm *comm, uint32_t rank)
+{
+    LK_ASSERT(rank < comm->board->size);
+    return comm->board->ranks[rank].node;
+}
+
 /* ---- From this host's ranks to all ------------------------------------------------------- */
 
 static const char *address_of(void *comm, uint32_t rank)

@@ -9,6 +9,23 @@
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
+/* The most ranks of a host when the run began: who has just entered was not there. */
+static lk_status find_widest(lk_parallel *parallel)
+{
+    lki_ledger *ledger = &parallel->ledger;
+    lki_world   first  = { .hosts = parallel->world.hosts, .widest = parallel->world.widest };
+
+    if (ledger->before != NULL) {
+        ledger->here = ledger->before->ledger.here;
+        return LK_OK;
+    }
+    lk_status status = ledger->goes_on ? lki_world_first(&first, parallel->comm) : LK_OK;
+    ledger->here     = first.hosts == 1 ? ledger->seats : first.widest;
+    if (ledger->goes_on)
+        lki_world_deinit(&first);
+    return status;
+}
+
 lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *options)
 {
     lki_ledger *ledger = &parallel->ledger;
@@ -26,10 +43,8 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
                        parallel->ops->name);
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
-    ledger->here    = ledger->before != NULL ? ledger->before->ledger.here
-                      : parallel->world.hosts == 1 ? ledger->seats : parallel->world.widest;
     ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
-    return LK_OK;
+    return find_widest(parallel);
 }
 
 lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_t bytes,
@@ -65,6 +80,7 @@ lk_status lki_ledger_open(lk_parallel *parallel)
 void lki_ledger_close(lk_parallel *parallel)
 {
     lki_free(parallel->ledger.holds);
+    lki_free(parallel->ledger.dealt.owners);
     if (parallel->ledger.kept)
         parallel->hashes = NULL;
 }

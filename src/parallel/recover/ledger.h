@@ -30,6 +30,7 @@
 
 #include "base/status.h"
 #include "lockstep/parallel.h"
+#include "parallel/layout.h"
 #include "tensor/ops.h"
 
 /* Of a step: lamb has the first, all have the second. */
@@ -74,6 +75,7 @@ typedef struct {
     uint32_t           seats; /* ranks that there may be, of those that the job has ... */
     uint32_t           here;  /* ... and on one host */
     uint32_t           threads;
+    lki_deal           dealt; /* of owners, when the run began; where hosts have shards */
     bool               goes_on; /* while it is opened: arenas are taken over ... */
     const lk_parallel *before;  /* ... of this, or, where this rank has entered, by their names */
     lk_arena          *arenas[LKI_LEDGER_ARENAS];

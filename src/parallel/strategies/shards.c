@@ -62,45 +62,68 @@ static uint32_t place_of(const lk_parallel *parallel, uint32_t shard, uint32_t l
     return place + local % sizes[first + shard];
 }
 
-/* Who owned what when the run began: whoever is left of a host goes on for the others that were
- * there.  A host that is lost takes its part along. */
-static lk_status deal_as_before(lk_parallel *parallel, lki_deal *deal)
-{
-    const lk_parallel *before = parallel->ledger.before;
-
-    deal->count = before->layout->owner_count;
-    LK_TRY(LKI_NEW(&deal->owners, deal->count, "owners"));
-    for (uint32_t o = 0; o < deal->count; o++) {
-        lki_owner was   = before->layout->owners[o];
-        deal->owners[o] = (lki_owner){ was.shard, was.local % parallel->world.widest };
-    }
-    parallel->owner = place_of(parallel, parallel->shard, parallel->local);
-    return LK_OK;
-}
-
 /* The ranks of the first group, in order.  Every other group has as many, in the same places. */
-static lk_status deal_to_groups(lk_parallel *parallel, lki_deal *deal)
+static lk_status deal_to_groups(lk_parallel *parallel, const lki_world *world, lki_deal *deal)
 {
-    const lki_world *world = &parallel->world;
-
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
+    for (uint32_t r = 0; r < world->ranks; r++) {
         lki_owner owner = { lki_shard_of(parallel, world->host_of[r]), world->local_of[r] };
-        uint32_t  at    = 0;
+        uint32_t  group = world->host_of[r] / parallel->shards, at = 0;
         for (uint32_t other = 0; other < r; other++)
-            at += group_of(parallel, other) == group_of(parallel, r);
-        if (group_of(parallel, r) == 0)
+            at += world->host_of[other] / parallel->shards == group;
+        if (group == 0)
             deal->owners[deal->count++] = owner;
         else if (at >= deal->count || deal->owners[at].shard != owner.shard ||
                  deal->owners[at].local != owner.local)
             return lk_fail(LK_EUNSUPPORTED, "strategy %s over groups of %u hosts needs as many "
                            "workers on hosts %u and %u", parallel->ops->name, parallel->shards,
                            owner.shard, world->host_of[r]);
-        if (r == parallel->rank)
-            parallel->owner = at;
     }
-    if (deal->count * (world->hosts / parallel->shards) != parallel->ranks)
+    if (deal->count * (world->hosts / parallel->shards) != world->ranks)
         return lk_fail(LK_EUNSUPPORTED, "strategy %s over groups of %u hosts needs as many workers "
                        "on each of them", parallel->ops->name, parallel->shards);
+    return LK_OK;
+}
+
+static lk_status copy_owners(lki_deal *to, const lki_deal *from)
+{
+    to->count = from->count;
+    LK_TRY(LKI_NEW(&to->owners, from->count, "owners"));
+    memcpy(to->owners, from->owners, from->count * sizeof *from->owners);
+    return LK_OK;
+}
+
+/* Who owned what when the run began: those who were there know it, and who has entered since finds
+ * it out. */
+static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
+{
+    const lk_parallel *before = parallel->ledger.before;
+    const bool         late   = parallel->ledger.goes_on;
+    const lki_deal    *known  = before != NULL ? &before->ledger.dealt : &parallel->ledger.dealt;
+    lki_world          first  = { 0 };
+
+    if (known->owners != NULL)
+        return copy_owners(deal, known);
+    lk_status status = late ? lki_world_first(&first, parallel->comm) : LK_OK;
+    if (status == LK_OK)
+        status = LKI_NEW(&deal->owners, late ? first.ranks : parallel->ranks, "owners");
+    if (status == LK_OK)
+        status = deal_to_groups(parallel, late ? &first : &parallel->world, deal);
+    lki_world_deinit(&first);
+    return status;
+}
+
+/* Whoever is left of a host goes on for the others that were there.  A host that is lost takes its
+ * part along. */
+static lk_status deal_shards(lk_parallel *parallel, lki_deal *deal)
+{
+    LK_TRY(deal_at_first(parallel, deal));
+    parallel->owner = place_of(parallel, parallel->shard, parallel->local);
+    if (!parallel->ledger.kept)
+        return LK_OK;
+    if (parallel->ledger.dealt.owners == NULL)
+        LK_TRY(copy_owners(&parallel->ledger.dealt, deal));
+    for (uint32_t o = 0; o < deal->count; o++)
+        deal->owners[o].local %= parallel->world.widest;
     return LK_OK;
 }
 
@@ -108,11 +131,9 @@ lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
 {
     *deal = (lki_deal){ .shards       = parallel->shards,
                         .whole_blocks = parallel->ops->whole_blocks };
-    if (parallel->ledger.before != NULL && parallel->ledger.before->shards > 1)
-        return deal_as_before(parallel, deal);
-    LK_TRY(LKI_NEW(&deal->owners, parallel->ranks, "owners"));
     if (parallel->shards > 1)
-        return deal_to_groups(parallel, deal);
+        return deal_shards(parallel, deal);
+    LK_TRY(LKI_NEW(&deal->owners, parallel->ranks, "owners"));
     parallel->owner = parallel->local;
     for (; deal->count < parallel->world.widest; deal->count++)
         deal->owners[deal->count] = (lki_owner){ 0, deal->count };
