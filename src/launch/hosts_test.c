@@ -1,7 +1,9 @@
-/* hosts_test.c -- an emulated host whose launcher is killed before all hosts have met.
+/* hosts_test.c -- hosts whose launchers do not come, or are silent.
  *
- * Goal:   nobody waits for it: the job ends at once, the host is named, and the job may be started
- *         again, whether or not it would go on after a failure.
+ * Goal:   nobody waits for one that is killed before all have met: the job ends at once, the host
+ *         is named, and the job may be started again, whether or not it would go on after a
+ *         failure.
+ *         Silence is missed after the job's timeout.
  * Method: the linker puts the calls below before the rendezvous's (hosts_test.wrap).  The launcher
  *         of one host does not come to one of them: it is killed before it has looked for the
  *         others, or before it has heard of them.
@@ -16,6 +18,7 @@
 #include <cmocka.h>
 
 #include "comm/rendezvous.h"
+#include "launch/nodes.h"
 #include "lockstep/launch.h"
 
 enum { HOSTS = 3, WORKERS = 6 };
@@ -88,10 +91,22 @@ static void who_does_not_come_to_the_meeting_is_named(void **state)
     assert_false(result.failed);
 }
 
+/* From 1 s to 10 s. */
+static void silence_is_as_long_as_other_waits(void **state)
+{
+    (void)state;
+    assert_int_equal(lki_nodes_silence_ms(1), 1000);
+    assert_int_equal(lki_nodes_silence_ms(1000), 1000);
+    assert_int_equal(lki_nodes_silence_ms(2500), 2500);
+    assert_int_equal(lki_nodes_silence_ms(30000), 10000);
+    assert_int_equal(lki_nodes_silence_ms(0), 10000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_does_not_come_to_the_meeting_is_named),
+        cmocka_unit_test(silence_is_as_long_as_other_waits),
     };
     return cmocka_run_group_tests_name("launch.hosts", tests, NULL, NULL);
 }

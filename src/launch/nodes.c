@@ -19,7 +19,7 @@
 
 static const double REFUSED_SECONDS = 10; /* between two notes of that kind */
 
-enum { SILENCE_MS_MIN = 2000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
+enum { SILENCE_MS_MIN = 1000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
 
 static const lki_node *self(const lki_job *job)
 {
@@ -77,11 +77,17 @@ static lk_status await_news(lki_job *job)
                    sigabbrev_np(job->stop_signal));
 }
 
+uint32_t lki_nodes_silence_ms(uint32_t timeout_ms)
+{
+    if (timeout_ms == 0)
+        timeout_ms = LKI_TIMEOUT_MS;
+    return (uint32_t)lki_min(lki_max(timeout_ms, SILENCE_MS_MIN), SILENCE_MS_MAX);
+}
+
 lk_status lki_nodes_meet(lki_job *job)
 {
     const lk_launch_options *o         = job->options;
     char                     host[256] = "";
-    uint32_t                 timeout   = o->timeout_ms != 0 ? o->timeout_ms : UINT32_MAX;
     lki_event                event     = {.kind = LKI_EVENT_NONE};
 
     if (job->host->name != NULL)
@@ -98,7 +104,7 @@ lk_status lki_nodes_meet(lki_job *job)
         .world      = job->host->world,
         .first      = job->host->first,
         .join_ms    = o->join_ms,
-        .silence_ms = (uint32_t)lki_min(lki_max(timeout, SILENCE_MS_MIN), SILENCE_MS_MAX),
+        .silence_ms = lki_nodes_silence_ms(o->timeout_ms),
         .port       = lki_port_free(),
         .key        = o->insecure ? NULL : o->job_key,
         .goes_on    = o->on_failure == LK_ON_FAILURE_CONTINUE,

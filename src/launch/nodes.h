@@ -8,6 +8,10 @@
 /* Waits until all nodes have come: job->roster is known then, and who is where. */
 LK_NODISCARD lk_status lki_nodes_meet(lki_job *job);
 
+/* After how much silence a node is lost, for waits of this length (0: as they are when nothing is
+ * asked for): as long as these, from 1 s to 10 s. */
+uint32_t lki_nodes_silence_ms(uint32_t timeout_ms);
+
 /* LK_EPEER if a worker that another launcher has started ended before all had met. */
 LK_NODISCARD lk_status lki_nodes_check_workers(const lki_job *job);
 

@@ -23,7 +23,7 @@ enum {
     CONNECT_MS  = 3000, /* for one address to answer */
     TICK_MS     = 100,  /* until all have met; then it depends on the silence */
     TICK_MS_MAX = 500,
-    LATE_MS     = 1000, /* a tick this late means that we did not run */
+    LATE_MS     = 1000, /* a tick this late, or by half of the silence, means that we did not run */
     LINGER_MS   = 2000,
     EVENTS_MAX  = 64,
     AT_LINE     = LKI_SERVER_LISTENER + 1,
@@ -331,8 +331,9 @@ static void tick_line(lki_rendezvous *r, int64_t now, int64_t late)
 static void tick(lki_rendezvous *r)
 {
     uint64_t ticks;
-    int64_t  now  = lki_now_ms();
-    int64_t  late = now - r->ticked > LATE_MS ? now - r->ticked - r->tick_ms : 0;
+    int64_t  now    = lki_now_ms(), passed = now - r->ticked;
+    bool     paused = passed > LATE_MS || passed > r->silence_ms / 2;
+    int64_t  late   = paused ? passed - r->tick_ms : 0;
 
     (void)!read(r->timer, &ticks, sizeof ticks);
     r->ticked = now;
