@@ -67,8 +67,12 @@ typedef struct {
     bool     host_leaves; /* SIGTERM to the launcher of a host other than node 0's, where the others
                            * go on: its workers leave when it suits them (train does), and the
                            * launcher with them, with 75; false: it asks all hosts to stop */
-    bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest.  And they leave
-                          * together: who is killed when another has ended with 0 is no loss */
+    bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest */
+
+    /* Who ends with 0 has seen that the whole job is done and what it puts out is written.  From
+     * then on nothing can be lost: who is killed, or a host that is gone, is no failure, and who is
+     * stopped for `timeout_ms` is killed, and noted. */
+    bool     leave_together;
 
     /* Is told what happened without ending the job, in one line: a worker that was lost, a group
      * that goes on, strangers whom a door between hosts has turned away.  NULL = nobody. */

@@ -173,14 +173,16 @@ typedef struct {
     bool     quiet; /* no progress on stderr */
 
     /* When a rank is lost, the others make the step that it was in, and go on without it, where
-     * lk_comm_rebuild() can.  Requests to stop are then the launcher's alone.  `done`
-     * (optional) is told the result of a run that has come to its end by one rank, before any of
-     * them may leave: if that one is lost, by another, possibly once more. */
+     * lk_comm_rebuild() can.  Requests to stop are then the launcher's alone. */
     bool survives;
     uint32_t workers_least; /* with fewer the run saves and ends, as if the others were lost as
                              * well (LK_EPEER); 0: one is enough */
-    void (*done)(void *context, const lk_train_result *result);
-    void *done_context;
+
+    /* (optional) Is told the result of a run that has come to its end, by one rank, before any of
+     * them may leave: if that one is lost, and the others go on, by another, possibly once more.
+     * If it cannot take the result, which it says with another status than LK_OK, the run fails. */
+    lk_status (*done)(void *context, const lk_train_result *result);
+    void     *done_context;
 
     /* (optional) This process takes the place of one that was lost: lk_train_run() is given no
      * communicator, opens data and model, and then calls this, which waits until the others let

@@ -89,6 +89,19 @@ static bool is_to_leave(void *context)
     return lk_leave_requested();
 }
 
+/* Rank 0 says what was asked for before anybody leaves: who does has seen that it is out. */
+static lk_status print_done(void *context, const lk_train_result *result)
+{
+    train_options *options = context;
+    options->result        = *result;
+    options->print(options);
+    if (fflush(stdout) == 0)
+        return LK_OK;
+    perror("lockstep: writing to standard output");
+    clearerr(stdout); /* it has been said */
+    return LK_EIO;
+}
+
 /* One rank's run.  A failure goes to the group with its reason, for the launcher to print. */
 static lk_status work(lk_comm *comm, void *context)
 {
@@ -96,6 +109,8 @@ static lk_status work(lk_comm *comm, void *context)
     lk_train_config config  = options->config;
     lk_train_result result  = { .steps = 0 };
 
+    config.done         = print_done;
+    config.done_context = options;
     if (config.stop == NULL && !config.survives) {
         config.stop         = launcher_asks;
         config.stop_context = comm;
@@ -108,21 +123,10 @@ static lk_status work(lk_comm *comm, void *context)
     return status;
 }
 
-/* The same before it is over, where rank 0 may be lost. */
-static void print_done(void *context, const lk_train_result *result)
+/* Where an interrupted run stands. */
+static void print_stop(lk_status status)
 {
-    train_options *options = context;
-    options->result        = *result;
-    options->print(options);
-    (void)fflush(stdout);
-}
-
-/* What rank 0 says when it is over: what was asked for, or where an interrupted run stands. */
-static void print_end(const train_options *options, lk_status status)
-{
-    if (status == LK_OK && !options->config.survives)
-        options->print(options);
-    else if (status == LK_ESTOPPED)
+    if (status == LK_ESTOPPED)
         fprintf(stderr, "lockstep train: %s\n", lk_error_last()->message);
 }
 
@@ -170,10 +174,8 @@ static lk_status join(void *context, lk_comm **out)
 /* What a run goes by that survives. */
 static void survive(train_options *options)
 {
-    options->config.survives     = options->on_failure == LK_ON_FAILURE_CONTINUE;
-    options->config.leave        = is_to_leave;
-    options->config.done         = print_done;
-    options->config.done_context = options;
+    options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
+    options->config.leave    = is_to_leave;
 }
 
 /* In place of one that was lost.  The directory of checkpoints is in use, by the run that it
@@ -193,7 +195,7 @@ static int run_late_worker(train_options *options)
     if (status == LK_OK)
         status = work(NULL, options);
     if (options->result.speaks)
-        print_end(options, status);
+        print_stop(status);
     (void)fflush(stdout);
     bool said = status == LK_EPEER || status == LK_ETIMEOUT || status == LK_ESTOPPED;
     return said ? exit_code(status) : report(status);
@@ -240,7 +242,7 @@ static int run_worker(train_options *options)
     else
         status = work(comm, options);
     if (options->result.speaks)
-        print_end(options, status);
+        print_stop(status);
     if (!silent && status != LK_ESTOPPED)
         (void)report(status);
     (void)fflush(stdout);
@@ -272,7 +274,7 @@ static int run_threads(train_options *options)
     atomic_store(&ear.over, true);
     (void)pthread_kill(thread, SIGINT);
     (void)pthread_join(thread, NULL);
-    print_end(options, status);
+    print_stop(status);
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
 }
 
@@ -422,6 +424,7 @@ static int start(train_options *options, char **argv)
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
     how.host_leaves        = how.ranks_tell;
+    how.leave_together     = true;
     how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;

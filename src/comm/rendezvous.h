@@ -43,6 +43,8 @@ typedef struct {
     uint32_t    first;      /* and which is the first of this node; -1 stands for its number then */
     uint64_t    epoch;      /* of the job: all must say the same */
     bool        goes_on;    /* after a failure, without those that it has lost: likewise */
+    bool        together;   /* who has an outcome of weight 0 has seen that all is done: a node that
+                             * is lost then is no failure */
     uint32_t    join_ms;    /* how long to wait for the others; 0 = 5 min */
     uint32_t    silence_ms; /* after which a node is lost; node 0's counts; 0 = 10 s */
     uint16_t    port;       /* node 0: for lki_rendezvous_port() */

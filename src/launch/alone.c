@@ -2,16 +2,19 @@
  *
  * Where there are others, they miss one that does not run.  The last one of a job, or its only one,
  * is missed by nobody, and killing it would help nobody either: it is waited for, and the launcher
- * says what it waits for.  As everywhere, time in which the launcher itself did not run (Ctrl-Z
- * stops all) does not count.
+ * says what it waits for.  One that is stopped when all was done, and that others have seen, is
+ * not: it has nothing left to do but to end, and is killed.  As everywhere, time in which the
+ * launcher itself did not run (Ctrl-Z stops all) does not count.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "launch/job.h"
+#include "launch/keeper/keeper.h"
 
 static const double LATE_SECONDS = 0.5;
 
@@ -45,6 +48,38 @@ static uint32_t last_one(const lki_job *job)
     return running == 1 ? last : job->count;
 }
 
+/* Who has nothing left to do and runs: the first that is stopped, if one is; else job->count. */
+static uint32_t late_one(const lki_job *job)
+{
+    bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;
+    bool          complete = lki_is_complete(job);
+    uint32_t      late     = job->count;
+    lki_rank_view view;
+
+    for (uint32_t i = 0; i < job->count && job->options->leave_together; i++) {
+        if (job->workers[i].pid <= 0 || job->workers[i].order != 0 || lki_is_foreign(job))
+            continue;
+        lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+        if (!complete && !(survives && view.state == LKI_RANK_LEFT))
+            continue;
+        late = i;
+        if (lki_is_stopped(job->workers[i].pid))
+            return late;
+    }
+    return late;
+}
+
+static void end_late(lki_job *job, uint32_t i)
+{
+    char who[LKI_WHO_BYTES];
+
+    lki_control_who(job->control, lki_rank_of_worker(job, i), who);
+    lki_job_note(job, "%s has been stopped (by SIGSTOP or a debugger) for %g s when all was done, "
+                 "and is killed", who, lki_timeout_seconds(job));
+    job->workers[i].by_us = true;
+    lki_signal_worker(job, i, SIGKILL);
+}
+
 static void say(lki_job *job, uint32_t i)
 {
     char who[LKI_WHO_BYTES];
@@ -58,11 +93,14 @@ static void say(lki_job *job, uint32_t i)
 
 void lki_alone_turn(lki_job *job)
 {
-    uint32_t i      = job->rendezvous == NULL ? last_one(job) : job->count;
+    uint32_t i      = late_one(job);
+    bool     late   = i < job->count;
     double   now    = lki_seconds(), passed = now - job->alone_seen;
     double   wanted = lki_timeout_seconds(job);
     bool     before = job->alone;
 
+    if (!late && job->rendezvous == NULL)
+        i = last_one(job);
     job->alone      = i < job->count;
     job->alone_seen = now;
     if (!job->alone || !lki_is_stopped(job->workers[i].pid)) {
@@ -72,6 +110,10 @@ void lki_alone_turn(lki_job *job)
     bool told = job->alone_seconds >= wanted;
     if (before && passed < LKI_ALONE_SECONDS + LATE_SECONDS)
         job->alone_seconds += passed;
-    if (!told && job->alone_seconds >= wanted)
+    if (told || job->alone_seconds < wanted)
+        return;
+    if (late)
+        end_late(job, i);
+    else
         say(job, i);
 }

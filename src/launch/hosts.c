@@ -337,6 +337,24 @@ static void kill_all(const family *f)
         }
 }
 
+/* Where the others have done all, nothing else would say it. */
+static void note_late(const family *f)
+{
+    const emulated *well = NULL;
+
+    for (uint32_t i = 0; i < f->count; i++)
+        if (f->hosts[i].reported && !f->hosts[i].said.result.failed)
+            well = &f->hosts[i];
+    for (uint32_t i = 0; i < f->count && well != NULL && f->options->note != NULL; i++) {
+        const emulated *h = &f->hosts[i];
+        char            text[128];
+        (void)snprintf(text, sizeof text, "the launcher of host%u (node %u, pid %d) has not ended "
+                       "with the others, and is killed", i, i, (int)h->pid);
+        if (h->pid > 0 && !h->by_us)
+            f->options->note(f->options->note_context, text);
+    }
+}
+
 static void prepare(family *f)
 {
     f->polled[AT_SIGNALS] = (struct pollfd){.fd = f->signals.fd, .events = POLLIN};
@@ -369,8 +387,10 @@ static lk_status watch(family *f)
 {
     while (f->running > 0) {
         double left = f->kill_at > 0 ? (f->kill_at - lki_seconds()) * 1e3 : 0;
-        if (f->kill_at > 0 && left <= 0)
+        if (f->kill_at > 0 && left <= 0) {
+            note_late(f);
             kill_all(f);
+        }
         prepare(f);
         int wait_ms = f->kill_at <= 0 ? -1 : left > 0 ? (int)left + 1 : 100;
         if (poll(f->polled, AT_HOSTS + PER_HOST * (nfds_t)f->count, wait_ms) < 0) {

@@ -204,6 +204,9 @@ bool lki_is_stopped(pid_t pid);
 /* Who is stopped while others wait for it is killed. */
 void lki_job_kill_stopped(lki_job *job);
 
+/* Whether somebody has left who does so only when all have finished (leave_together). */
+bool lki_is_complete(const lki_job *job);
+
 /* Whether a worker that has ended did what a request to stop had asked for. */
 bool lki_left_on_request(const lki_job *job, const lki_worker *worker);
 

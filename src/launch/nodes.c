@@ -108,6 +108,7 @@ lk_status lki_nodes_meet(lki_job *job)
         .port       = lki_port_free(),
         .key        = o->insecure ? NULL : o->job_key,
         .goes_on    = o->on_failure == LK_ON_FAILURE_CONTINUE,
+        .together   = o->leave_together,
     };
     LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
     while (event.kind != LKI_EVENT_MET) {
@@ -194,7 +195,7 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
 {
     job->told = true;
     lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
-    if (!lki_job_survives(job))
+    if (!lki_job_survives(job) && !lki_is_complete(job))
         lki_job_fail(job);
     else if (job->host->name == NULL)
         lki_job_note(job, "%s", verdict->message);

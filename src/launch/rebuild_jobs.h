@@ -44,7 +44,7 @@ static void open_notes(void)
     notes_used = (_Atomic uint32_t *)(void *)(notes + NOTES_BYTES);
 }
 
-static lk_launch_options going_on(uint32_t workers)
+static inline lk_launch_options going_on(uint32_t workers)
 {
     return (lk_launch_options){ .workers    = workers,
                                 .timeout_ms = 20000,
@@ -66,7 +66,8 @@ static inline lk_launch_result launch(lk_launch_options options, const char *mod
     atomic_store(notes_used, 0);
     lk_launch_result result;
     (void)fflush(NULL);
-    assert_int_equal(lk_launch(&options, &result), LK_OK);
+    if (lk_launch(&options, &result) != LK_OK)
+        fail_msg("%s\nnotes:\n%s", lk_error_last()->message, notes);
     return result;
 }
 

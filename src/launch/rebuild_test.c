@@ -149,7 +149,7 @@ static void who_dies_when_all_is_done_is_no_loss(void **state)
     (void)state;
     for (uint32_t together = 0; together < 2; together++) {
         lk_launch_options options = going_on(3);
-        options.ranks_tell        = together == 1;
+        options.leave_together    = together == 1;
         lk_launch_result result   = launch(options, "finish", "", 0);
         assert_int_equal(result.failed, together == 0);
         assert_int_equal(result.exit_code, together == 0 ? 128 + SIGKILL : 0);

@@ -13,7 +13,7 @@
  *
  * The best of the highest class is reported; among equals the first to end.  Where the job went on
  * after a failure, only those count who were in the last group.  Where the ranks leave together
- * (ranks_tell) one that is done has seen that all are: who is killed on his way out is, too.
+ * (leave_together) one that is done has seen that all are: who is killed on his way out is, too.
  */
 #include <signal.h>
 #include <stdarg.h>
@@ -39,16 +39,22 @@ bool lki_left_on_request(const lki_job *job, const lki_worker *worker)
     return asked && worker->signal == 0 && worker->status == EXIT_STOPPED;
 }
 
-/* Whether somebody has left who does so only when all have finished. */
-static bool is_complete(const lki_job *job)
+/* One of this host, or of another: then it cannot be told from one that has left on request. */
+bool lki_is_complete(const lki_job *job)
 {
-    bool complete = false;
+    bool          survives = job->options->on_failure == LK_ON_FAILURE_CONTINUE;
+    bool          there = !survives && job->stop_signal == 0, complete = false;
+    lki_rank_view view;
 
-    for (uint32_t i = 0; i < job->count && job->options->ranks_tell; i++) {
+    for (uint32_t i = 0; i < job->count; i++) {
         const lki_worker *worker = &job->workers[i];
         complete = complete || (worker->order != 0 && worker->signal == 0 && worker->status == 0);
     }
-    return complete;
+    for (uint32_t rank = 0; rank < job->roster.world && there && !complete; rank++) {
+        lki_control_view(job->control, rank, &view);
+        complete = rank - job->roster.first >= job->count && view.state == LKI_RANK_LEFT;
+    }
+    return complete && job->options->leave_together;
 }
 
 static ending ending_of(const lki_job *job, uint32_t i)
@@ -61,7 +67,7 @@ static ending ending_of(const lki_job *job, uint32_t i)
         return STOPPED;
     if (worker->signal == 0 && worker->status == 0)
         return DONE;
-    if (worker->signal == SIGKILL && is_complete(job))
+    if (worker->signal == SIGKILL && lki_is_complete(job))
         return DONE;
     if (lki_left_on_request(job, worker))
         return LEFT;

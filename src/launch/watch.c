@@ -216,15 +216,16 @@ static void note_loss(const lki_job *job, uint32_t i)
     lki_job_note_loss(job, "%s", line);
 }
 
-/* Where losses are borne, one that is killed when it has left its group is none. */
+/* Where losses are borne, one that is killed when it has left its group is none; nor is it when all
+ * was done. */
 static void forgive(const lki_job *job, uint32_t i)
 {
     lki_worker   *worker = &job->workers[i];
     lki_rank_view view;
 
     lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
-    if (job->options->on_failure == LK_ON_FAILURE_CONTINUE && worker->signal == SIGKILL &&
-        view.state == LKI_RANK_LEFT)
+    bool left = job->options->on_failure == LK_ON_FAILURE_CONTINUE && view.state == LKI_RANK_LEFT;
+    if (worker->signal == SIGKILL && (left || lki_is_complete(job)))
         worker->signal = 0;
 }
 

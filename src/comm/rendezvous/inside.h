@@ -36,7 +36,7 @@ struct lki_rendezvous {
     uint32_t          self, nodes;
     lki_node         *roster;
     lki_introduction *workers;
-    bool              verdict_told, finished;
+    bool              verdict_told, finished, together;
     lki_outcome       outcome; /* of this node, once finished */
 };
 

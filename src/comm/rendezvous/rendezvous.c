@@ -154,7 +154,8 @@ static lki_outcome outcome_alone(const lki_rendezvous *r)
     lki_outcome lost = { .weight = LKI_WEIGHT_LOST, .failed = true, .exit_code = 1 };
 
     (void)snprintf(lost.cause, sizeof lost.cause, "%s", r->why);
-    return r->outcome.weight > lost.weight ? r->outcome : lost;
+    bool complete = r->together && r->outcome.weight == 0;
+    return complete || r->outcome.weight > lost.weight ? r->outcome : lost;
 }
 
 /* ---- Letters into events ----------------------------------------------------------------- */
@@ -469,6 +470,7 @@ lk_status lki_rendezvous_open(lki_rendezvous **out, const lki_rendezvous_options
     (void)snprintf(hello.host, sizeof hello.host, "%s", options->host);
     *r = (lki_rendezvous){ .epoll = -1, .timer = -1, .line = { .fd = -1 }, .hello = hello,
                            .ticked     = now,
+                           .together   = options->together,
                            .join_ms    = options->join_ms != 0 ? options->join_ms : JOIN_MS,
                            .silence_ms = options->silence_ms != 0 ? options->silence_ms
                                                                   : SILENCE_MS };

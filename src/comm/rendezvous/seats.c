@@ -290,14 +290,29 @@ void lki_seats_missing(const lki_server *server, char *out, size_t bytes)
 
 /* ---- While the job runs ------------------------------------------------------------------ */
 
+/* Whether a node has seen that all is done. */
+static bool is_complete(const lki_server *server)
+{
+    bool complete = false;
+
+    for (uint32_t i = 0; i < server->options.nodes; i++) {
+        const lki_seat_of_node *seat = &server->seats[i];
+        complete = complete || (seat->in_group && seat->finished && seat->outcome.weight == 0);
+    }
+    return complete && server->options.together;
+}
+
 /* Of the nodes that are in the last group: the weightiest, and among equals the first. */
 static lki_outcome outcome_of_all(const lki_server *server)
 {
-    const lki_seat_of_node *best = NULL;
+    const lki_seat_of_node *best     = NULL;
+    bool                    complete = is_complete(server);
 
     for (uint32_t i = 0; i < server->options.nodes; i++) {
         const lki_seat_of_node *seat = &server->seats[i];
         uint32_t                weight = seat->outcome.weight;
+        if (complete && weight == LKI_WEIGHT_LOST)
+            continue;
         if (seat->in_group && (best == NULL || weight > best->outcome.weight
                                || (weight == best->outcome.weight && seat->order < best->order)))
             best = seat;

@@ -133,15 +133,21 @@ lk_status lki_say_end(lki_session *s, const lk_train_result *result)
 
 lk_status lki_say_done(lki_session *s, const lk_train_result *result)
 {
-    if (s->survival == NULL)
-        return lk_barrier(s->comm);
-    lki_said now = *said_now(s->survival->minutes);
-    if (s->rank == 0 && result != NULL && s->config->done != NULL && !now.done) {
-        s->config->done(s->config->done_context, result);
+    bool     tells = s->rank == 0 && result != NULL && s->config->done != NULL;
+    lki_said now   = { .done = false };
+
+    if (s->survival != NULL)
+        now = *said_now(s->survival->minutes);
+    lk_status told = tells && !now.done ? s->config->done(s->config->done_context, result) : LK_OK;
+    if (told != LK_OK)
+        return lk_fail(told, "the result could not be told: %s", lk_status_text(told));
+    if (tells && !now.done && s->survival != NULL) {
         now.done = true;
         note_said(s, &now);
     }
     LK_TRY(lk_barrier(s->comm));
+    if (s->survival == NULL)
+        return LK_OK;
     lki_comm_leave(s->comm);
     s->survival->over = true;
     return LK_OK;
