@@ -141,6 +141,27 @@ static void who_is_lost_is_replaced(void **state)
     }
 }
 
+/* On each host what the lost one owned is the other's, until somebody enters who was not there when
+ * the run began. */
+static void who_is_lost_on_each_host_is_replaced(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --strategy "
+              "zero1 --checkpoint ck");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, j.worker[1], SIGKILL);
+    job_hit(&j, j.worker[3], SIGKILL);
+    await_nth(&j, " took over ", 1);
+    await_replacement(&j, 1, 1, "host host0, ");
+    await_replacement(&j, 3, 1, "host host1, ");
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
+}
+
 /* The launcher of a host is asked to leave, and its workers with it: nothing is redone, and it does
  * not wait for the end of the run.  The one of node 0 cannot: then all save and leave. */
 static void a_host_is_asked_to_leave(void **state)
@@ -283,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup(a_host_is_killed, begin_afresh),
         cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
+        cmocka_unit_test_setup(who_is_lost_on_each_host_is_replaced, begin_afresh),
         cmocka_unit_test_setup(a_host_is_asked_to_leave, begin_afresh),
         cmocka_unit_test_setup(a_host_with_a_part_of_the_state_does_not_leave_alone, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
