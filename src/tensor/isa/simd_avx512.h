@@ -201,6 +201,17 @@ LKI_SIMD m16 v16i_lt(v16i a, v16i b)
     return _mm512_cmplt_epi32_mask(a, b);
 } /* signed */
 
+#define LKI_SIMD_NARROWS /* has v16_to_bf16() of its own */
+LKI_SIMD v16i v16_to_bf16(v16 x)
+{
+    v16i bits = _mm512_castps_si512(x);
+    m16  odd  = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
+    m16  nan  = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    v16i half = _mm512_mask_mov_epi32(_mm512_set1_epi32(0x7fff), odd, _mm512_set1_epi32(0x8000));
+    v16i up   = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    return _mm512_mask_mov_epi32(up, nan, _mm512_set1_epi32(0x7fc0));
+}
+
 /* The 64-bit products of unsigned words. */
 LKI_SIMD void v16i_mul_wide(v16i a, v16i b, v16i *high, v16i *low)
 {
