@@ -31,9 +31,12 @@ typedef struct {
     size_t         ldc;
 } lki_gemm_finish;
 
-/* For the `m` rows from `row` on and the `n` columns from `column` on. */
 typedef struct {
+    /* For the `m` rows from `row` on and the `n` columns from `column` on. */
     void (*finish)(const lki_gemm_finish *finish, size_t row, size_t column, size_t m, size_t n);
+
+    /* `to` (n, m) = the transpose of `from` (m, n). */
+    void (*turn)(size_t m, size_t n, const float *from, size_t ld_from, float *to, size_t ld_to);
 } lki_gemm_ends;
 
 /* c (m, n) += a (m, k) b (k, n), or = when `from_zero`.  Word (i, p) of a is at

@@ -22,6 +22,7 @@
  */
 #include "base/memory.h"
 #include "tensor/onednn/onednn.h"
+#include "tensor/ops/gemm_turned.h"
 
 enum {
     TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of a stay in a second-level cache */
@@ -411,7 +412,7 @@ static void run_slabs(product *p)
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
 {
-    if (lki_other_gemm(exec, args))
+    if (lki_other_gemm(exec, args) || lki_gemm_turned(exec, args))
         return;
     const lki_kernels *all   = lki_exec_kernels(exec);
     bool               brain = args->operands == LK_BF16, wide = args->wide_b;

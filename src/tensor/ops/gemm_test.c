@@ -23,12 +23,13 @@ typedef struct {
 } size;
 
 /* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel,
- * more rows and columns than one tile. */
+ * more rows and columns than one tile; with a large transpose as few rows as are turned. */
 static const size sizes[] = {
     { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
     { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
     { 5, 40, 769 },  { 61, 20, 390 }, { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 },
     { 50, 64, 512 }, { 300, 64, 17 }, { 393, 33, 400 }, { 49, 300, 390 }, { 400, 290, 6 },
+    { 31, 70, 140 }, { 64, 130, 128 }, { 96, 193, 129 }, { 32, 65, 391 },
 };
 
 static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
@@ -97,7 +98,8 @@ static void equals_it_with_strides_and_epilogues(void **state)
     lk_exec *execs[LKI_EXECS_MAX];
     size_t   count = lki_test_execs(execs);
     fill_all();
-    static const size some[] = { { 15, 31, 3 }, { 49, 33, 65 }, { 20, 7, 390 } };
+    static const size some[] = { { 15, 31, 3 }, { 49, 33, 65 }, { 20, 7, 390 }, { 31, 70, 140 },
+                                 { 32, 65, 386 } };
     for (size_t s = 0; s < sizeof some / sizeof some[0]; s++)
         for (unsigned way = 0; way < 4; way++)
             for (int act = LKI_ACT_NONE; act <= LKI_ACT_GELU_ERF; act++) {
@@ -114,7 +116,7 @@ static void equals_it_with_strides_and_epilogues(void **state)
                                        .ldb         = (way & 2 ? z.k : z.n) + 2,
                                        .ldc         = z.n + 5,
                                        .bias        = bias,
-                                       .residual    = way & 1 ? residual : NULL,
+                                       .residual    = way != 0 ? residual : NULL,
                                        .activation  = (lki_activation)act });
             }
     lki_test_execs_free(execs, count);
