@@ -335,8 +335,8 @@ typedef struct {
 } lk_tree_node;
 
 /* Elements [first, first + count) are summed by rank `owner`.  On several hosts they are wanted by
- * every host whose number modulo the operation's `shards` is `shard`, and summed there by the rank
- * whose local rank is `owner` modulo the local size. */
+ * every host whose number modulo the operation's `shards` is `shard`, or that `wanted` says, and
+ * summed there by the rank whose local rank is `owner` modulo the local size. */
 typedef struct {
     size_t   first, count;
     uint32_t owner, shard;
@@ -350,6 +350,9 @@ typedef struct {
     const lk_slice     *slices;     /* the same on every rank, ascending, disjoint */
     size_t              slice_count;
     uint32_t            shards;     /* 0 or 1: every host wants every slice; at most the hosts */
+    const uint8_t      *wanted;     /* [hosts][shards], the same on every rank: which host wants
+                                     * which shard, of any number (one host alone wants all);
+                                     * NULL: see lk_slice */
     float              *out;        /* `elements` wide; only my slices are written.  May be the
                                      * data of a node that I hold (in place) */
     bool                packed;     /* out has my slices alone, one behind the other (those that my

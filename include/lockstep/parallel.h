@@ -112,6 +112,8 @@ typedef struct {
     lk_dtype gather_dtype;  /* what parameters are read, and gathered, as: LK_F32 (or 0), LK_I8 */
     bool     keep_gathered; /* LK_I8: what came of a unit stays until an update, for other reads */
     bool survives; /* others go on where one dies: lk_parallel_go_on(); needs LK_UNUSED_ZERO */
+    bool buddies;  /* with it, "zero1" to "zero3": two neighbouring hosts keep each other's part of
+                    * the model as well, so either may be lost */
     /* What gradients travel as between hosts, and each virtual worker's and each sum of the tree is
      * rounded to, on one host, too: LK_F32 (or 0), LK_BF16, LK_F16 (give it a loss scale), LK_I8 or
      * LK_I4 (lk_tree_op).  Other bits than without, but the same for any workers and hosts. */
@@ -378,8 +380,9 @@ typedef struct {
  * it can be called again with the next group.  NULL: this rank was not in the group before, whose
  * arenas it has been given.
  *
- * On several hosts, which may be at different places of the step, where hosts keep parts of the
- * model as long as each has a rank left (else LK_EPEER); not in lock step: LK_EUNSUPPORTED. */
+ * On several hosts, which may be at different places of the step, where these keep parts of the
+ * model as long as each part is on one that has a rank left: else LK_EPEER.  Not in lock step:
+ * LK_EUNSUPPORTED. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,

@@ -114,6 +114,7 @@ typedef struct {
     uint32_t    unit_buffers; /* zero3: units of parameters that a host has room for; 0 = as in
                                * lk_parallel_options */
     uint32_t    shard_hosts;  /* hybrid: neighbouring hosts that share a model; 0 = 1 */
+    bool        buddies;      /* as lk_parallel_options.buddies */
 
     uint64_t     steps; /* steps or epochs, not both */
     double       epochs;
@@ -267,6 +268,7 @@ typedef struct {
     uint32_t micro_count;       /* micro-batches of a virtual worker; 0 = 1 */
     uint32_t stage;             /* 0: ddp; 1 .. 3: of ZeRO */
     uint32_t shard_hosts;       /* with stage 3: hosts that share a model; 0 = all */
+    bool     buddies;           /* neighbouring hosts keep each other's part, too */
     double   forward, backward; /* seconds of a virtual worker */
     double   update;            /* seconds after it: sums inside a host, and the optimizer */
     double   gradient_bytes;    /* of all gradients; a parameter used twice has two */

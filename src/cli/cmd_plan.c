@@ -264,8 +264,7 @@ static int plan_main(int argc, char **argv)
         lki_train_defaults(&options.train.config);
         if (options.train.config.steps == 0 && options.train.config.epochs == 0)
             options.train.config.steps = 1;
-        options.train.config.survives = options.train.on_failure == LK_ON_FAILURE_CONTINUE &&
-                                        lki_plan_hosts(&options) == 1;
+        options.train.config.survives = options.train.on_failure == LK_ON_FAILURE_CONTINUE;
         result = options.paper ? lki_plan_paper(&options) : plan_run(&options);
     }
     free(options.train.file.text);

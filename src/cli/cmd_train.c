@@ -264,7 +264,7 @@ const lki_option lki_train_table[] = {
               "checkpoint, N times without a newer one; where the others go on, start one in its "
               "place, which enters between two steps" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "on-failure", "WHAT", AT(on_failure), endings, "stop",
-               "what becomes of the others when a worker is killed, or with ddp a whole host: they "
+               "what becomes of the others when a worker or a whole host is lost: they "
                "end, or take its part of the work over in the middle of the step; then SIGTERM to "
                "a worker makes it leave when its step is over"),
     LKI_REAL("audit", "RATE", AT(config.audit), &lki_range_share, "none",
@@ -308,6 +308,9 @@ const lki_option lki_train_table[] = {
       .help = "--gather-dtype int8: keep what came of each unit; backward gathers nothing then" },
     LKI_U32("shard-hosts", "K", AT(config.shard_hosts), 1, 1000000, "1",
             "hybrid: each K neighbouring hosts share a model, and others have one of their own"),
+    { .name = "buddies", .type = LKI_OPTION_FLAG, .offset = AT(config.buddies),
+      .help = "zero1 to zero3 with --on-failure continue: two neighbouring hosts keep each other's "
+              "part of the model as well, so that either may be lost" },
     { .name = "timeout", .type = LKI_OPTION_SECONDS, .value = "SECONDS",
       .offset = AT(config.timeout_ms), .range = &lki_range_positive, .preset = "30",
       .help = "how long workers wait for each other before they name who is missing" },

@@ -336,6 +336,20 @@ static const char *cannot_go_on(const train_options *options)
     return NULL;
 }
 
+/* Why --buddies cannot be; NULL: it can, or was not asked for. */
+static const char *cannot_have_buddies(const train_options *options)
+{
+    const char *strategy = options->config.strategy;
+    if (!options->config.buddies)
+        return NULL;
+    if (strategy == NULL || strncmp(strategy, "zero", 4) != 0)
+        return "--buddies is for --strategy zero1 to zero3: with ddp, and with hybrid in several "
+               "groups, other hosts have what a lost one had";
+    return options->on_failure != LK_ON_FAILURE_CONTINUE
+               ? "--buddies keeps what a lost host had, for those who go on: give --on-failure "
+                 "continue, too" : NULL;
+}
+
 /* The same, with what asked for it. */
 static int refuse_going_on(const train_options *options, const char *why)
 {
@@ -415,6 +429,7 @@ static int start(train_options *options, char **argv)
     why               = why != NULL ? why : no_chaos(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
     why               = why != NULL ? why : cannot_audit(options, hosts);
+    why               = why != NULL ? why : cannot_have_buddies(options);
     if (why != NULL)
         return refuse(options, why);
     options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;

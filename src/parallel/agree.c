@@ -38,6 +38,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  lki_xxh3(parallel->shelf.reads, reads),
                                  parallel->shelf.slot_count,
                                  parallel->shards,
+                                 parallel->buddies,
                                  lki_xxh3(parallel->ops->name, strlen(parallel->ops->name)) };
     double            f[]    = { options->clip_norm,
                                  options->noise_decay,

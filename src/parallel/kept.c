@@ -12,6 +12,29 @@ uint32_t lki_kept_shards(const lk_parallel *parallel)
     return parallel->shards;
 }
 
+/* Whether a host of that group is one that has the shard.  Ranks stand in the order of their
+ * numbers in the job. */
+static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t shard)
+{
+    const lki_world *world = &parallel->world;
+    for (uint32_t r = 0, n = 0; r < world->ranks && n < lk_comm_size(next); r++) {
+        while (n < lk_comm_size(next) && lk_comm_world_rank(next, n) < world->numbers[r])
+            n++;
+        if (n < lk_comm_size(next) && lk_comm_world_rank(next, n) == world->numbers[r] &&
+            lki_keeps(parallel, world->host_of[r], shard))
+            return true;
+    }
+    return false;
+}
+
+bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next)
+{
+    for (uint32_t shard = 0; shard < parallel->shards; shard++)
+        if (parallel->shards > 1 && !is_kept(parallel, next, shard))
+            return false;
+    return true;
+}
+
 bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which)
 {
     return which == 0 ? parallel->gathers : parallel->shards > 1;
@@ -27,7 +50,7 @@ static const float *data_of(const lk_parallel *parallel, const lki_param_span *s
 {
     if (which == 0)
         return lki_values_of(parallel, span);
-    return parallel->optimizer_state[which - 1] + span->kept;
+    return parallel->optimizer_state[which - 1] + lki_kept_at(parallel, span);
 }
 
 bool lki_kept_next(const lk_parallel *parallel, uint32_t param, uint32_t which, uint32_t shard,

@@ -7,6 +7,9 @@
 /* Parts that hosts keep of a model, 1: every host has all of it. */
 uint32_t lki_kept_shards(const lk_parallel *parallel);
 
+/* Whether the hosts of `next`, all of which were there before, keep all of it. */
+bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next);
+
 /* Whether values of this kind (lk_parallel_value()) are in parts; parameters may not be where the
  * optimizer's states are. */
 bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which);

@@ -67,6 +67,9 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
     if (options->hook != NULL && options->noise_decay > 0)
         return lk_fail(LK_EINVAL, "the noise scale compares gradients as they are with their sum, "
                                   "which a hook changes: give noise_decay or hook, not both");
+    if (options->buddies && !options->survives)
+        return lk_fail(LK_EINVAL, "buddies keep what a lost host had, for those who go on: give "
+                                  "survives, too, or leave them out");
     if (options->survives && options->offload != NULL)
         return lk_fail(LK_EUNSUPPORTED, "what is in a rank's file goes with the rank: leave out "
                                         "survives, or offload");
@@ -102,21 +105,13 @@ static void *carve(char *base, size_t *at, size_t bytes)
     return part;
 }
 
-/* All hosts' arenas are of one size. */
-static size_t most_kept(const lki_layout *layout)
-{
-    size_t most = 0;
-    for (uint32_t s = 0; s < layout->shards; s++)
-        most = lki_max(most, layout->kept[s]);
-    return most;
-}
-
 static size_t lay_out(lk_parallel *parallel, char *base)
 {
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
     size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
-                               : parallel->gathers ? most_kept(layout) : layout->elements;
+                               : parallel->gathers ? lki_kept_elements(parallel)
+                                                   : layout->elements;
     parallel->params         = carve(base, &at, params * sizeof(float));
     if (parallel->gathers) {
         parallel->slots   = carve(base, &at, lki_units_bytes(parallel));
@@ -126,7 +121,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
-        parallel->optimizer_state[i] = carve(base, &at, most_kept(layout) * sizeof(float));
+        parallel->optimizer_state[i] =
+            carve(base, &at, lki_kept_elements(parallel) * sizeof(float));
     parallel->running    = carve(base, &at, parallel->state_width * sizeof(float));
     if (parallel->optimizer.ema > 0)
         parallel->running_mean = carve(base, &at, parallel->state_width * sizeof(float));
@@ -242,6 +238,8 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
     lk_status status = lki_shards_deal(parallel, &deal);
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
+    if (status == LK_OK)
+        lki_keepers_place(parallel);
     lki_free(deal.owners);
     return status;
 }
@@ -297,7 +295,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
-    LK_TRY(lki_shards_count(parallel, options->shard_hosts));
+    LK_TRY(lki_keepers_open(parallel, options));
     LK_TRY(check_files(parallel));
     LK_TRY(open_layout(parallel, params, param_count, options));
     parallel->gathers = parallel->ops->gathers &&
@@ -437,6 +435,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_units_close(parallel);
     lki_shelf_deinit(&parallel->shelf);
     lki_shards_close(parallel);
+    lki_keepers_close(parallel);
     lki_world_deinit(&parallel->world);
     lki_layout_free(parallel->layout);
     lk_exec_free(parallel->own_exec);

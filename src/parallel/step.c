@@ -275,7 +275,7 @@ static void states_of(const lk_parallel *parallel, size_t index, float **state)
         return;
     }
     for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        state[i] = parallel->optimizer_state[i] + span->kept;
+        state[i] = parallel->optimizer_state[i] + lki_kept_at(parallel, span);
 }
 
 /* What holds for a parameter. */
@@ -313,16 +313,16 @@ static void direct_span(step_context *step, size_t index)
         *lki_block_sum(parallel, span, LKI_OF_MOVES) = 0;
         return;
     }
-    if (lki_ledger_has(parallel, index, LKI_DIRECTED))
-        return;
-    lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
-    states_of(parallel, index, state);
-    clip_values(parallel, &update, span->count, sum);
-    lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
-                        lki_values_of(parallel, span), state);
+    if (!lki_ledger_has(parallel, index, LKI_DIRECTED)) {
+        lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
+        states_of(parallel, index, state);
+        clip_values(parallel, &update, span->count, sum);
+        lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
+                            lki_values_of(parallel, span), state);
+        lki_ledger_drop(parallel, index, entry);
+    } /* else another host's, which was behind, may stand there */
     *lki_block_sum(parallel, span, LKI_OF_MOVES) =
         lki_block_sum_squares(parallel->exec, span->count, sum);
-    lki_ledger_drop(parallel, index, entry);
 }
 
 /* Norms of tensors for optimizers that want them; with lamb after a second meeting. */
@@ -492,9 +492,11 @@ static uint64_t written_by(const lk_parallel *parallel, uint32_t host)
 /* Those that keep the same part have computed the same. */
 static lk_status compare_hosts(const lk_parallel *parallel)
 {
-    for (uint32_t host = parallel->shards; host < parallel->world.hosts; host++) {
-        uint32_t first = lki_shard_of(parallel, host);
-        if (written_by(parallel, host) != written_by(parallel, first))
+    for (uint32_t host = 1; host < parallel->world.hosts; host++) {
+        uint32_t first = 0;
+        while (!lki_keep_alike(parallel, first, host))
+            first++;
+        if (first < host && written_by(parallel, host) != written_by(parallel, first))
             return lk_fail(LK_ECORRUPT,
                            "step %llu: hosts %u and %u have computed different parameters from the "
                            "same sums; a processor of one of them is faulty, or they run different "

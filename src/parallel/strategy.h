@@ -16,6 +16,7 @@
 #include "parallel/layout.h"
 #include "parallel/recover/ledger.h"
 #include "parallel/recover/remains.h"
+#include "parallel/strategies/keepers.h"
 #include "parallel/strategies/rounds.h"
 #include "parallel/strategies/shelf.h"
 #include "parallel/world.h"
@@ -133,8 +134,10 @@ struct lk_parallel {
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */
     uint32_t         shards, shard; /* parts of the model that hosts keep, and which is mine */
-    uint32_t         owner;         /* my number among the owners of all shards */
-    lk_comm         *group;         /* of these: the ranks of `shards` neighbouring hosts */
+    bool             buddies;       /* neighbours keep each other's shard, too */
+    lki_keepers      keepers;
+    uint32_t        *carriers;      /* of owners: lki_shards_carrier() */
+    lk_comm         *group;         /* ranks whose hosts give each other what they keep */
     bool             gathers;       /* the parameters of a shard are on its host alone */
     lki_shelf         shelf;          /* if so */
     lki_units       *units;
@@ -234,12 +237,6 @@ struct lk_parallel {
     float        *scrap;   /* for gradients that are made after it; NULL: none were */
 };
 
-/* Which part of the model a host keeps.  Hosts with all parts are neighbours. */
-static inline uint32_t lki_shard_of(const lk_parallel *parallel, uint32_t host)
-{
-    return host % parallel->shards;
-}
-
 /* Whether this rank is the one of its host that does the work on a span where its owner's number
  * is this: on every host there is one. */
 static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *span)
@@ -247,11 +244,18 @@ static inline bool lki_tends(const lk_parallel *parallel, const lki_param_span *
     return parallel->layout->owners[span->owner].local % parallel->locals == parallel->local;
 }
 
-/* Whether it owns the span: then it updates it. */
+/* Whether it owns the span on its host, which keeps it: then it updates it. */
 static inline bool lki_owns(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return parallel->layout->owners[span->owner].shard == parallel->shard &&
+    return lki_keeps(parallel, parallel->world.host_of[parallel->rank],
+                     parallel->layout->owners[span->owner].shard) &&
            lki_tends(parallel, span);
+}
+
+/* Where a span lies in what its owner's host keeps. */
+static inline size_t lki_kept_at(const lk_parallel *parallel, const lki_param_span *span)
+{
+    return span->kept + parallel->keepers.before[parallel->layout->owners[span->owner].shard];
 }
 
 /* offload/offload.c: the parameters of one of my spans whose chunk is there. */
@@ -262,7 +266,7 @@ static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_
 {
     if (parallel->params_aside != NULL)
         return lki_offload_values(parallel, (size_t)(span - parallel->layout->spans));
-    return parallel->params + (parallel->gathers ? span->kept : span->at);
+    return parallel->params + (parallel->gathers ? lki_kept_at(parallel, span) : span->at);
 }
 
 /* Virtual workers that this rank runs in the step under way, and which its n-th is. */

@@ -11,6 +11,7 @@ static lk_status make_room(lki_world *world, uint32_t hosts, uint32_t ranks)
     *world = (lki_world){ .hosts = hosts, .ranks = ranks };
     LK_TRY(LKI_NEW(&world->sizes, hosts, "hosts"));
     LK_TRY(LKI_NEW(&world->host_of, ranks, "hosts of ranks"));
+    LK_TRY(LKI_NEW(&world->numbers, ranks, "numbers of ranks"));
     return LKI_NEW(&world->local_of, ranks, "hosts of ranks");
 }
 
@@ -24,6 +25,7 @@ lk_status lki_world_init(lki_world *world, const uint32_t *sizes, uint32_t hosts
     for (uint32_t h = 0; h < hosts; h++)
         for (uint32_t local = 0; local < sizes[h]; local++, rank++) {
             world->host_of[rank]  = h;
+            world->numbers[rank]  = rank;
             world->local_of[rank] = local;
         }
     for (uint32_t h = 0; h < hosts; h++)
@@ -42,6 +44,7 @@ lk_status lki_world_of(lki_world *world, const lk_comm *comm)
     lki_free(sizes);
     for (uint32_t r = 0; status == LK_OK && r < world->ranks; r++) {
         world->host_of[r]  = lk_comm_host(comm, r);
+        world->numbers[r]  = lk_comm_world_rank(comm, r);
         world->local_of[r] = lk_comm_local_rank(comm, r);
     }
     return status;
@@ -69,5 +72,6 @@ void lki_world_deinit(lki_world *world)
     lki_free(world->sizes);
     lki_free(world->host_of);
     lki_free(world->local_of);
+    lki_free(world->numbers);
     *world = (lki_world){ 0 };
 }

@@ -13,6 +13,7 @@ typedef struct {
     uint32_t *sizes;    /* ranks of each host */
     uint32_t *host_of;  /* of each rank */
     uint32_t *local_of; /* of each rank: its number among those of its host */
+    uint32_t *numbers;  /* of each rank: in the job, of which others may be lost */
 } lki_world;
 
 /* Ranks follow each other host by host.  lki_world_deinit() accepts a half-made one. */

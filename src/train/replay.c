@@ -60,6 +60,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     c->workers_here     = 0;
     c->strategy         = NULL;
     c->shard_hosts      = 0;
+    c->buddies          = false;
     c->log              = NULL;
     c->trace            = NULL;
     c->report           = NULL;

@@ -276,13 +276,52 @@ static void what_a_host_has_alone_is_lost_with_it(void **state)
         job_await_step(&j, HIT_AT);
         hit_launcher(&j, 2);
         (void)job_wait(&j);
-        assert_says(j.result.err, "1 of 2 hosts are left, and with zero1 each has a part of the "
-                    "model alone: start again from the checkpoint of step ");
+        assert_says(j.result.err, "1 of 2 hosts are left, and none of them has a part of the "
+                    "model that zero1 keeps on one alone: start again from the checkpoint of "
+                    "step ");
         if (again)
             assert_undisturbed(&j, wanted);
         else
             assert_int_equal(j.result.status, 1);
         goes_on(*state, MLP, 2, STEPS, wanted);
+    }
+}
+
+/* ... unless another keeps it for it; of four hosts two, if it is not a pair. */
+static void a_buddy_has_what_a_host_had(void **state)
+{
+    static const char *const strategies[] = { "zero1", "zero2", "zero3" };
+    static job j;
+    char       wanted[65], line[512];
+    uint64_t   seed = 5;
+    undisturbed(*state, MLP, STEPS, wanted);
+    for (uint32_t round = 0; round < 3; round++) {
+        (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --buddies "
+                       "--strategy %s", strategies[round]);
+        job_start(&j, *state, 4, line);
+        job_await_step(&j, HIT_AT);
+        rest(&seed);
+        hit_launcher(&j, 2);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, "host host1 (node 1, ranks 2 to 3) is lost: ");
+        assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2;");
+    }
+    for (uint32_t pair = 0; pair < 2; pair++) {
+        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 4 --buddies --strategy "
+                  "zero1");
+        job_await_step(&j, HIT_AT);
+        job_hit(&j, j.worker[3], SIGKILL);
+        rest(&seed);
+        hit_launcher(&j, pair ? 2 : 1);
+        (void)job_wait(&j);
+        if (pair == 0) {
+            assert_undisturbed(&j, wanted);
+            continue;
+        }
+        assert_int_equal(j.result.status, 1);
+        assert_says(j.result.err, "none of them has a part of the model that zero1 keeps on two: "
+                    "there is no checkpoint to start again from");
     }
 }
 
@@ -310,6 +349,7 @@ int main(void)
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
         cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),
+        cmocka_unit_test_setup(a_buddy_has_what_a_host_had, begin_afresh),
         cmocka_unit_test_setup(without_node_0_it_ends, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -328,6 +328,7 @@ static void what_cannot_go_on_is_refused(void **state)
 {
     static const char *const lines[][2] = {
         { "--workers 2 --worker-mode threads", "needs --worker-mode processes" },
+        { "--workers 4 --hosts 2 --buddies", "--buddies is for --strategy zero1 to zero3" },
         { "--workers 2 --chaos 1", "must be SEED,RATE with an integer and a number above 0" },
     };
     static command_result r;

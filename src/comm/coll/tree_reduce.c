@@ -78,7 +78,7 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
     if (op->rounded != 0 && op->rounded != LK_F32 && !lki_rounds(op->rounded))
         return lk_fail(LK_EINVAL, "tree_reduce: nodes are rounded to F16, BF16, I8, I4 or not at "
                        "all, not to %s", lk_dtype_name(op->rounded));
-    if (op->shards > lk_comm_hosts(comm))
+    if (op->wanted == NULL && op->shards > lk_comm_hosts(comm))
         return lk_fail(LK_EINVAL, "tree_reduce: %u shards are more than the hosts, %u", op->shards,
                        lk_comm_hosts(comm));
     for (size_t i = 0; i < op->slice_count; i++) {
@@ -106,10 +106,12 @@ static lk_status check_slices(const lk_comm *comm, const lk_tree_op *op)
 }
 
 /* Field by field: the padding of a slice is nobody's business. */
-static uint64_t hash_of(const lk_tree_op *op)
+static uint64_t hash_of(const lk_comm *comm, const lk_tree_op *op)
 {
     const uint64_t whole[2] = { op->leaves, op->shards };
     uint64_t       hash     = lki_xxh3(whole, sizeof whole);
+    if (op->wanted != NULL)
+        hash ^= lki_xxh3(op->wanted, (size_t)lk_comm_hosts(comm) * op->shards);
     for (size_t i = 0; i < op->slice_count; i++) {
         const lk_slice *s        = &op->slices[i];
         const uint64_t  words[5] = { hash, s->first, s->count, s->owner, s->shard };
@@ -235,7 +237,7 @@ static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
     r->op.print      = lki_print_make(LKI_OP_TREE_REDUCE,
                                       lki_rounds(tree->rounded) ? tree->rounded : LK_F32, 0,
                                       tree->elements);
-    r->op.print.hash = hash_of(tree);
+    r->op.print.hash = hash_of(r->comm, tree);
     return LK_OK;
 }
 

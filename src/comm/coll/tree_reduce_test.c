@@ -19,6 +19,19 @@
 
 typedef struct { uint32_t leaves, shards; map_kind kind; } setting;
 
+enum { PARTS_MAX = 64 };
+
+/* More parts than hosts; one wants any of them, several the same, nobody some. */
+static bool choose_parts(uint8_t *wanted, uint32_t hosts, setting *set, uint32_t *seed)
+{
+    set->shards = hosts + draw(seed, 3);
+    if (hosts * set->shards > PARTS_MAX)
+        return false;
+    for (uint32_t i = 0; i < hosts * set->shards; i++)
+        wanted[i] = (uint8_t)(hosts == 1 || draw(seed, 2) == 1);
+    return true;
+}
+
 static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call, bool in_place)
 {
     uint32_t seed = call * 977 + set.leaves, size = lk_comm_size(comm);
@@ -26,6 +39,8 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     lk_slice slices[SLICES];
     size_t   elements = call % 5 == 0 ? call % 3 : ELEMENTS; /* none, one and two, too */
     lk_dtype rounded  = call % 3 == 0 ? 0 : call % 3 == 1 ? LK_BF16 : LK_F16;
+    uint8_t  wanted[PARTS_MAX];
+    bool     anyhow = call % 7 > 3 && choose_parts(wanted, lk_comm_hosts(comm), &set, &seed);
 
     choose_owners(&m, set.kind, size, &seed);
     choose_slices(slices, size, set.shards, elements, &seed);
@@ -34,7 +49,8 @@ static bool reduce_once(lk_comm *comm, float *memory, setting set, uint32_t call
     float     *apart = memory + LK_TREE_NODES_MAX * ELEMENTS;
     lk_tree_op op    = { .leaves = m.leaves, .elements = elements, .nodes = m.nodes,
                          .node_count = m.node_count, .slices = slices, .slice_count = SLICES,
-                         .shards = set.shards, .packed = !in_place && call % 4 < 2,
+                         .shards = set.shards, .wanted = anyhow ? wanted : NULL,
+                         .packed = !in_place && call % 4 < 2,
                          .rounded = rounded,
                          .out = in_place && m.node_count > 0
                                     ? memory + (m.node_count - 1) * elements : apart };

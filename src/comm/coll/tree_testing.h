@@ -131,6 +131,8 @@ static inline void fill_nodes(map *m, float *memory, size_t elements, lk_dtype r
 
 static inline bool wants(const lk_tree_op *op, const lk_slice *slice, uint32_t host)
 {
+    if (op->shards >= 2 && op->wanted != NULL)
+        return op->wanted[host * op->shards + slice->shard];
     return op->shards < 2 || host % op->shards == slice->shard;
 }
 

@@ -79,6 +79,8 @@ static bool is_mine(const lki_forest *f, const lk_slice *slice)
 
 static bool wants(const lki_forest *f, const lk_slice *slice, uint32_t host)
 {
+    if (f->tree.wanted != NULL)
+        return f->tree.shards < 2 || f->tree.wanted[host * f->tree.shards + slice->shard];
     return f->tree.shards < 2 || host % f->tree.shards == slice->shard;
 }
 
@@ -293,13 +295,28 @@ typedef struct {
     size_t first, count;
 } elements;
 
+/* Hosts before `end` that want a slice. */
+static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32_t end)
+{
+    const uint32_t shards = f->tree.shards;
+    uint32_t       count  = 0;
+
+    if (shards < 2)
+        return end;
+    if (f->tree.wanted == NULL)
+        return (end + shards - 1 - slice->shard) / shards;
+    for (uint32_t host = 0; host < end; host++)
+        count += wants(f, slice, host);
+    return count;
+}
+
 /* What a host sums of a piece of a slice: nothing, if it does not want it. */
 static elements part_of(const lki_forest *f, const lk_slice *slice, elements piece, uint32_t host)
 {
     if (!wants(f, slice, host))
         return (elements){ piece.first, 0 };
-    size_t step  = f->tree.shards < 2 ? 1 : f->tree.shards, k = host / step;
-    size_t parts = (f->comm->span->hosts - host % step + step - 1) / step;
+    size_t k     = count_wanting(f, slice, host);
+    size_t parts = count_wanting(f, slice, f->comm->span->hosts);
     size_t unit  = lki_quantises(f->tree.rounded) ? LKI_QUANTISED : 1;
     size_t units = (piece.count + unit - 1) / unit, each = units / parts, more = units % parts;
     size_t begin = (k * each + lki_min(k, more)) * unit;

@@ -27,6 +27,18 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
            lki_count_branches(parallel, first + left, count - left, host);
 }
 
+static uint64_t bytes_of_sums(const lk_parallel *parallel, uint32_t shard)
+{
+    const lki_layout *layout = parallel->layout;
+    uint64_t          bytes  = 0;
+
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        for (size_t i = 0; i < layout->buckets[b].slice_count; i++)
+            if (layout->buckets[b].slices[i].shard == shard)
+                bytes += lki_rounded_bytes(parallel->rounded, layout->buckets[b].slices[i].count);
+    return bytes;
+}
+
 /* Of sums that several hosts want each of these makes a part, and sends that to the others; what
  * they are made of comes from all.  What a host has of a bucket's parameters it sends to all others
  * of its group times[bucket] times. */
@@ -35,26 +47,22 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
 {
     const lki_layout *layout = parallel->layout;
     lki_passes        passes = parallel->ops->passes(parallel, host);
-    uint64_t          hosts = parallel->world.hosts, groups = hosts / layout->shards;
+    uint64_t          hosts  = parallel->world.hosts;
     uint64_t          states = parallel->micro_count * parallel->state_width * sizeof(float);
-    uint64_t          mine = 0, kept = 0, passed = passes.branches + passes.sums;
-    uint32_t          shard = lki_shard_of(parallel, host);
+    uint64_t          kept = 0, passed = passes.branches + passes.sums;
 
-    for (uint32_t b = 0; b < layout->bucket_count; b++)
-        for (size_t i = 0; i < layout->buckets[b].slice_count; i++) {
-            const lk_slice *slice = &layout->buckets[b].slices[i];
-            uint64_t        bytes = lki_rounded_bytes(parallel->rounded, slice->count);
-            if (slice->shard == shard)
-                mine += bytes;
-            else
-                cost->sent_gradients += passes.branches * bytes;
-        }
+    for (uint32_t shard = 0; shard < layout->shards; shard++) {
+        uint64_t keepers = lki_keepers_count(parallel, shard);
+        uint64_t bytes   = bytes_of_sums(parallel, shard);
+        cost->sent_gradients += lki_keeps(parallel, host, shard)
+                                    ? passed * (keepers - 1) * bytes / keepers
+                                    : passes.branches * bytes;
+    }
     for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
-        if (layout->owners[span->owner].shard == shard)
+        if (lki_giver(parallel, host, layout->owners[span->owner].shard) == host)
             kept += times[lki_unit_of(layout, span->param)] * lki_shards_span_bytes(parallel, span);
     }
-    cost->sent_gradients += passed * (groups - 1) * mine / groups;
     cost->sent_gradients += passed * (hosts - 1) * states / hosts;
     cost->sent_params += (layout->shards - 1) * kept;
 }
@@ -65,9 +73,7 @@ static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_
 static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
 {
     const lki_layout *layout = parallel->layout;
-    size_t            kept   = 0;
-    for (uint32_t s = 0; s < layout->shards; s++)
-        kept = lki_max(kept, layout->kept[s]);
+    size_t            kept   = lki_kept_elements(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
         cost->params = (parallel->gathers ? kept : layout->elements) * sizeof(float);
     if (parallel->gathers)

@@ -58,8 +58,12 @@ static uint64_t count_reductions(const lk_parallel *p)
 static uint64_t bytes_to_agree(const lk_parallel *p)
 {
     uint64_t reductions = (p->layout->bucket_count + (p->state_width > 0)) * count_reductions(p);
+    uint64_t given      = 0;
+    for (size_t i = 0; i < p->layout->span_count; i++)
+        given += lki_giver(p, p->rank, p->layout->owners[p->layout->spans[i].owner].shard) ==
+                 p->rank;
     return (p->ranks - 1) * (reductions * sizeof(uint64_t) + p->reported[p->rank]) +
-           (p->shards - 1) * p->mine_count * sizeof(double);
+           (p->shards - 1) * given * sizeof(double);
 }
 
 /* Elements, or blocks of them, that parts have more than others, in every piece that is cut. */
@@ -67,7 +71,7 @@ static uint64_t left_over(const lk_parallel *p)
 {
     uint64_t unit = lki_quantises(p->rounded) ? lk_rounded_bytes(p->rounded, 1) : sizeof(float);
     uint64_t cuts = p->micro_count;
-    for (uint32_t b = 0; p->shards < p->ranks && b < p->layout->bucket_count; b++)
+    for (uint32_t b = 0; (p->shards < p->ranks || p->buddies) && b < p->layout->bucket_count; b++)
         cuts += p->layout->buckets[b].slice_count;
     lki_virtual_plan ranges;
     lki_virtual_plan_make(&ranges, p->leaves, p->ranks, p->rank);
@@ -125,9 +129,13 @@ static void steps_take_what_was_told(void **state)
         for (size_t s = 0; s < 5; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
                 bool packs = (hosts + s) % 2 == 0 && hosts < 5;
+                bool pairs = s > 0 && s < 4 && leaves == 12 && hosts < 5;
                 job  j     = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
+                                       .unused          = pairs ? LK_UNUSED_ZERO : 0,
+                                       .survives        = pairs,
+                                       .buddies         = pairs,
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
@@ -166,6 +174,40 @@ static void states_are_shared_out(void **state)
         assert_int_equal(cost.params, params);
         assert_in_range(cost.optimizer, 2 * params / hosts, 2 * params / hosts + 2 * slack);
     }
+}
+
+/* With buddies two hosts' parts, of an odd number of hosts one has three; and of sums as much more
+ * as each has. */
+static void buddies_take_a_part_more(void **state)
+{
+    static const char *const strategies[] = { "zero1", "zero2", "zero3" };
+    static const uint32_t    sizes[6]     = { 1, 1, 1, 1, 1, 1 };
+    static const lk_param    large        = { .name = "w", .shape = { 2, { 4096, 1200 } } };
+    const size_t             elements     = (size_t)4096 * 1200;
+    (void)state;
+    for (size_t s = 0; s < 3; s++)
+        for (uint32_t hosts = 2; hosts <= 6; hosts++) {
+            lk_parallel_options options = { .strategy        = strategies[s],
+                                            .virtual_workers = hosts,
+                                            .unused          = LK_UNUSED_ZERO,
+                                            .survives        = true,
+                                            .optimizer       = { .kind = LK_ADAMW } };
+            lk_parallel_cost    alone, both;
+            const size_t        parts = hosts % 2 == 0 ? 2 : 3, part = elements / hosts;
+            if (1200 % hosts != 0)
+                continue;
+            assert_int_equal(lk_parallel_estimate(&alone, &large, 1, &options, sizes, hosts),
+                             LK_OK);
+            options.buddies = true;
+            assert_int_equal(lk_parallel_estimate(&both, &large, 1, &options, sizes, hosts), LK_OK);
+            assert_int_equal(alone.optimizer, 2 * part * sizeof(float));
+            assert_int_equal(both.optimizer, parts * alone.optimizer);
+            assert_int_equal(both.params - alone.params,
+                             s == 2 ? (parts - 1) * part * sizeof(float) : 0);
+            if (hosts % 2 == 0)
+                assert_int_equal(both.sent_gradients - alone.sent_gradients, part * sizeof(float));
+            assert_int_equal(both.sent_params, alone.sent_params);
+        }
 }
 
 /* Of states in files a host has four chunks of each rank in memory, of 64 blocks; of parameters
@@ -363,6 +405,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_what_was_told),
         cmocka_unit_test(states_are_shared_out),
+        cmocka_unit_test(buddies_take_a_part_more),
         cmocka_unit_test(files_take_states_out_of_memory),
         cmocka_unit_test(gradients_are_shared_out),
         cmocka_unit_test(rounded_gradients_are_half),

@@ -53,6 +53,48 @@ static void lose_all_but_one_of_each_host(plot p)
     }
 }
 
+/* A whole host is lost: its buddy has what it had, or the other group. */
+static void a_host_is_lost(void **state)
+{
+    const long every = LKI_SANITIZED ? 8 : 1;
+    (void)state;
+    lose_all_through(with_buddies(over(2, plot_of(lamb, "zero1", 2, 0, 0))), 3 * every);
+    lose_all_through(with_buddies(over(3, plot_of(adamw, "zero1", 3, 0.2, 2))), 5 * every);
+    lose_all_through(with_buddies(over(3, plot_of(lamb, "zero2", 3, 0, 1))), 5 * every);
+    lose_all_through(with_buddies(over(2, plot_of(sgd, "zero3", 2, 0, 1))), 5 * every);
+    lose_all_through(with_buddies(over(4, plot_of(adamw, "zero3", 4, 0, 0))), 7 * every);
+    lose_all_through(read_as(LK_I8, with_buddies(over(2, plot_of(sgd, "zero3", 3, 0, 0)))),
+                     13 * every);
+    lose_all_through(in_groups_of(2, over(4, plot_of(lamb, "hybrid", 4, 0, 2))), 7 * every);
+}
+
+/* One after the other, or both at a time: of different pairs, and of different groups. */
+static void lose_hosts(plot p, uint32_t first, uint32_t second, uint32_t third)
+{
+    const uint32_t ranks[VICTIMS] = { first, second, third };
+    uint64_t       want           = undisturbed(&p);
+    for (long at = 3; at < 60; at += LKI_SANITIZED ? 19 : 5) {
+        for (int i = 0; i < VICTIMS; i++) {
+            p.victims[i].rank = ranks[i];
+            p.victims[i].at   = i > 0 && ranks[i] == ranks[i - 1] ? NEVER : at + i * (at % 4 * 5);
+        }
+        if (play(&p) != want)
+            fail_msg("%s, %s: ranks %u, %u and %u lost from moment %ld on", p.strategy,
+                     lk_optimizer_name(p.optimizer.kind), first, second, third, at);
+    }
+}
+
+static void hosts_are_lost_one_after_another(void **state)
+{
+    (void)state;
+    lose_hosts(with_buddies(over(4, plot_of(lamb, "zero1", 4, 0, 0))), 0, 3, 3);
+    lose_hosts(with_buddies(over(4, plot_of(adamw, "zero2", 4, 0, 0))), 1, 2, 2);
+    lose_hosts(with_buddies(over(2, plot_of(adamw, "zero3", 4, 0, 0))), 2, 3, 3);
+    lose_hosts(with_buddies(over(5, plot_of(lamb, "zero3", 5, 0, 0))), 0, 4, 2);
+    lose_hosts(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 4, 0, 0))), 0, 3, 3);
+    lose_hosts(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 4, 0, 0))), 0, 1, 1);
+}
+
 static void several_are_lost(void **state)
 {
     (void)state;
@@ -66,6 +108,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lost_on_one_of_several_hosts),
         cmocka_unit_test(lost_where_parameters_are_gathered),
+        cmocka_unit_test(a_host_is_lost),
+        cmocka_unit_test(hosts_are_lost_one_after_another),
         cmocka_unit_test(several_are_lost),
     };
     return cmocka_run_group_tests_name("parallel.recover.hosts", tests, NULL, NULL);

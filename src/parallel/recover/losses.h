@@ -178,6 +178,7 @@ typedef struct {
     const char  *strategy;
     uint32_t     ranks, hosts; /* hosts: 0 is one, without a network */
     uint32_t     shard_hosts;
+    bool         buddies;
     lk_dtype     gathered;
     double       clip_value;
     bool         one_bucket; /* of which the last owner has a part */
@@ -206,6 +207,7 @@ static inline lk_parallel_options options_of(const plot *p)
 {
     return (lk_parallel_options){ .strategy        = p->strategy,
                                   .shard_hosts     = p->shard_hosts,
+                                  .buddies         = p->buddies,
                                   .gather_dtype    = p->gathered,
                                   .virtual_workers = LEAVES,
                                   .micro_count     = 2,
@@ -494,6 +496,12 @@ static inline plot over(uint32_t hosts, plot p)
 static inline plot in_groups_of(uint32_t hosts, plot p)
 {
     p.shard_hosts = hosts;
+    return p;
+}
+
+static inline plot with_buddies(plot p)
+{
+    p.buddies = true;
     return p;
 }
 

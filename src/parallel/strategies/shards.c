@@ -2,13 +2,8 @@
  *
  * A strategy that keeps everything on every host has one shard: the ranks of each host own it.
  * One that shards has a shard on each host, and every rank of the job owns spans of its own.  Then
- * sums of squares, new parameters, and what somebody asks for travel from owners to all hosts.
- *
- * Between the two, neighbouring hosts are a group that has all shards, and every group has owners
- * of its own for everything; that travels inside of groups only:
- *
- *      hosts       0   1  |  2   3  |  4   5         2 shards, 3 groups
- *      shards      0   1  |  0   1  |  0   1
+ * sums of squares, new parameters, and what somebody asks for travel from owners to all hosts; or,
+ * where groups of hosts have all shards each (keepers.c), inside of groups only.
  *
  * Cost: of n bytes that are gathered each host sends its part to all others of its group:
  *       (S-1)/S n for S shards over all of its ranks if parts are equal.
@@ -24,49 +19,49 @@
 /* A part of the model's arena in which every owner's piece lies behind that of the one before. */
 struct lki_piece_list {
     size_t  offset;
-    size_t *bytes; /* [owner_count]: of each rank of the group, which may be fewer */
+    size_t *bytes; /* of each rank of the group */
 };
 
 /* ---- Owners ------------------------------------------------------------------------------ */
 
-lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts)
-{
-    const uint32_t hosts = parallel->world.hosts, each = shard_hosts > 0 ? shard_hosts : 1;
-    const lk_parallel *before = parallel->ledger.before;
-
-    if (before != NULL && before->shards > 1 && before->world.hosts != hosts)
-        return lk_fail(LK_EPEER, "with strategy %s each of %u hosts has a part of the model alone, "
-                       "and %u are left: start again from the newest checkpoint",
-                       parallel->ops->name, before->world.hosts, hosts);
-    parallel->shards = !parallel->ops->sharded ? 1 : parallel->ops->replicates ? each : hosts;
-    if (parallel->shards > hosts || hosts % parallel->shards != 0)
-        return lk_fail(LK_EINVAL, "%u hosts cannot be cut into groups of %u that share a model: "
-                       "give a --shard-hosts that divides them", hosts, parallel->shards);
-    parallel->shard = lki_shard_of(parallel, parallel->world.host_of[parallel->rank]);
-    return LK_OK;
-}
-
 static uint32_t group_of(const lk_parallel *parallel, uint32_t rank)
 {
-    return parallel->world.host_of[rank] / parallel->shards;
+    return lki_group_of(parallel, parallel->world.host_of[rank]);
 }
 
-/* Where the rank of my group that has this number on the host of a shard stands in the group. */
-static uint32_t place_of(const lk_parallel *parallel, uint32_t shard, uint32_t local)
+/* Ranks of a group stand in the order of what their hosts keep: so does what they give. */
+static bool is_before(const lk_parallel *parallel, uint32_t host, uint32_t other)
 {
-    const uint32_t *sizes = parallel->world.sizes;
-    uint32_t        first = group_of(parallel, parallel->rank) * parallel->shards, place = 0;
+    const uint32_t *origins = parallel->keepers.origins;
+    uint32_t        left    = origins[host] % parallel->shards;
+    uint32_t        right   = origins[other] % parallel->shards;
+    return left != right ? left < right : host < other;
+}
 
-    for (uint32_t host = first; host < first + shard; host++)
-        place += sizes[host];
-    return place + local % sizes[first + shard];
+/* Where the rank of this number on a host of my group stands in the group. */
+static uint32_t place_on(const lk_parallel *parallel, uint32_t host, uint32_t local)
+{
+    const lki_world *world = &parallel->world;
+    uint32_t         place = local % world->sizes[host];
+
+    for (uint32_t other = 0; other < world->hosts; other++)
+        if (lki_group_of(parallel, other) == lki_group_of(parallel, host) &&
+            is_before(parallel, other, host))
+            place += world->sizes[other];
+    return place;
+}
+
+/* The host that gives a shard to mine, or is mine. */
+static uint32_t giver_to_me(const lk_parallel *parallel, uint32_t shard)
+{
+    return lki_giver(parallel, parallel->world.host_of[parallel->rank], shard);
 }
 
 /* The ranks of the first group, in order.  Every other group has as many, in the same places. */
 static lk_status deal_to_groups(lk_parallel *parallel, const lki_world *world, lki_deal *deal)
 {
     for (uint32_t r = 0; r < world->ranks; r++) {
-        lki_owner owner = { lki_shard_of(parallel, world->host_of[r]), world->local_of[r] };
+        lki_owner owner = { world->host_of[r] % parallel->shards, world->local_of[r] };
         uint32_t  group = world->host_of[r] / parallel->shards, at = 0;
         for (uint32_t other = 0; other < r; other++)
             at += world->host_of[other] / parallel->shards == group;
@@ -112,12 +107,10 @@ static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
     return status;
 }
 
-/* Whoever is left of a host goes on for the others that were there.  A host that is lost takes its
- * part along. */
+/* Whoever is left of a host goes on for the others that were there. */
 static lk_status deal_shards(lk_parallel *parallel, lki_deal *deal)
 {
     LK_TRY(deal_at_first(parallel, deal));
-    parallel->owner = place_of(parallel, parallel->shard, parallel->local);
     if (!parallel->ledger.kept)
         return LK_OK;
     if (parallel->ledger.dealt.owners == NULL)
@@ -134,7 +127,6 @@ lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal)
     if (parallel->shards > 1)
         return deal_shards(parallel, deal);
     LK_TRY(LKI_NEW(&deal->owners, parallel->ranks, "owners"));
-    parallel->owner = parallel->local;
     for (; deal->count < parallel->world.widest; deal->count++)
         deal->owners[deal->count] = (lki_owner){ 0, deal->count };
     return LK_OK;
@@ -162,30 +154,36 @@ lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **out, size_t *
 
 /* ---- Places ------------------------------------------------------------------------------ */
 
-/* Owners of a shard before the one of this number; and, where that is their count, all. */
-static uint32_t owners_of(const lki_layout *layout, uint32_t shard, uint32_t end)
+/* Owners whose shards come from that host before the one of this number; and, where that is their
+ * count, all. */
+static uint32_t owners_at(const lk_parallel *parallel, uint32_t host, uint32_t end)
 {
     uint32_t count = 0;
     for (uint32_t o = 0; o < end; o++)
-        count += layout->owners[o].shard == shard;
+        count += giver_to_me(parallel, parallel->layout->owners[o].shard) == host;
     return count;
+}
+
+static uint32_t find_carrier(const lk_parallel *parallel, uint32_t owner)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          host   = giver_to_me(parallel, layout->owners[owner].shard);
+
+    return place_on(parallel, host, parallel->world.sizes[host] * owners_at(parallel, host, owner) /
+                                        owners_at(parallel, host, layout->owner_count));
 }
 
 uint32_t lki_shards_carrier(const lk_parallel *parallel, uint32_t owner)
 {
-    const lki_layout *layout = parallel->layout;
-    uint32_t          shard  = layout->owners[owner].shard;
-    uint32_t          host   = group_of(parallel, parallel->rank) * parallel->shards + shard;
-
-    return place_of(parallel, shard, parallel->world.sizes[host] * owners_of(layout, shard, owner) /
-                                         owners_of(layout, shard, layout->owner_count));
+    return parallel->carriers[owner];
 }
 
-/* Whether that may be somebody else than the rank that has made it: then they meet before.  Before
- * sums are gathered they always have. */
-static bool carries_for_others(const lk_parallel *parallel)
+/* Whether that may be somebody else than the rank that has made it, or come where somebody has yet
+ * to: then they meet before.  Before sums are gathered they always have. */
+static bool meets_before(const lk_parallel *parallel)
 {
-    return parallel->layout->owner_count > lk_comm_size(parallel->group);
+    return parallel->keepers.doubled ||
+           parallel->layout->owner_count > lk_comm_size(parallel->group);
 }
 
 /* ---- Gathering --------------------------------------------------------------------------- */
@@ -197,7 +195,7 @@ static size_t offset_of(const lk_parallel *parallel, const void *at)
 
 static lk_status list_sums(lk_parallel *parallel, lki_piece_list *list)
 {
-    LK_TRY(LKI_NEW(&list->bytes, parallel->layout->owner_count, "pieces of sums"));
+    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->group), "pieces of sums"));
     list->offset = offset_of(parallel, parallel->block_sums);
     for (size_t i = 0; i < parallel->layout->span_count; i++)
         list->bytes[lki_shards_carrier(parallel, parallel->layout->spans[i].owner)] +=
@@ -211,7 +209,7 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
     const lki_layout *layout = parallel->layout;
     size_t            first  = SIZE_MAX;
 
-    LK_TRY(LKI_NEW(&list->bytes, layout->owner_count, "pieces of parameters"));
+    LK_TRY(LKI_NEW(&list->bytes, lk_comm_size(parallel->group), "pieces of parameters"));
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span = &layout->spans[i];
         size_t                at   = lki_layout_grad_at(layout, span, 0);
@@ -233,9 +231,13 @@ lk_status lki_shards_open(lk_parallel *parallel)
     if (parallel->shards == 1 && !parallel->gathers)
         return LK_OK;
     parallel->group = parallel->comm;
-    if (parallel->shards < parallel->world.hosts)
+    if (parallel->shards < parallel->keepers.born)
         LK_TRY(lk_comm_split(&parallel->group, parallel->comm, group_of(parallel, parallel->rank),
-                             parallel->rank));
+                             place_on(parallel, parallel->world.host_of[parallel->rank],
+                                      parallel->local)));
+    LK_TRY(LKI_NEW(&parallel->carriers, layout->owner_count, "owners"));
+    for (uint32_t o = 0; o < layout->owner_count; o++)
+        parallel->carriers[o] = find_carrier(parallel, o);
     LK_TRY(LKI_NEW(&parallel->pieces, layout->bucket_count + 1, "pieces of a model"));
     LK_TRY(list_sums(parallel, &parallel->pieces[0]));
     for (uint32_t b = 0; b < layout->bucket_count; b++)
@@ -248,6 +250,7 @@ void lki_shards_close(lk_parallel *parallel)
     for (uint32_t b = 0; parallel->pieces != NULL && b <= parallel->layout->bucket_count; b++)
         lki_free(parallel->pieces[b].bytes);
     lki_free(parallel->pieces);
+    lki_free(parallel->carriers);
     if (parallel->group != parallel->comm)
         lk_comm_free(parallel->group);
 }
@@ -283,7 +286,7 @@ size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *
 
 lk_status lki_shards_gather_params(lk_parallel *parallel)
 {
-    if (parallel->shards > 1 && carries_for_others(parallel))
+    if (parallel->shards > 1 && meets_before(parallel))
         LK_TRY(lk_barrier(parallel->comm));
     for (uint32_t b = 0; parallel->shards > 1 && b < parallel->layout->bucket_count; b++)
         LK_TRY(gather(parallel, &parallel->pieces[1 + b]));
@@ -305,8 +308,9 @@ static size_t overlap(const lki_param_span *span, size_t first, size_t count, si
 static uint32_t giver_of(const lk_parallel *parallel, const lki_param_span *span)
 {
     const lki_owner *owner = &parallel->layout->owners[span->owner];
-    return parallel->shards > 1 ? place_of(parallel, owner->shard, owner->local)
-                                : span->owner % parallel->world.sizes[0];
+    return parallel->shards > 1
+               ? place_on(parallel, giver_to_me(parallel, owner->shard), owner->local)
+               : span->owner % parallel->world.sizes[0];
 }
 
 static uint32_t my_place(const lk_parallel *parallel)
@@ -331,7 +335,8 @@ static lk_status pack(lk_parallel *parallel, uint32_t param, uint32_t which, con
         if (giver_of(parallel, span) != my_place(parallel) || n == 0)
             continue;
         if (kept != NULL)
-            memcpy(packed, kept + span->kept + (from - span->inside), n * sizeof *packed);
+            memcpy(packed, kept + lki_kept_at(parallel, span) + (from - span->inside),
+                   n * sizeof *packed);
         else
             LK_TRY(lki_offload_get(parallel, i, which, from - span->inside, n, packed));
         packed += n;

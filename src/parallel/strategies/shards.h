@@ -6,10 +6,6 @@
 #include "comm/fill.h"
 #include "parallel/strategy.h"
 
-/* Into how many parts the model is cut: one, as many as there are hosts, or `shard_hosts` (0: 1),
- * as many as a group has. */
-LK_NODISCARD lk_status lki_shards_count(lk_parallel *parallel, uint32_t shard_hosts);
-
 /* Who owns: every host has all, or a shard.  The caller frees deal->owners. */
 LK_NODISCARD lk_status lki_shards_deal(lk_parallel *parallel, lki_deal *deal);
 

@@ -64,8 +64,7 @@ typedef struct {
 /* Whether this rank gives a span to the others: what it owns, or of ranks that are lost. */
 static bool gives(const lk_parallel *parallel, const lki_param_span *span)
 {
-    return parallel->layout->owners[span->owner].shard == parallel->shard &&
-           lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->group);
+    return lki_shards_carrier(parallel, span->owner) == lk_comm_rank(parallel->group);
 }
 
 /* Of units that are quantised. */
@@ -74,7 +73,7 @@ typedef struct {
     size_t *first_span; /* of each unit, among these; [unit_count] = all */
     bool   *held;       /* of each unit: its parcel is there, and is what owners have */
     size_t *parcel_at;  /* of each unit, where they are kept */
-    size_t *nothing;    /* [owner_count]: 0, what such a one needs of each */
+    size_t *nothing;    /* [ranks of the group]: 0, what such a one needs of each */
 } packing;
 
 struct lki_units {
@@ -295,7 +294,7 @@ static lk_status open_packing(const lk_parallel *parallel, packing *p)
         return LK_OK;
     LK_TRY(list_spans(layout, p));
     LK_TRY(LKI_NEW(&p->parcel_at, layout->bucket_count, "units that are kept"));
-    LK_TRY(LKI_NEW(&p->nothing, layout->owner_count, "units that are kept"));
+    LK_TRY(LKI_NEW(&p->nothing, lk_comm_size(parallel->group), "units that are kept"));
     for (uint32_t u = 0; u < layout->bucket_count; u++) {
         p->parcel_at[u] = at;
         for (size_t i = p->first_span[u]; i < p->first_span[u + 1]; i++)
@@ -345,7 +344,7 @@ lk_status lki_units_open(lk_parallel *parallel)
     for (uint32_t t = 0; t < layout->term_count; t++)
         self->last[t] = layout->terms[t].same_block ? self->last[t - 1]
                                                     : last_read(&parallel->shelf, t);
-    return lk_comm_split(&self->comm, parallel->group, 0, parallel->owner);
+    return lk_comm_split(&self->comm, parallel->group, 0, lk_comm_rank(parallel->group));
 }
 
 void lki_units_close(lk_parallel *parallel)
@@ -374,6 +373,28 @@ void lki_units_close(lk_parallel *parallel)
 
 /* ---- Gathering --------------------------------------------------------------------------- */
 
+/* Where no other host is left its ranks put all of it there together, and wait for that. */
+static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
+{
+    lki_units *self = parallel->units;
+    arrival   *a    = &self->coming[slot];
+    size_t     at   = 0;
+
+    a->unit              = unit;
+    const size_t  *bytes = lki_shards_unit_bytes(parallel, unit);
+    unsigned char *to    = parallel->quantised ? parcel_of(parallel, a)
+                                               : (unsigned char *)memory_of(parallel, slot);
+    for (uint32_t r = 0; r < lk_comm_rank(self->comm); r++)
+        at += bytes[r];
+    if (parallel->turning)
+        LK_TRY(parallel->ops->settle(parallel));
+    LK_TRY(lk_barrier(self->comm));
+    a->filler.put(a, to + at);
+    if (parallel->quantised)
+        a->filler.take(a, lk_comm_rank(self->comm));
+    return lk_barrier_start(&a->request, self->comm);
+}
+
 /* My part of a unit is in its place, or will be copied there: the others get it. */
 static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
@@ -385,6 +406,8 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 
     if (self->supply != NULL && parallel->shards == 1)
         return lk_barrier_start(&a->request, self->comm);
+    if (self->supply == NULL && lk_comm_hosts(self->comm) == 1)
+        return give_here(parallel, unit, slot);
     if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
         self->mine[self->first_mine[unit]].from = to + (at - self->first[unit]);
     a->unit = unit;

@@ -97,7 +97,7 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
     for (size_t i = 0; i < layout->span_count; i++) {
         const lki_param_span *span  = &layout->spans[i];
         lki_owner             owner = layout->owners[span->owner];
-        if (owner.shard == lki_shard_of(parallel, host) &&
+        if (lki_keeps(parallel, host, owner.shard) &&
             owner.local % parallel->world.sizes[host] < locals)
             total += lki_layout_width(layout, span) * lki_layout_uses(layout, span->param);
     }
@@ -128,11 +128,11 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
                       parallel->rounds.buffers, total);
 }
 
-/* The most that those of a host take who are left of all that there may be: each of the other hosts
- * has one at least. */
+/* The most that those of a host take who are left of all that there may be: unless whole hosts can
+ * be spared, each of the others has one at least. */
 static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
-    const uint32_t others = parallel->world.hosts - 1;
+    const uint32_t others = lki_keepers_spare(parallel) ? 0 : parallel->world.hosts - 1;
     size_t owned = owned_elements(parallel, host, parallel->world.sizes[host]), total;
     bool   good  = true;
     for (uint32_t ranks = others + 1; good && ranks <= parallel->ledger.seats; ranks++) {
@@ -204,6 +204,7 @@ static void place_units(lk_parallel *parallel, zero2 *self)
                                                       .slices      = bucket->slices,
                                                       .slice_count = bucket->slice_count,
                                                       .shards      = layout->shards,
+                                                      .wanted      = lki_keepers_wanted(parallel),
                                                       .packed      = true,
                                                       .rounded     = parallel->rounded },
                                            .place = accumulates(parallel) ? bucket->first

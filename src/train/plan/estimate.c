@@ -56,6 +56,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .exec               = exec,
                                   .unit_buffers       = c->unit_buffers,
                                   .shard_hosts        = c->shard_hosts,
+                                  .buddies            = c->buddies && c->workers > 1,
                                   .gather_dtype       = c->gather_dtype,
                                   .keep_gathered      = c->keep_gathered,
                                   .term_count         = term_count,

@@ -72,7 +72,9 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
         p *= (k - 1) / k / part;
     }
     double in_backward = seconds_of(m, &use, backward, backward * g), behind = 0;
-    out->sent = backward * g;
+    double sums        = m->stage == 0 || !m->buddies ? 0 : m->stage == 1 ? 1 : rounds;
+    in_backward += seconds_of(m, &use, sums, sums * m->gradient_bytes / h);
+    out->sent = backward * g + sums * m->gradient_bytes / h;
     if (m->stage == 0) {
         in_backward += seconds_of(m, &use, 1, g);
         out->sent += g;
@@ -319,6 +321,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .micro_count    = c->global_batch / c->virtual_workers / c->micro_batch,
                             .stage          = lki_stage_of(c->strategy),
                             .shard_hosts    = sharing_hosts(c, hosts),
+                            .buddies        = c->buddies && sharing_hosts(c, hosts) == hosts,
                             .gradient_bytes  = width * gradient_elements(from->model),
                             .parameter_bytes = parameter_width(c) * elements,
                             .bucket_bytes    = width / sizeof(float) * bucket,

@@ -212,16 +212,17 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
     size_t                 count = 0;
     char                   from[64] = "there is no checkpoint to start again from";
 
-    if (lki_kept_shards(s->parallel) == 1 || lk_comm_hosts(next) == lk_comm_hosts(s->comm))
+    if (lki_kept_whole(s->parallel, next))
         return LK_OK;
     if (c->checkpoint != NULL && lki_steps_list(&steps, &count, c->checkpoint) == LK_OK &&
         count > 0)
         (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
                        (unsigned long long)steps[0]);
     lki_free(steps);
-    return lk_fail(LK_EPEER, "%u of %u hosts are left, and with %s each has a part of the "
-                   "model alone: %s, or take ddp", lk_comm_hosts(next), lk_comm_hosts(s->comm),
-                   c->strategy, from);
+    return lk_fail(LK_EPEER, "%u of %u hosts are left, and none of them has a part of the model "
+                   "that %s keeps on %s: %s%s", lk_comm_hosts(next), lk_comm_hosts(s->comm),
+                   c->strategy, c->buddies ? "two" : "one alone", from,
+                   c->buddies ? "" : ", or take --buddies, or ddp");
 }
 
 /* In a group that has come to be. */

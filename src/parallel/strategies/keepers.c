@@ -1,0 +1,312 @@
+/* keepers.c -- which hosts keep which part of the model, and go on keeping it when some are lost.
+ *
+ * A strategy that keeps everything on every host has one part, a shard.  One that shards has one
+ * for each host; or neighbouring hosts are a group that has all of them, and so has every other
+ * group:
+ *
+ *      hosts       0   1  |  2   3  |  4   5         2 shards, 3 groups
+ *      shards      0   1  |  0   1  |  0   1
+ *
+ * With buddies, which are for a single group, two neighbours keep each other's shard as well (of an
+ * odd number the one before the last keeps that of the last, too).  Each updates both, from the
+ * same sums, so nothing but these has to be sent:
+ *
+ *      hosts       0    1   |  2    3    4           5 shards
+ *      shards      0 1  0 1 | 2 3  2 3 4 4
+ *
+ * A host that is lost leaves the numbers of shards, and what others keep, as they were when the run
+ * began.  What it gave its group another one gives that has it: the first in order of shard.  Where
+ * that is one of another group, all groups are one from then on.  Parts of which no host is left
+ * are lost.
+ *
+ * Memory: with buddies each host has two shards' state in place of one's, and what is lost of it
+ *         takes no more: nothing moves.
+ */
+#include "parallel/strategies/keepers.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/strategy.h"
+
+static bool has_buddies(const lk_parallel *parallel)
+{
+    return parallel->buddies && parallel->shards == parallel->keepers.born;
+}
+
+/* Who keeps the shard of `shard`'s host for it, by the numbers that hosts had. */
+static uint32_t buddy_of(const lk_parallel *parallel, uint32_t shard)
+{
+    if (parallel->shards == 1)
+        return shard;
+    return (shard ^ 1) < parallel->shards ? shard ^ 1 : shard - 1;
+}
+
+/* Whether the host that had this number keeps a shard. */
+static bool keeps_by_origin(const lk_parallel *parallel, uint32_t origin, uint32_t shard)
+{
+    return origin % parallel->shards == shard ||
+           (has_buddies(parallel) && buddy_of(parallel, shard) == origin);
+}
+
+bool lki_keeps(const lk_parallel *parallel, uint32_t host, uint32_t shard)
+{
+    return parallel->keepers.kept[host * parallel->shards + shard];
+}
+
+uint32_t lki_group_of(const lk_parallel *parallel, uint32_t host)
+{
+    return parallel->keepers.groups[host];
+}
+
+uint32_t lki_giver(const lk_parallel *parallel, uint32_t host, uint32_t shard)
+{
+    const lki_keepers *keepers = &parallel->keepers;
+    return keepers->givers[keepers->groups[host] * parallel->shards + shard];
+}
+
+uint32_t lki_keepers_count(const lk_parallel *parallel, uint32_t shard)
+{
+    uint32_t count = 0;
+    for (uint32_t host = 0; host < parallel->world.hosts; host++)
+        count += lki_keeps(parallel, host, shard);
+    return count;
+}
+
+const uint8_t *lki_keepers_wanted(const lk_parallel *parallel)
+{
+    const lki_keepers *keepers = &parallel->keepers;
+    bool               plain   = !has_buddies(parallel) && keepers->born == parallel->world.hosts;
+    return plain || parallel->shards == 1 ? NULL : keepers->kept;
+}
+
+bool lki_keep_alike(const lk_parallel *parallel, uint32_t host, uint32_t other)
+{
+    return memcmp(&parallel->keepers.kept[host * parallel->shards],
+                  &parallel->keepers.kept[other * parallel->shards], parallel->shards) == 0;
+}
+
+bool lki_keepers_spare(const lk_parallel *parallel)
+{
+    return has_buddies(parallel) || parallel->shards < parallel->keepers.born ||
+           parallel->shards == 1;
+}
+
+static size_t kept_by(const lk_parallel *parallel, uint32_t origin, uint32_t end)
+{
+    size_t elements = 0;
+    for (uint32_t shard = 0; shard < end; shard++)
+        if (keeps_by_origin(parallel, origin, shard))
+            elements += parallel->layout->kept[shard];
+    return elements;
+}
+
+size_t lki_kept_elements(const lk_parallel *parallel)
+{
+    size_t most = 0;
+    for (uint32_t origin = 0; origin < parallel->shards; origin++)
+        most = lki_max(most, kept_by(parallel, origin, parallel->shards));
+    return most;
+}
+
+void lki_keepers_place(lk_parallel *parallel)
+{
+    uint32_t here = parallel->world.host_of[parallel->rank];
+    for (uint32_t shard = 0; shard < parallel->shards; shard++)
+        parallel->keepers.before[shard] =
+            kept_by(parallel, parallel->keepers.origins[here], shard);
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+/* Hosts may have been lost since the model was cut: those who were there know what was ... */
+static const lk_parallel *before_of(const lk_parallel *parallel)
+{
+    return parallel->ops->sharded ? parallel->ledger.before : NULL;
+}
+
+/* ... and who has entered since finds it out. */
+static bool is_late(const lk_parallel *parallel)
+{
+    return parallel->ops->sharded && parallel->ledger.goes_on && parallel->ledger.before == NULL;
+}
+
+/* `first`: the job's hosts and ranks when the run began, for who is late. */
+static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
+                              const lk_parallel_options *options)
+{
+    const lk_parallel *before = before_of(parallel);
+    const uint32_t     hosts  = before != NULL      ? before->keepers.born
+                                : is_late(parallel) ? first->hosts : parallel->world.hosts;
+    const uint32_t     each   = options->shard_hosts > 0 ? options->shard_hosts : 1;
+
+    parallel->shards = !parallel->ops->sharded ? 1 : parallel->ops->replicates ? each : hosts;
+    parallel->keepers.born = hosts;
+    if (parallel->shards > hosts || hosts % parallel->shards != 0)
+        return lk_fail(LK_EINVAL, "%u hosts cannot be cut into groups of %u that share a model: "
+                       "give a --shard-hosts that divides them", hosts, parallel->shards);
+    return LK_OK;
+}
+
+/* Which host that rank of the job was on, or as many as there were. */
+static uint32_t find_origin(const lk_parallel *before, uint32_t number)
+{
+    uint32_t r = 0;
+    while (r < before->ranks && before->world.numbers[r] != number)
+        r++;
+    return r < before->ranks ? before->keepers.origins[before->world.host_of[r]]
+                             : before->keepers.born;
+}
+
+/* Of a host some rank was there before. */
+static bool find_origins(lk_parallel *parallel, const lki_world *first)
+{
+    const lki_world   *world   = &parallel->world;
+    const lk_parallel *before  = before_of(parallel);
+    lki_keepers       *keepers = &parallel->keepers;
+    bool               all     = true;
+
+    for (uint32_t host = 0; host < world->hosts; host++)
+        keepers->origins[host] = keepers->born;
+    for (uint32_t r = 0; r < world->ranks; r++) {
+        uint32_t *origin = &keepers->origins[world->host_of[r]];
+        uint32_t  found  = before != NULL      ? find_origin(before, world->numbers[r])
+                           : is_late(parallel) ? first->host_of[world->numbers[r]]
+                                               : world->host_of[r];
+        *origin          = (uint32_t)lki_min(*origin, found);
+    }
+    for (uint32_t host = 0; host < world->hosts; host++)
+        all = all && keepers->origins[host] < keepers->born;
+    return all;
+}
+
+/* Of hosts in order of their shards, the first of the group that keeps it; `hosts` if there is
+ * none. */
+static uint32_t find_giver(const lk_parallel *parallel, uint32_t group, uint32_t shard)
+{
+    const lki_keepers *keepers = &parallel->keepers;
+    uint32_t           best    = parallel->world.hosts;
+
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        bool own = keepers->origins[host] % parallel->shards == shard;
+        if (keepers->groups[host] != group || !lki_keeps(parallel, host, shard))
+            continue;
+        if (own)
+            return host;
+        best = (uint32_t)lki_min(best, host);
+    }
+    return best;
+}
+
+/* Whether each group has all. */
+static bool find_givers(lk_parallel *parallel, uint32_t *lost)
+{
+    lki_keepers *keepers = &parallel->keepers;
+    bool         whole   = true;
+
+    for (uint32_t group = 0; group < keepers->count; group++)
+        for (uint32_t shard = 0; shard < parallel->shards; shard++) {
+            uint32_t giver = find_giver(parallel, group, shard);
+            keepers->givers[group * parallel->shards + shard] = giver;
+            if (giver < parallel->world.hosts)
+                continue;
+            whole = false;
+            *lost = shard;
+        }
+    return whole;
+}
+
+/* As at the beginning, or all hosts are one. */
+static void find_groups(lk_parallel *parallel, bool as_one)
+{
+    lki_keepers *keepers = &parallel->keepers;
+
+    keepers->count = as_one ? 1 : keepers->born / parallel->shards;
+    for (uint32_t host = 0; host < parallel->world.hosts; host++)
+        keepers->groups[host] = as_one ? 0 : keepers->origins[host] / parallel->shards;
+}
+
+/* Groups of which no host is left are none: others are counted anew. */
+static void drop_empty_groups(lk_parallel *parallel)
+{
+    lki_keepers *keepers = &parallel->keepers;
+    uint32_t     count = 0, last = UINT32_MAX;
+
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        count += keepers->groups[host] != last;
+        last                  = keepers->groups[host];
+        keepers->groups[host] = count - 1;
+    }
+    keepers->count = count;
+}
+
+static bool is_doubled(const lk_parallel *parallel)
+{
+    for (uint32_t host = 0; host < parallel->world.hosts; host++)
+        for (uint32_t shard = 0; shard < parallel->shards; shard++)
+            if (lki_keeps(parallel, host, shard) && lki_giver(parallel, host, shard) != host)
+                return true;
+    return false;
+}
+
+static lk_status make_room(lk_parallel *parallel)
+{
+    lki_keepers *keepers = &parallel->keepers;
+    size_t       hosts   = parallel->world.hosts;
+    LK_TRY(LKI_NEW(&keepers->origins, hosts, "hosts"));
+    LK_TRY(LKI_NEW(&keepers->groups, hosts, "hosts"));
+    LK_TRY(LKI_NEW(&keepers->kept, hosts * parallel->shards, "parts of hosts"));
+    LK_TRY(LKI_NEW(&keepers->before, parallel->shards, "parts of hosts"));
+    return LKI_NEW(&keepers->givers, (size_t)keepers->born * parallel->shards, "parts of hosts");
+}
+
+static lk_status open_keepers(lk_parallel *parallel, const lki_world *first,
+                              const lk_parallel_options *options)
+{
+    lki_keepers *keepers = &parallel->keepers;
+    uint32_t     lost    = 0;
+
+    parallel->buddies = options->buddies;
+    LK_TRY(count_shards(parallel, first, options));
+    LK_TRY(make_room(parallel));
+    if (!find_origins(parallel, first))
+        return lk_fail(LK_EPEER, "a host of whose workers none was there before has no part of the "
+                       "model: start again from the newest checkpoint");
+    for (uint32_t host = 0; host < parallel->world.hosts; host++)
+        for (uint32_t shard = 0; shard < parallel->shards; shard++)
+            keepers->kept[host * parallel->shards + shard] =
+                keeps_by_origin(parallel, keepers->origins[host], shard);
+    parallel->shard = keepers->origins[parallel->world.host_of[parallel->rank]] % parallel->shards;
+    find_groups(parallel, false);
+    drop_empty_groups(parallel);
+    if (!find_givers(parallel, &lost)) {
+        find_groups(parallel, true);
+        if (!find_givers(parallel, &lost))
+            return lk_fail(LK_EPEER, "no host is left that has part %u of the %u that %s cuts the "
+                           "model into: start again from the newest checkpoint", lost + 1,
+                           parallel->shards, parallel->ops->name);
+    }
+    keepers->doubled = is_doubled(parallel);
+    return LK_OK;
+}
+
+lk_status lki_keepers_open(lk_parallel *parallel, const lk_parallel_options *options)
+{
+    lki_world first  = { 0 };
+    lk_status status = LK_OK;
+    if (is_late(parallel))
+        status = lki_world_first(&first, parallel->comm);
+    if (status == LK_OK)
+        status = open_keepers(parallel, &first, options);
+    lki_world_deinit(&first);
+    return status;
+}
+
+void lki_keepers_close(lk_parallel *parallel)
+{
+    lki_free(parallel->keepers.origins);
+    lki_free(parallel->keepers.kept);
+    lki_free(parallel->keepers.groups);
+    lki_free(parallel->keepers.givers);
+    lki_free(parallel->keepers.before);
+}
