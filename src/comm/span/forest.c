@@ -20,7 +20,8 @@
  *          (device/quantise.h), of which none is cut, and are packed before and unpacked after it,
  *          which reads and writes them once more each.
  * Order:   the canonical tree: exact, for every map of leaves to hosts.
- * Memory:  LKI_TASK_IN_FLIGHT pieces of all hosts' branches.
+ * Memory:  that of tasks (task.h): pieces are so small that all hosts' branches of one are about as
+ *          large as a segment.
  */
 #include "comm/span/forest.h"
 
@@ -55,7 +56,8 @@ struct lki_forest {
     size_t         *places; /* of every slice that is mine: where its sum goes, in tree.out */
 };
 
-enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float) };
+/* Of a piece: the most, and of a host's part the least where there are many branches. */
+enum { PIECE_ELEMENTS = LKI_TASK_SEGMENT_BYTES / sizeof(float), PART_ELEMENTS = 4096 };
 
 /* ---- Who and what ------------------------------------------------------------------------ */
 
@@ -110,19 +112,12 @@ static void find_places(lki_forest *f)
 /* All ranks learn which leaves the hosts have, also those that own nothing. */
 static void find_peers(lki_forest *f)
 {
-    uint64_t pieces = 0;
-
     for (uint32_t host = 0; host < f->comm->span->hosts; host++)
         for (uint32_t owner = 0; owner < f->comm->span->local_sizes[host]; owner++)
             find_peers_of(f, owner);
 
-    for (size_t i = 0; i < f->tree.slice_count; i++) {
-        const lk_slice *slice = &f->tree.slices[i];
-        f->pieces[i]          = pieces;
-        pieces += (slice->count + PIECE_ELEMENTS - 1) / PIECE_ELEMENTS;
-        find_peers_of(f, slice->owner);
-    }
-    f->pieces[f->tree.slice_count] = pieces;
+    for (size_t i = 0; i < f->tree.slice_count; i++)
+        find_peers_of(f, f->tree.slices[i].owner);
     f->peers[f->comm->rank]        = false;
 }
 
@@ -310,6 +305,27 @@ static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32
     return count;
 }
 
+/* So many that all branches of a part but one take no more memory than a segment has. */
+static size_t piece_elements(const lki_forest *f, const lk_slice *slice)
+{
+    size_t parts  = count_wanting(f, slice, f->comm->span->hosts);
+    size_t others = lki_max(f->branch_count, 2) - 1;
+    size_t part = lki_max(PIECE_ELEMENTS / LKI_QUANTISED / others * LKI_QUANTISED, PART_ELEMENTS);
+    return parts == 0 ? PIECE_ELEMENTS : lki_min(parts * part, PIECE_ELEMENTS);
+}
+
+static void count_pieces(lki_forest *f)
+{
+    uint64_t pieces = 0;
+
+    for (size_t i = 0; i < f->tree.slice_count; i++) {
+        size_t each  = piece_elements(f, &f->tree.slices[i]);
+        f->pieces[i] = pieces;
+        pieces += (f->tree.slices[i].count + each - 1) / each;
+    }
+    f->pieces[f->tree.slice_count] = pieces;
+}
+
 /* What a host sums of a piece of a slice: nothing, if it does not want it. */
 static elements part_of(const lki_forest *f, const lk_slice *slice, elements piece, uint32_t host)
 {
@@ -377,7 +393,7 @@ static void send_branches(const lki_forest *f, lki_schedule *s, const lk_slice *
     }
 }
 
-/* What comes lies at room, branch after branch. */
+/* What comes lies at room, branch after branch of the other hosts. */
 static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slice *slice,
                              lki_spot room, size_t each, size_t bytes)
 {
@@ -386,7 +402,8 @@ static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slic
         if (b->host == here(f))
             continue;
         s->lane = b->lane;
-        lki_schedule_receive(s, owner_on(f, slice, b->host), lki_spot_plus(room, i * each), bytes);
+        lki_schedule_receive(s, owner_on(f, slice, b->host), room, bytes);
+        room = lki_spot_plus(room, each);
     }
 }
 
@@ -394,6 +411,14 @@ static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slic
 static lki_spot in_sums(const lki_forest *f, const lk_slice *slice, size_t at)
 {
     return in_memory(f->tree.out, f->places[slice - f->tree.slices] + (at - slice->first));
+}
+
+static size_t others_branches(const lki_forest *f)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < f->branch_count; i++)
+        count += f->branches[i].host != here(f);
+    return count;
 }
 
 static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice, lki_spot room,
@@ -405,12 +430,13 @@ static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice
                                f->tree.leaves, part.count);
     for (size_t i = 0; i < f->branch_count; i++) {
         const branch *b = &f->branches[i];
-        if (b->host == here(f))
+        if (b->host == here(f)) {
             add_inputs(f, s, b, part.first);
-        else
-            lki_schedule_combine_term(
-                s, (lki_term){ b->first, b->count, lki_rounds(f->tree.rounded),
-                               lki_spot_plus(room, i * each) });
+            continue;
+        }
+        lki_schedule_combine_term(
+            s, (lki_term){ b->first, b->count, lki_rounds(f->tree.rounded), room });
+        room = lki_spot_plus(room, each);
     }
 }
 
@@ -482,13 +508,14 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
             high = middle;
     }
     const lk_slice *slice = &f->tree.slices[low];
-    size_t          at    = (p->at - (size_t)f->pieces[low]) * PIECE_ELEMENTS;
-    elements        piece = { slice->first + at, lki_min(slice->count - at, PIECE_ELEMENTS) };
+    size_t          most  = piece_elements(f, slice);
+    size_t          at    = (p->at - (size_t)f->pieces[low]) * most;
+    elements        piece = { slice->first + at, lki_min(slice->count - at, most) };
     if (!is_mine(f, slice))
         return;
     elements part = part_of(f, slice, piece, here(f));
     size_t   each = lki_round_up(bytes_of(f, part.count), LKI_LINE);
-    lki_spot room = lki_schedule_room(s, each * f->branch_count);
+    lki_spot room = lki_schedule_room(s, each * others_branches(f));
     s->stride     = 4;
     lki_schedule_round(s, 1);
     send_branches(f, s, slice, piece);
@@ -547,6 +574,7 @@ lk_status lki_forest_move(lki_forest *f, const lki_wire_op *op, bool *moved, boo
     *moved   = true;
     LK_TRY(check_cover(f, op->seq));
     LK_TRY(branch_out(f));
+    count_pieces(f);
     LK_TRY(start(f, op, &method_pieces, NULL, NULL, f->pieces[f->tree.slice_count]));
     return lki_task_move(f->task, moved, done);
 }

@@ -6,7 +6,8 @@
  *                3                          |--round 0-- ...
  *
  * Cost:   a schedule is written anew for every segment: some hundred nanoseconds an action.
- * Memory: LKI_TASK_IN_FLIGHT times what the schedule of one segment takes.
+ * Memory: of all tasks of a rank LKI_TASK_ROOMS times what the schedule of one segment takes, and
+ *         once more for each communicator whose first operation finds no room.
  */
 #include "comm/span/task.h"
 
@@ -23,7 +24,7 @@ typedef struct {
     lki_message      *messages;
     lki_partial_node *nodes;
     unsigned char    *base[LKI_BUFFERS];
-    size_t            room; /* bytes of the scratch */
+    size_t            room; /* which holds the scratch; NO_ROOM: none does */
     uint32_t          number;
     size_t            next;         /* action */
     size_t            first, count; /* messages: the first that is not known to be done; begun */
@@ -31,52 +32,77 @@ typedef struct {
 } instance;
 
 struct lki_task {
+    lki_task     *next; /* of those that share rooms */
     lki_wire     *wire;
     lki_task_plan plan;
     size_t        window;
     uint64_t      segments, begun, ended;
+    bool          scratches; /* a segment needed scratch */
     instance      instances[LKI_TASK_IN_FLIGHT];
 };
 
 /* ---- Scratch ----------------------------------------------------------------------------- */
 
-enum { ROOMS = sizeof((lki_rooms){ 0 }.kept) / sizeof((lki_rooms){ 0 }.kept[0]) };
+enum { NO_ROOM = LKI_TASK_ROOMS };
 
 void lki_rooms_free(lki_rooms *rooms)
 {
-    for (size_t k = 0; rooms != NULL && k < ROOMS; k++)
-        lki_free(rooms->kept[k].memory);
+    for (size_t k = 0; rooms != NULL && k < LKI_TASK_ROOMS; k++)
+        lki_free(rooms->rooms[k].memory);
     lki_free(rooms);
 }
 
-/* At least `bytes`, in *have; what was in there before is still in there. */
-static lk_status take_room(lki_rooms *rooms, size_t bytes, unsigned char **out, size_t *have)
+/* Of its communicator's. */
+static bool is_first(const lki_task *task)
 {
-    for (size_t k = 0; k < ROOMS; k++)
-        if (rooms->kept[k].bytes >= bytes) {
-            *out                  = rooms->kept[k].memory;
-            *have                 = rooms->kept[k].bytes;
-            rooms->kept[k].memory = NULL;
-            rooms->kept[k].bytes  = 0;
-            return LK_OK;
-        }
-    *have = bytes;
-    return lki_alloc((void **)out, bytes, "what other ranks send of a segment");
+    const lki_wire_op *op = &task->plan.op;
+
+    for (const lki_task *other = task->plan.rooms->tasks; other != NULL; other = other->next)
+        if (other->plan.op.group == op->group && other->plan.op.seq < op->seq)
+            return false;
+    return true;
 }
 
-/* In the place of the smallest. */
-static void give_room(lki_rooms *rooms, unsigned char *memory, size_t bytes)
+static size_t free_room(const lki_rooms *rooms)
 {
-    size_t least = 0;
+    size_t room = 0;
+    while (room < LKI_TASK_ROOMS && rooms->rooms[room].taken)
+        room++;
+    return room;
+}
 
-    for (size_t k = 1; k < ROOMS; k++)
-        least = rooms->kept[k].bytes < rooms->kept[least].bytes ? k : least;
-    if (rooms->kept[least].bytes < bytes && bytes <= 4 * LKI_TASK_SEGMENT_BYTES) {
-        lki_free(rooms->kept[least].memory);
-        rooms->kept[least].memory = memory;
-        rooms->kept[least].bytes  = bytes;
-    } else {
-        lki_free(memory);
+/* What was in there before is still in there. */
+static lk_status take_room(lki_rooms *rooms, size_t bytes, instance *i)
+{
+    const char *what = "what other ranks send of a segment";
+    size_t      room = free_room(rooms);
+
+    if (room == NO_ROOM)
+        return lki_alloc_untouched((void **)&i->base[LKI_SCRATCH], bytes, what);
+    if (rooms->rooms[room].bytes < bytes) {
+        lki_free(rooms->rooms[room].memory);
+        rooms->rooms[room].bytes = 0;
+        size_t all               = lki_max(bytes, (size_t)LKI_TASK_SEGMENT_BYTES);
+        LK_TRY(lki_alloc_untouched((void **)&rooms->rooms[room].memory, all, what));
+        rooms->rooms[room].bytes = all;
+    }
+    i->room                  = room;
+    i->base[LKI_SCRATCH]     = rooms->rooms[room].memory;
+    rooms->rooms[room].taken = true;
+    return LK_OK;
+}
+
+static void give_room(lki_rooms *rooms, instance *i)
+{
+    if (i->room == NO_ROOM) {
+        lki_free(i->base[LKI_SCRATCH]);
+        return;
+    }
+    rooms->rooms[i->room].taken = false;
+    if (rooms->rooms[i->room].bytes > LKI_TASK_SEGMENT_BYTES) {
+        lki_free(rooms->rooms[i->room].memory);
+        rooms->rooms[i->room].memory = NULL;
+        rooms->rooms[i->room].bytes  = 0;
     }
 }
 
@@ -111,36 +137,55 @@ static void forget(instance *i, const lki_task *task)
     lki_schedule_free(&i->schedule);
     lki_free(i->messages);
     lki_free(i->nodes);
-    if (i->room > 0)
-        give_room(task->plan.rooms, i->base[LKI_SCRATCH], i->room);
+    if (i->base[LKI_SCRATCH] != NULL)
+        give_room(task->plan.rooms, i);
     *i = (instance){ 0 };
 }
 
-static lk_status begin(lki_task *task, instance *i)
+/* Whether a segment that needs scratch has to wait for another one's. */
+static bool must_wait(const lki_task *task)
+{
+    bool alone = task->begun == task->ended && is_first(task);
+    return free_room(task->plan.rooms) == NO_ROOM && !alone;
+}
+
+static lk_status prepare(lki_task *task, instance *i)
 {
     const lki_task_plan *plan = &task->plan;
 
     *i                = (instance){ .problem = plan->problem,
-                                    .number  = (uint32_t)(plan->named + task->begun) };
+                                    .number  = (uint32_t)(plan->named + task->begun),
+                                    .room    = NO_ROOM };
     i->problem.at     = (size_t)task->begun * (plan->numbered ? 1 : task->window);
     i->problem.window = task->window;
     plan->method->build(&i->problem, &i->schedule);
-    lk_status st = i->schedule.status;
-    if (st == LK_OK)
-        st = LKI_NEW(&i->messages, i->schedule.messages + 1, "messages of a segment");
-    if (st == LK_OK)
-        st = LKI_NEW(&i->nodes, (size_t)i->schedule.terms_most + 1, "operands of a segment");
-    if (st == LK_OK && i->schedule.scratch > 0)
-        st = take_room(plan->rooms, i->schedule.scratch, &i->base[LKI_SCRATCH], &i->room);
-    if (st != LK_OK) {
-        forget(i, task);
-        return st;
-    }
+    LK_TRY(i->schedule.status);
+    task->scratches = task->scratches || i->schedule.scratch > 0;
+    if (i->schedule.scratch > 0 && must_wait(task))
+        return LK_OK;
+    LK_TRY(LKI_NEW(&i->messages, i->schedule.messages + 1, "messages of a segment"));
+    LK_TRY(LKI_NEW(&i->nodes, (size_t)i->schedule.terms_most + 1, "operands of a segment"));
+    if (i->schedule.scratch > 0)
+        LK_TRY(take_room(plan->rooms, i->schedule.scratch, i));
     i->base[LKI_SEND_BUFFER] = (unsigned char *)(uintptr_t)plan->send;
     i->base[LKI_RECV_BUFFER] = plan->recv;
     i->active                = true;
-    task->begun++;
     return LK_OK;
+}
+
+/* The next segment, if there is one and it need not wait. */
+static lk_status begin(lki_task *task, instance *i, bool *begun)
+{
+    *begun = false;
+    if (task->begun == task->segments || (task->scratches && must_wait(task)))
+        return LK_OK;
+    lk_status st = prepare(task, i);
+    if (i->active)
+        task->begun++;
+    else
+        forget(i, task);
+    *begun = i->active;
+    return st;
 }
 
 /* ---- Rounds ------------------------------------------------------------------------------ */
@@ -211,7 +256,11 @@ lk_status lki_task_new(lki_task **out, lki_wire *wire, const lki_task_plan *plan
     lki_task *task;
 
     LK_TRY(LKI_NEW(&task, 1, "collective"));
-    *task          = (lki_task){ .wire = wire, .plan = *plan, .window = window_of(plan) };
+    *task = (lki_task){ .next   = plan->rooms->tasks,
+                        .wire   = wire,
+                        .plan   = *plan,
+                        .window = window_of(plan) };
+    plan->rooms->tasks = task;
     size_t longest = lki_problem_longest(&plan->problem);
     task->segments = longest <= task->window ? 1 : (longest - 1) / task->window + 1;
     if (plan->numbered)
@@ -226,8 +275,9 @@ lk_status lki_task_move(lki_task *task, bool *moved, bool *done)
     for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++) {
         instance *i = &task->instances[k];
         advance(task, i, moved);
-        while (!i->active && task->begun < task->segments) {
-            LK_TRY(begin(task, i));
+        bool begun = true;
+        while (!i->active && begun) {
+            LK_TRY(begin(task, i, &begun));
             advance(task, i, moved);
         }
     }
@@ -250,6 +300,10 @@ void lki_task_free(lki_task *task)
         return;
     for (uint32_t k = 0; k < LKI_TASK_IN_FLIGHT; k++)
         forget(&task->instances[k], task);
+    lki_task **at = &task->plan.rooms->tasks;
+    while (*at != task)
+        at = &(*at)->next;
+    *at = task->next;
     lki_free(task);
 }
 

@@ -8,22 +8,26 @@
 #define LKI_COMM_TASK_H
 
 #include "comm/algorithm/schedule.h"
+#include "comm/scratch.h"
 #include "comm/wire/wire.h"
 
 typedef struct lki_task lki_task;
 
 enum {
-    LKI_TASK_SEGMENT_BYTES = 1 << 20, /* by default */
-    LKI_TASK_WINDOW_BYTES  = 4096,    /* of a part: not less */
-    LKI_TASK_IN_FLIGHT     = 3,       /* segments */
+    LKI_TASK_WINDOW_BYTES  = 4096, /* of a part: not less */
+    LKI_TASK_IN_FLIGHT     = 3,    /* segments */
 };
 
-/* Scratch that is kept from one segment to the next: new memory costs more than what it is for. */
+/* Scratch of a rank's segments, kept from one to the next: new memory costs more than what it is
+ * for.  Where all rooms are taken a segment waits, unless its operation is the first of its
+ * communicator: that one can go on everywhere, so all do. */
 typedef struct lki_rooms {
     struct {
-        unsigned char *memory;
-        size_t         bytes;
-    } kept[2 * LKI_TASK_IN_FLIGHT];
+        unsigned char *memory; /* NULL: was never needed */
+        size_t         bytes;  /* LKI_TASK_SEGMENT_BYTES, or more while it is taken */
+        bool           taken;
+    } rooms[LKI_TASK_ROOMS];
+    lki_task *tasks; /* that are open */
 } lki_rooms;
 
 void lki_rooms_free(lki_rooms *rooms); /* NULL is allowed */

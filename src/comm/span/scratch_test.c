@@ -1,0 +1,150 @@
+/* scratch_test.c -- what ranks of several hosts hold of each other's elements is bounded.
+ *
+ * Goal:   many trees over hosts at once, in two communicators, come to their end with the right
+ *         sums; and what a rank has for others' parts of them is never more than its rooms, and one
+ *         segment for each communicator.
+ * Method: allocations that are for it are counted as they are made and freed.  The first ranks
+ *         begin with the operations of which they sum the end, the last ones with the others, where
+ *         they do: each has its rooms full of what others send only after they have had one.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "comm/hosted.h"
+#include "comm/scratch.h"
+
+enum { HOSTS = 4, OPEN = 10, SLICE = 300000, ELEMENTS = HOSTS * SLICE, HELD_MAX = 64 };
+
+/* ---- What is held ------------------------------------------------------------------------ */
+
+typedef struct {
+    void  *memory[HELD_MAX];
+    size_t bytes[HELD_MAX], now, most;
+} held;
+
+static _Thread_local held mine;
+
+lk_status __real_lki_alloc_untouched(void **out, size_t bytes, const char *what);
+void      __real_lki_free(void *memory);
+lk_status __wrap_lki_alloc_untouched(void **out, size_t bytes, const char *what);
+void      __wrap_lki_free(void *memory);
+
+lk_status __wrap_lki_alloc_untouched(void **out, size_t bytes, const char *what)
+{
+    lk_status status = __real_lki_alloc_untouched(out, bytes, what);
+    size_t    k      = 0;
+    if (status != LK_OK || strcmp(what, "what other ranks send of a segment") != 0)
+        return status;
+    while (k < HELD_MAX && mine.memory[k] != NULL)
+        k++;
+    if (k == HELD_MAX)
+        abort();
+    mine.memory[k] = *out;
+    mine.bytes[k]  = bytes;
+    mine.now += bytes;
+    mine.most = lki_max(mine.most, mine.now);
+    return LK_OK;
+}
+
+void __wrap_lki_free(void *memory)
+{
+    for (size_t k = 0; k < HELD_MAX && memory != NULL; k++)
+        if (mine.memory[k] == memory) {
+            mine.now -= mine.bytes[k];
+            mine.memory[k] = NULL;
+        }
+    __real_lki_free(memory);
+}
+
+/* ---- Trees ------------------------------------------------------------------------------- */
+
+typedef struct {
+    lk_comm     *comms[2];
+    lk_tree_node node;
+    lk_slice     slices[2][HOSTS]; /* the second ones are wanted from the last host to the first */
+    float       *out; /* SLICE of each operation */
+    lk_request  *requests[2][OPEN];
+} trees;
+
+static bool start(lk_comm *comm, trees *t, uint32_t which)
+{
+    for (size_t k = 0; k < OPEN; k++) {
+        const lk_tree_op op = { .leaves      = HOSTS,
+                                .elements    = ELEMENTS,
+                                .nodes       = &t->node,
+                                .node_count  = 1,
+                                .slices      = t->slices[which],
+                                .slice_count = HOSTS,
+                                .shards      = HOSTS,
+                                .out         = t->out + (which * OPEN + k) * SLICE,
+                                .packed      = true };
+        CHECK(lk_tree_reduce_start(&t->requests[which][k], t->comms[which], &op) == LK_OK);
+    }
+    return true;
+}
+
+static bool is_sum(lk_comm *comm, const trees *t, uint32_t which)
+{
+    const size_t first = (which == 0 ? lk_comm_rank(comm) : HOSTS - 1 - lk_comm_rank(comm)) * SLICE;
+    for (size_t i = 0; i < (size_t)OPEN * SLICE; i++) {
+        const size_t at = first + i % SLICE;
+        CHECK(t->out[which * OPEN * SLICE + i] ==
+              (world_value(0, at, 0) + world_value(1, at, 0)) +
+                  (world_value(2, at, 0) + world_value(3, at, 0)));
+    }
+    return true;
+}
+
+static bool reduces_many(lk_comm *comm, void *context)
+{
+    const uint32_t rank = lk_comm_rank(comm), first = rank < HOSTS / 2;
+    trees          t    = { .comms = { comm } };
+    lk_arena      *arena;
+
+    (void)context;
+    CHECK(lk_comm_split(&t.comms[1], comm, 0, rank) == LK_OK);
+    CHECK(lk_comm_arena(&arena, comm, "leaves", ELEMENTS * sizeof(float)) == LK_OK);
+    float *leaf = lk_arena_data(arena);
+    t.out       = malloc(sizeof *t.out * 2 * OPEN * SLICE);
+    CHECK(t.out != NULL);
+    t.node = (lk_tree_node){ rank, 1, leaf };
+    for (size_t i = 0; i < ELEMENTS; i++)
+        leaf[i] = world_value(rank, i, 0);
+    for (uint32_t k = 0; k < HOSTS; k++) {
+        t.slices[0][k] = (lk_slice){ .first = k * SLICE, .count = SLICE, .shard = k };
+        t.slices[1][k] = (lk_slice){ .first = k * SLICE, .count = SLICE, .shard = HOSTS - 1 - k };
+    }
+    CHECK(lk_barrier(comm) == LK_OK);
+    CHECK(start(comm, &t, first) && start(comm, &t, 1 - first));
+    for (uint32_t k = 2 * OPEN; k-- > 0;) { /* the last ones first */
+        lk_request **request = &t.requests[k < OPEN ? first : 1 - first][k % OPEN];
+        CHECK(lk_request_wait(*request) == LK_OK);
+        lk_request_free(*request);
+    }
+    CHECK(is_sum(comm, &t, 0) && is_sum(comm, &t, 1));
+    CHECK(mine.most > LKI_TASK_ROOMS * LKI_TASK_SEGMENT_BYTES / 2);
+    CHECK(mine.most <= (LKI_TASK_ROOMS + 2) * LKI_TASK_SEGMENT_BYTES + 4096);
+    lk_comm_free(t.comms[1]);
+    free(t.out);
+    return true;
+}
+
+static void scratch_is_bounded(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        assert_true(hosted_all((hosted){ .hosts = HOSTS, .each = 1, .seed = seed }, reduces_many,
+                               NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scratch_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
