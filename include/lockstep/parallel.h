@@ -158,7 +158,7 @@ LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 typedef struct {
     /* Bytes of memory that the workers of a host share, on the host that has the most.  Parameters
      * of "zero3" are what a host keeps of them, and the room for units. */
-    size_t params, optimizer, gradients, tables;
+    size_t params, optimizer, gradients, tables, messages; /* which others sent: at most */
     size_t files; /* bytes of files that a host keeps: options.offload */
     /* Bytes that a host sends to others in a step, for the host that sends the most; not counting
      * what ranks send to agree: losses, norms, who has what. */

@@ -217,7 +217,11 @@ typedef struct {
     size_t           activations; /* of each worker, with the blocks' scratch memory */
     uint64_t         spilled;     /* bytes of them that each worker has in a file instead */
     size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
+    size_t           program;     /* of each worker: kernels' buffers, and about what any takes */
 } lk_train_cost;
+
+/* Bytes of memory of that host in all, without the data. */
+LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost);
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers
  * dealt to `hosts` hosts in equal parts.  The machine may be too small for it, and files other than

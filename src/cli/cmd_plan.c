@@ -84,14 +84,12 @@ int lki_plan_fail(const plan_options *o, lk_status status)
 
 static void fill_memory(plan_row *row, double memory)
 {
-    const lk_train_cost *c           = &row->cost;
-    double               activations = (double)(c->workers * c->activations);
-    double               shared      = (double)(c->shared.params + c->shared.optimizer +
-                                                c->shared.gradients + c->shared.tables);
-    row->whole   = shared + activations + (double)c->snapshot;
+    const lk_train_cost *c     = &row->cost;
+    double               fixed = (double)(c->workers * (c->activations + c->program) +
+                                          c->shared.messages);
+    row->whole   = (double)lk_train_cost_bytes(c);
     row->fits    = memory == 0 || row->whole <= memory;
-    row->largest = floor(fmax(0, memory - activations) / (shared + (double)c->snapshot) *
-                         (double)c->parameters);
+    row->largest = floor(fmax(0, memory - fixed) / (row->whole - fixed) * (double)c->parameters);
 }
 
 /* All strategies that can, or the one that was asked for.  What the first does and another refuses

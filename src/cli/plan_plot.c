@@ -10,7 +10,7 @@
 enum { LEFT = 70, TOP = 50, WIDE = 360, HIGH = 260, APART = 470, BOTTOM = TOP + HIGH, KINDS = 5 };
 
 static const char *const kinds[KINDS]   = { "parameters", "optimizer", "gradients", "activations",
-                                            "tables" };
+                                            "buffers" };
 static const char *const colours[KINDS] = { "#4878a8", "#e49444", "#6a9f58", "#a87c9f", "#967662" };
 
 /* printf-like; none of the words has a character that XML would read otherwise. */
@@ -40,7 +40,8 @@ static void draw_bar(FILE *file, const plan_row *row, double x, double wide, dou
     const lk_parallel_cost *c = &row->cost.shared;
     const double parts[KINDS] = { (double)c->params, (double)c->optimizer, (double)c->gradients,
                                   (double)(row->cost.workers * row->cost.activations),
-                                  (double)c->tables };
+                                  (double)(c->tables + c->messages +
+                                           row->cost.workers * row->cost.program) };
     double       y            = BOTTOM;
     for (int k = 0; k < KINDS; k++) {
         double high = HIGH * parts[k] / most;

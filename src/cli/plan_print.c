@@ -13,6 +13,11 @@ static double activations_of(const lk_train_cost *c)
     return (double)(c->workers * c->activations);
 }
 
+static double buffers_of(const lk_train_cost *c)
+{
+    return (double)(c->shared.tables + c->shared.messages + c->workers * c->program);
+}
+
 static double samples_per_second(const plan_options *o, const plan_row *row)
 {
     return o->train.config.global_batch / row->step.seconds;
@@ -45,14 +50,14 @@ static void print_head(const plan_options *o, const plan_table *plan)
 static void print_memory(const plan_options *o, const plan_table *plan)
 {
     printf("%-9s %12s %12s %12s %12s %12s %12s   %s%s\n", "a host", "parameters", "optimizer",
-           "gradients", "activations", "tables", "all, MiB", "sends in a step, MiB",
+           "gradients", "activations", "buffers", "all, MiB", "sends in a step, MiB",
            o->memory > 0 ? "   fits   largest model" : "");
     for (uint32_t i = 0; i < plan->row_count; i++) {
         const plan_row         *row = &plan->rows[i];
         const lk_parallel_cost *c   = &row->cost.shared;
         printf("%-9s %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f   ", row->strategy,
                mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
-               mebi(activations_of(&row->cost)), mebi((double)c->tables), mebi(row->whole));
+               mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->whole));
         if (o->memory > 0)
             printf("%-20.2f   %-4s   %.3g", mebi((double)(c->sent_gradients + c->sent_params)),
                    row->fits ? "yes" : "no", row->largest);
@@ -154,12 +159,12 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
 {
     const lk_parallel_cost *c = &row->cost.shared;
     printf("{\"strategy\": \"%s\", \"parameters\": %zu, \"optimizer\": %zu, \"gradients\": %zu, "
-           "\"activations\": %.0f, \"tables\": %zu, \"all\": %.0f, \"sent_gradients\": %" PRIu64
-           ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
+           "\"activations\": %.0f, \"buffers\": %.0f, \"all\": %.0f, \"sent_gradients\": "
+           "%" PRIu64 ", \"sent_parameters\": %" PRIu64 ", \"snapshot\": %zu, \"files\": %zu, "
            "\"spilled\": %" PRIu64,
            row->strategy, c->params, c->optimizer, c->gradients, activations_of(&row->cost),
-           c->tables, row->whole, c->sent_gradients, c->sent_params, row->cost.snapshot,
-           c->files, row->cost.workers * row->cost.spilled);
+           buffers_of(&row->cost), row->whole, c->sent_gradients, c->sent_params,
+           row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled);
     if (o->memory > 0)
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
     if (plan->timed)

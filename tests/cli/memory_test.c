@@ -5,18 +5,20 @@
 #include "base/sanitized.h"
 #include "cli/command.h"
 
-#define MODEL_OF(workers)                                                                          \
-    "train gpt --layers 22 --heads 4 --width 256 --context 8 --virtual-workers " workers           \
+#define OPTIONS_OF(workers)                                                                        \
+    "gpt --layers 22 --heads 4 --width 256 --context 8 --virtual-workers " workers                 \
     " --micro-batch 1 --global-batch " workers " --data synthetic:tokens=2000,vocab=64 "           \
     "--optimizer adamw --lr 1e-3 --quiet --bucket-mb 1 --steps 1 "
-#define MODEL MODEL_OF("8")
+#define MODEL_OF(workers) "train " OPTIONS_OF(workers)
+#define MODEL             MODEL_OF("8")
+#define PLAN              "plan " OPTIONS_OF("8")
 
 static void a_whole_copy_is_refused(void **state)
 {
     static command_result r;
     run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --strategy ddp");
     assert_int_equal(r.status, 1);
-    assert_says(r.err, "ddp takes 268.");
+    assert_says(r.err, "ddp takes 283.");
     assert_says(r.err, " MiB of each of 8 hosts (parameters 66.");
     assert_says(r.err, "but --host-memory leaves 66.0; choose --strategy zero3, which takes ");
     run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 66");
@@ -63,13 +65,66 @@ static void files_hold_what_memory_does_not(void **state)
     assert_string_equal(parts, whole);
 }
 
-/* What is planned for leaves no room here for the rest that a process takes. */
+/* What is planned for leaves no room for a thread's stack of 32 MiB. */
 static void the_limit_holds(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 41 --strategy zero3");
+    run_shell(&r, *state, "ulimit -s 32768; " LK_TEST_COMMAND " " MODEL
+                          "--workers 8 --hosts 8 --host-memory 60 --strategy zero3 --threads 2");
     assert_int_not_equal(r.status, 0);
-    assert_says(r.err, "of this host's 42991616 to each of 1 workers; this one has ");
+    assert_says(r.err, "of this host's 62914560 to each of 1 workers; this one has ");
+}
+
+/* Makes a group of processes that may have `bytes` of memory between them, where that can be. */
+static bool open_cgroup(char *group, size_t capacity, double bytes)
+{
+    char line[512];
+    (void)snprintf(group, capacity, "/sys/fs/cgroup/memory/lockstep-test-%d", (int)getpid());
+    (void)snprintf(line, sizeof line,
+                   "mkdir %s 2>/dev/null && echo %.0f 2>/dev/null >%s/memory.limit_in_bytes",
+                   group, bytes, group);
+    if (system(line) == 0)
+        return true;
+    (void)snprintf(group, capacity, "/sys/fs/cgroup/lockstep-test-%d", (int)getpid());
+    (void)snprintf(line, sizeof line,
+                   "mkdir %s 2>/dev/null && echo %.0f 2>/dev/null >%s/memory.max", group, bytes,
+                   group);
+    return system(line) == 0;
+}
+
+/* False where there are no cgroups, or they are not ours. */
+static bool run_within(command_result *r, const char *folder, double bytes, const char *arguments)
+{
+    char group[128], line[1024];
+    bool there = open_cgroup(group, sizeof group, bytes);
+    if (there) {
+        (void)snprintf(line, sizeof line, "sh -c 'echo $$ >%s/cgroup.procs && exec %s %s'", group,
+                       LK_TEST_COMMAND, arguments);
+        (void)run_shell(r, folder, line);
+    }
+    (void)rmdir(group);
+    return there;
+}
+
+/* The launcher has none of it: some MiB more. */
+static void a_plan_is_enough(void **state)
+{
+    const double          launcher = 16 << 20;
+    static command_result r;
+    if (LKI_SANITIZED)
+        skip(); /* likewise */
+    run_command(&r, *state, PLAN "--workers 8 --hosts 8 --strategy zero3 --json");
+    const char *all = strstr(r.out, "\"all\": ");
+    assert_non_null(all);
+    double bytes = 8 * strtod(all + 7, NULL);
+    assert_true(bytes > 0);
+    if (!run_within(&r, *state, bytes + launcher, MODEL "--workers 8 --hosts 8 --strategy zero3"))
+        skip();
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+    assert_true(run_within(&r, *state, 0.8 * bytes,
+                           MODEL "--workers 8 --hosts 8 --strategy zero3"));
+    assert_int_not_equal(r.status, 0);
 }
 
 int main(void)
@@ -79,6 +134,7 @@ int main(void)
         cmocka_unit_test(parts_of_it_are_made_and_trained),
         cmocka_unit_test(files_hold_what_memory_does_not),
         cmocka_unit_test(the_limit_holds),
+        cmocka_unit_test(a_plan_is_enough),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -28,6 +28,9 @@ static void tells_memory_and_traffic(void **state)
     assert_true(number(r.out, "\"optimizer\"", "ddp") == 2 * params);
     assert_true(number(r.out, "\"gradients\"", "ddp") == 2 * params); /* of two workers */
     assert_true(number(r.out, "\"sent_gradients\"", "ddp") == 2 * 3 * params / 4);
+    double all = 5 * params + number(r.out, "\"activations\"", "ddp");
+    assert_true(number(r.out, "\"all\"", "ddp") == all + number(r.out, "\"buffers\"", "ddp"));
+    assert_true(number(r.out, "\"buffers\"", "ddp") > 2 * 9 * 1024 * 1024); /* of two processes */
     assert_true(number(r.out, "\"parameters\"", "zero1") == params);
     assert_true(number(r.out, "\"optimizer\"", "zero1") < 2 * params);
     double sent = number(r.out, "\"sent_gradients\"", "zero1") +

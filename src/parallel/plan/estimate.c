@@ -6,6 +6,7 @@
  * taken to be in equal parts.
  */
 #include "base/memory.h"
+#include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
 #include "parallel/offload/offload.h"
@@ -89,6 +90,13 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     cost->files = lki_offload_files(parallel);
 }
 
+/* A host is sent about as much of gradients as it sends. */
+static size_t message_bytes(const lk_parallel *parallel, uint32_t host, uint64_t sent)
+{
+    size_t most = (size_t)LKI_TASK_ROOMS * LKI_TASK_SEGMENT_BYTES;
+    return lki_min((size_t)sent, parallel->world.sizes[host] * most);
+}
+
 /* New parameters are gathered once after the update, or whenever they are read. */
 static void count_gathers(lk_parallel *parallel, uint64_t *times)
 {
@@ -110,6 +118,8 @@ static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost, uint64_
                                       "counted");
         cost->gradients = lki_max(cost->gradients, bytes);
         count_sent(parallel, host, times, &sent);
+        cost->messages =
+            lki_max(cost->messages, message_bytes(parallel, host, sent.sent_gradients));
         if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
             cost->sent_gradients = sent.sent_gradients;
             cost->sent_params    = sent.sent_params;

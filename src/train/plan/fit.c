@@ -17,10 +17,7 @@ static double mebibytes(size_t bytes)
 
 static double whole(const lk_train_cost *cost)
 {
-    const lk_parallel_cost *shared = &cost->shared;
-    return (double)shared->params + (double)shared->optimizer + (double)shared->gradients +
-           (double)shared->tables + (double)cost->workers * (double)cost->activations +
-           (double)cost->snapshot;
+    return (double)lk_train_cost_bytes(cost);
 }
 
 /* What another strategy would do for it. */
@@ -70,10 +67,13 @@ lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
     advise(config, hosts, advice, sizeof advice);
     return lk_fail(LK_ENOMEM,
                    "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
-                   "gradients %.1f, activations %.1f), but --host-memory leaves %.1f; %s",
+                   "gradients %.1f, activations %.1f, buffers %.1f), but --host-memory leaves "
+                   "%.1f; %s",
                    copy.strategy == NULL ? strategies[0] : copy.strategy, whole(&cost) / 0x1p20,
                    hosts, mebibytes(cost.shared.params), mebibytes(cost.shared.optimizer),
                    mebibytes(cost.shared.gradients),
                    (double)cost.workers * mebibytes(cost.activations),
+                   mebibytes(cost.shared.tables + cost.shared.messages +
+                             cost.workers * cost.program),
                    mebibytes(config->host_memory), advice);
 }
