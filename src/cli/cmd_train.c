@@ -80,6 +80,8 @@ static const lki_choice strategies[] = {
     { "SHARD_GRAD_OP", 0, NULL },
     { "FULL_SHARD", 0, NULL },
     { "HYBRID_SHARD", 0, NULL },
+    { "fsdp", 0, "is zero3 here, which FULL_SHARD means as well; SHARD_GRAD_OP is zero2, and "
+                 "HYBRID_SHARD hybrid" },
     { NULL, 0, NULL },
 };
 static const lki_choice optimizers[] = {
@@ -284,7 +286,7 @@ const lki_option lki_train_table[] = {
                "how the workers keep one model in step"),
     LKI_CHOICE(LKI_OPTION_NAME, "isa", "NAME", AT(config.isa), isas, "auto",
                "instruction set of the kernels"),
-    { .name = "offload", .type = LKI_OPTION_CUSTOM, .value = "WHAT:DIR",
+    { .name = "offload", .type = LKI_OPTION_CUSTOM, .value = "WHAT,WHAT:DIR", .once = true,
       .read = lki_read_offload, .preset = "none",
       .help = "in files in DIR, a part for each worker, and not in memory: optimizer (its state), "
               "parameters (zero3 and hybrid), activations (of --activation-checkpointing), or "

@@ -152,6 +152,10 @@ static bool set(state *s, const lki_option *option, origin from)
 
 static bool set_from_line(state *s, const lki_option *option, const char *text)
 {
+    const origin *before = origin_of(s, option);
+    if (option->once && before->text != NULL && before->key == NULL)
+        return lki_refuse(&s->error, "--%s stands twice: write all in one, --%s %s", option->name,
+                          option->name, option->value);
     return set(s, option, (origin){ .text = text });
 }
 

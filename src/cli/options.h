@@ -107,6 +107,7 @@ typedef struct {
     char              letter; /* -n as well as --name; 0: none */
     bool              required;
     bool              value_optional; /* custom: --name alone reads "" */
+    bool              once;           /* stands once on a command line: the last does not win */
     uint64_t          low, high;
     const lki_range  *range;
     size_t            count_offset;

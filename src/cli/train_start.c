@@ -295,14 +295,27 @@ static bool is_hybrid(const train_options *options)
     return strategy != NULL && strcmp(strategy, "hybrid") == 0;
 }
 
+/* Of hosts that are emulated. */
+static uint32_t workers_on(const train_options *options, uint32_t host)
+{
+    uint64_t workers = options->config.workers, hosts = options->nodes.hosts;
+    return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
+}
+
 /* Why --shard-hosts cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_group(const train_options *options, uint32_t hosts)
 {
     uint32_t group = options->config.shard_hosts;
-    return is_hybrid(options) && group > 1 && hosts % group != 0
-               ? "--shard-hosts must divide the number of hosts (--hosts, --nnodes): every group "
-                 "has a model of its own"
-               : NULL;
+    if (!is_hybrid(options) || group <= 1)
+        return NULL;
+    if (hosts % group != 0)
+        return "--shard-hosts must divide the number of hosts (--hosts, --nnodes): every group "
+               "has a model of its own";
+    for (uint32_t host = group; host < hosts && options->nodes.hosts > 1; host++)
+        if (workers_on(options, host) != workers_on(options, host % group))
+            return "--shard-hosts needs as many workers in the same places of every group of "
+                   "hosts: give a --workers that the number of hosts divides";
+    return NULL;
 }
 
 /* Why --restart cannot be; NULL: it can, or was not asked for. */

@@ -47,6 +47,24 @@ static void tells_memory_and_traffic(void **state)
                     number(r.out, "\"sent_parameters\"", "zero2") == sent);
 }
 
+/* Sums of their own, and the undo log. */
+static void surviving_takes_memory(void **state)
+{
+    static command_result r;
+    static const char *const hosts[] = { "", "--hosts 2 " };
+    char                     line[400];
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(line, sizeof line, MLP "--workers 4 --strategy ddp --json %s", hosts[i]);
+        run_command(&r, *state, line);
+        double without = number(r.out, "\"gradients\"", "ddp");
+        (void)snprintf(line, sizeof line, MLP "--workers 4 --strategy ddp --json "
+                       "--on-failure continue %s", hosts[i]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        assert_true(number(r.out, "\"gradients\"", "ddp") > without);
+    }
+}
+
 static void one_host_sends_nothing(void **state)
 {
     static command_result r;
@@ -316,6 +334,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_memory_and_traffic),
+        cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(sync_batchnorm_takes_more),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
