@@ -136,6 +136,10 @@ typedef struct {
      * With a seed shares are drawn by it, after each step but the first: a test. */
     bool     rebalance;
     uint64_t rebalance_seed;
+    /* A rank without work makes virtual workers of late ones of its host, also such as are begun;
+     * the first result counts.  With ddp and zero1; not in lock step, with audit or with hook.
+     * Memory: a gradient of each rank where V is below 2 N, and with survives. */
+    bool duplicate;
 } lk_parallel_options;
 
 /* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",
@@ -201,7 +205,6 @@ LK_API lk_fsdp_traffic lk_fsdp_paper_traffic(double bytes, uint32_t workers, uin
  * while a block that has the parameter is being read; else NULL, perhaps. */
 LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
 LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
-
 /* Running states, and with a moving mean (lk_optimizer.ema) as many again: the mean of each. */
 LK_API uint32_t lk_parallel_state_count(const lk_parallel *parallel);
 
@@ -223,16 +226,14 @@ LK_API LK_NODISCARD lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t 
 /* The virtual workers that this rank runs: first, first + stride, ..., `count` of them. */
 LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint32_t *count,
                               uint32_t *stride);
-
 /* With rebalance: the same in the order of their turns, until a step has moved some; else NULL. */
 LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
-
 /* ---- A step ------------------------------------------------------------------------------ */
 
 /* In lock step the turn is that of all virtual workers of my share, of which this is the first. */
 typedef struct {
     uint32_t virtual_worker, micro_index;
-    bool     again; /* of another rank's virtual worker, for an audit: to be made like any other */
+    bool     again; /* of another rank (audit, duplicate): to be made like any other */
 } lk_parallel_turn;
 
 /* Every step is begun once and finished once: anything else is LK_EINVAL and changes nothing. */
@@ -246,6 +247,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_begin_micros(lk_parallel *parallel, ui
 /* The next micro-batch to compute; false when this rank's part is done (or something failed, or no
  * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
+/* Whether the rest of the turn may be left out, as another rank has made it all: duplicate. */
+LK_API bool lk_parallel_dropped(lk_parallel *parallel);
 
 /* In lock step: which virtual worker of my share, counted from 0, the calls below are about; the
  * first until it is said. */
@@ -305,7 +308,6 @@ typedef struct {
 /* With noise_decay: so far; and going on with a checkpoint's, the same on every rank. */
 LK_API lk_noise lk_parallel_noise(const lk_parallel *parallel);
 LK_API void     lk_parallel_load_noise(lk_parallel *parallel, const lk_noise *noise);
-
 /* tr(S) / |G|^2: the batch, in samples, up to which more data parallelism pays well, the critical
  * batch size.  NaN as long as the estimate of |G|^2 is not above 0. */
 LK_API double lk_noise_scale(const lk_noise *noise);
@@ -327,13 +329,13 @@ typedef struct {
     double   stalled; /* seconds that this rank has waited for its file: options.offload */
     uint32_t audited; /* virtual workers that were made again, and came out alike */
     uint32_t moved;   /* virtual workers that have another rank from the next step on */
+    uint32_t duplicated; /* virtual workers that another rank than theirs has made: duplicate */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
  * updated), clips, updates.  On return the parameters are final on every rank. */
 LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr,
                                                  lk_step_result *result);
-
 /* Whether somebody used a parameter in the step that was finished last; true with LK_UNUSED_ZERO.
  * The names of all that nobody used, "a, b", or as many as there is room for. */
 LK_API bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param);
@@ -352,7 +354,6 @@ typedef struct {
     uint32_t odd;             /* among these; UINT32_MAX: nobody can tell */
     char     what[LK_NAME_MAX + 64]; /* "gradient of 'w'" */
 } lk_audit_finding;
-
 LK_API bool lk_parallel_finding(const lk_parallel *parallel, lk_audit_finding *out);
 
 /* Collective: the canonical tree over virtual workers of `width` FP64 sums each.  `mine` has
@@ -393,7 +394,6 @@ LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_para
  * `count` of those from `first` to `last`.  In the steps after it lk_parallel_share() counts. */
 LK_API bool lk_parallel_remainder(const lk_parallel *parallel, uint32_t *first, uint32_t *last,
                                   uint32_t *count);
-
 #ifdef __cplusplus
 }
 #endif

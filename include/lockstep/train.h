@@ -79,6 +79,8 @@ enum { LK_BEST_MAX = 64 };
 
 /* Whether virtual workers move from slow workers to fast ones: lk_parallel_options.rebalance. */
 typedef enum { LK_REBALANCE_DEFAULT = 0, LK_REBALANCE_ON, LK_REBALANCE_OFF } lk_rebalance;
+/* Whether idle workers make virtual workers of late ones: lk_parallel_options.duplicate. */
+typedef enum { LK_DUPLICATE_OFF = 0, LK_DUPLICATE_AUTO, LK_DUPLICATE_ON } lk_duplicate;
 
 /* Everything that defines a run, and where its files go.  Zero (or NULL) means the default. */
 typedef struct {
@@ -128,6 +130,7 @@ typedef struct {
     double       audit; /* share of virtual workers that are made twice; see lk_parallel_options */
     lk_rebalance rebalance; /* by default ON with ddp and zero1, not with LK_BATCHNORM_SYNC */
     uint64_t     rebalance_seed; /* see lk_parallel_options */
+    lk_duplicate duplicate; /* AUTO: ON where it can be and takes no memory */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
     lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,

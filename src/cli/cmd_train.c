@@ -276,6 +276,11 @@ const lki_option lki_train_table[] = {
       .read = lki_read_rebalance, .preset = "auto",
       .help = "virtual workers move from slow workers to fast ones between steps: auto (with ddp "
               "and zero1), on (or say why not), off, or random:SEED, a test: after every step" },
+    { .name = "duplicate", .type = LKI_OPTION_CUSTOM, .value = "WHEN",
+      .read = lki_read_duplicate, .preset = "off",
+      .help = "a worker without work makes virtual workers of one on its host that is late, also "
+              "one that is begun, and the first result counts: off, auto (with ddp and zero1, "
+              "where it takes no memory), or on (or say why not)" },
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",

@@ -36,6 +36,7 @@ extern const lki_option lki_train_table[];
  * group of parameters. */
 bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
 bool lki_read_rebalance(const char *text, void *target, lki_message *error);
+bool lki_read_duplicate(const char *text, void *target, lki_message *error);
 bool lki_read_initial_scale(const char *text, void *target, lki_message *error);
 bool lki_read_group(const char *text, void *target, lki_message *error);
 

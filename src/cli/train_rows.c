@@ -64,6 +64,17 @@ bool lki_read_rebalance(const char *text, void *target, lki_message *error)
     return true;
 }
 
+bool lki_read_duplicate(const char *text, void *target, lki_message *error)
+{
+    static const char *const names[] = { "off", "auto", "on" }; /* as in lk_duplicate */
+    for (unsigned i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) {
+            ((train_options *)target)->config.duplicate = (lk_duplicate)i;
+            return true;
+        }
+    return lki_refuse(error, "must be off, auto or on");
+}
+
 /* ---- Groups ------------------------------------------------------------------------------ */
 
 /* "lr=X" or "decay=Y", each once. */

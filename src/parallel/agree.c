@@ -25,6 +25,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->keeps,
                                  parallel->hook != NULL,
                                  parallel->largest,
+                                 parallel->duplicates,
                                  options->rebalance_seed,
                                  options->seed,
                                  options->bucket_bytes,

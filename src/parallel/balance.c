@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "parallel/claims.h"
 
 enum { WINDOW = 5 }; /* slots of a step, or as many as take ... */
 static const double SLOT_SECONDS = 0.1;
@@ -240,18 +241,33 @@ static void fill_window(const lk_parallel *parallel, lki_balance *b)
     b->slot  = 0;
 }
 
+/* Adds up what a rank has made, or, `shared`, what its share has taken whoever made it. */
+static lki_rank_time time_of(const lk_parallel *parallel, uint32_t rank, bool shared)
+{
+    lki_share     share = lki_share_of(&parallel->dealing, rank);
+    lki_rank_time time  = { .pace = parallel->times[rank].pace };
+
+    for (uint32_t v = 0; v < parallel->leaves; v++) {
+        const lki_report *report = lki_report_of(parallel, v);
+        if (shared ? lki_share_rank(&parallel->dealing, v) != rank : report->maker != rank)
+            continue;
+        time.virtual_workers++;
+        time.seconds += report->seconds;
+        time.data += report->data;
+    }
+    if (parallel->mended)
+        time = (lki_rank_time){ .virtual_workers = share.count, .pace = time.pace };
+    return time;
+}
+
 void lki_balance_hear(lk_parallel *parallel)
 {
     lki_balance *b = parallel->balance;
 
     for (uint32_t r = 0; r < parallel->ranks; r++) {
-        lki_share    share = lki_share_of(&parallel->dealing, r);
-        lki_rank_time time  = { .virtual_workers = share.count, .pace = parallel->times[r].pace };
-        for (uint32_t i = 0; i < share.count && !parallel->mended; i++) {
-            const lki_report *report = lki_report_of(parallel, share.first + i * share.stride);
-            time.seconds += report->seconds;
-            time.data += report->data;
-        }
+        lki_rank_time time = time_of(parallel, r, !lki_claims_on(parallel));
+        if (time.virtual_workers == 0) /* others have made all of its */
+            time = time_of(parallel, r, true);
         parallel->times[r] = time;
     }
     if (b == NULL || parallel->mended || parallel->ranks == 1)
@@ -311,7 +327,7 @@ void lki_balance_waited(lk_parallel *parallel, double seconds)
 {
     LK_ASSERT(parallel->turning);
     if (!parallel->remaking)
-        lki_report_of(parallel, lki_leaf_now(parallel))->data += seconds;
+        lki_report_now(parallel)->data += seconds;
 }
 
 lki_rank_time lki_balance_time(const lk_parallel *parallel, uint32_t rank)

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "parallel/balance.h"
+#include "parallel/claims.h"
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
@@ -129,6 +130,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     size_t sums          = layout->span_count * parallel->measures;
     parallel->block_sums = carve(base, &at, sums * sizeof(double));
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
+    if (parallel->duplicates)
+        parallel->claim_words = carve(base, &at, parallel->leaves * sizeof(lki_claim));
     return lki_ledger_lay_out(parallel, base, at);
 }
 
@@ -280,6 +283,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(lki_strategy_find(&parallel->ops, options->strategy));
     LK_TRY(lki_ledger_describe(parallel, options));
     parallel->lock_step   = options->lock_step;
+    LK_TRY(lki_claims_describe(parallel, options));
     parallel->noise_decay = options->noise_decay;
     if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
         return lk_fail(LK_EINVAL,
@@ -333,6 +337,7 @@ static lk_status open_parts(lk_parallel *parallel, const lk_param *params, uint3
     LK_TRY(lki_balance_open(parallel, options));
     LK_TRY(open_arena(parallel));
     LK_TRY(lki_ledger_open(parallel));
+    LK_TRY(lki_claims_open(parallel));
     LK_TRY(lki_shards_open(parallel));
     LK_TRY(lki_offload_open(parallel));
     if (parallel->lock_step)
@@ -393,6 +398,8 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
         parallel->scaler     = failed->scaler;
         parallel->noise_sums = failed->noise_sums;
     }
+    if (parallel->local == 0)
+        lki_claims_clear(parallel);
     LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
@@ -452,6 +459,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_usage_close(parallel);
     lki_order_close(parallel);
     lki_balance_close(parallel);
+    lki_claims_close(parallel);
     lki_offload_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->scrap);

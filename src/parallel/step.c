@@ -24,6 +24,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/balance.h"
+#include "parallel/claims.h"
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
@@ -183,7 +184,6 @@ static lk_status fail_empty(lk_parallel *parallel)
                    (unsigned long long)parallel->step + 1);
 }
 
-
 static lk_status collect(lk_parallel *parallel, lk_step_result *result)
 {
     double *losses = parallel->scratch;
@@ -199,10 +199,9 @@ static lk_status collect(lk_parallel *parallel, lk_step_result *result)
         result->count += report->count;
         result->hits += report->hits;
     }
-    double sum = lki_tree_sum_f64(losses, parallel->leaves);
     if (result->count == 0)
         return fail_empty(parallel);
-    result->loss      = sum / (double)result->count;
+    result->loss      = lki_tree_sum_f64(losses, parallel->leaves) / (double)result->count;
     parallel->root_squares = tensor_norms(parallel, LKI_OF_GRADIENT);
     result->grad_norm = sqrt(parallel->root_squares) / (double)result->count / parallel->seed;
     return LK_OK;
@@ -565,7 +564,8 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     LK_TRY(meet(parallel));
     LK_TRY(compare_hosts(parallel));
     LK_TRY(collect(parallel, result));
-    result->audited = lki_audit_alike(parallel);
+    result->audited    = lki_audit_alike(parallel);
+    result->duplicated = lki_claims_count(parallel);
     lki_balance_hear(parallel);
     lki_order_hear(parallel);
     LK_TRY(lki_usage_collect(parallel, &result->unused));

@@ -81,6 +81,16 @@ typedef struct {
     bool (*fits)(const lk_parallel *parallel, const lki_dealing *dealing);
     lk_status (*redeal)(lk_parallel *parallel);
 
+    /* (optional, all or none) Where virtual workers are made by whoever comes first (claims.h).
+     * Begins one in a buffer that is free, at `place` among all of the host's: false if there is
+     * none; `out` as of begin_leaf().  Ends it: `taken`, it counts, and stays there for this step.
+     * The next of my share, or the current one (`begun`), is at `place`, complete.  And, once mine
+     * are handed in, waits until others have handed in theirs (`over`), or for so long. */
+    bool (*begin_other)(lk_parallel *parallel, lki_gradients *out, uint32_t *place);
+    void (*end_other)(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool taken);
+    lk_status (*elsewhere)(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun);
+    lk_status (*watch)(lk_parallel *parallel, double seconds, bool *over);
+
     /* (optional) After a failure, when `steps` steps are complete: leaves in parallel->remains what
      * there is of the next one.  Collective. */
     lk_status (*salvage)(lk_parallel *parallel, uint64_t steps);
@@ -104,6 +114,7 @@ typedef struct lki_aside      lki_aside;      /* offload/aside.c */
 typedef struct lki_hooking    lki_hooking;    /* hooks.c */
 typedef struct lki_audit      lki_audit;      /* audit.c */
 typedef struct lki_balance    lki_balance;    /* balance.c */
+typedef struct lki_claims     lki_claims;     /* claims.c */
 
 /* Per virtual worker and step, visible to all ranks. */
 typedef struct {
@@ -114,6 +125,7 @@ typedef struct {
     uint64_t count, hits;
     uint64_t written;   /* of the rank's first: what it has written of the parameters, hashed */
     uint32_t micros;    /* micro-batches of this step */
+    uint32_t maker;     /* the rank that has made it */
     uint32_t reorders;  /* of rank 0's first: its terms were not finished in the layout's order */
     uint64_t samples[]; /* of each micro-batch; then a bit for each parameter that is used */
 } lki_report;
@@ -172,6 +184,9 @@ struct lk_parallel {
     uint32_t        *queue;  /* ... in the order in which I make them; NULL: ascending */
     bool             largest; /* the largest subtrees of a share are made first */
     lki_balance     *balance; /* or NULL: shares stay as they are */
+    bool             duplicates; /* idle ranks make others' virtual workers ... */
+    uint32_t         spares;  /* ... in so many gradients more of each rank */
+    lki_claims      *claims;  /* if so */
     lki_round_plan   rounds; /* if they are dealt so */
 
     /* Running state: state_width elements, padded per state; its sums follow the gradients. */
@@ -199,6 +214,7 @@ struct lk_parallel {
     double   *block_sums; /* [span_count][measures], in order of turn: lki_block_sum() */
     char     *reports;    /* [leaves], report_bytes each, in order of the rank that runs them */
     size_t    report_bytes;
+    struct lki_claim *claim_words; /* [leaves], if idle ranks make others' */
     lki_ledger ledger;
     lki_remains remains; /* of the step that was broken off, until it is reduced */
 
@@ -230,6 +246,8 @@ struct lk_parallel {
     uint32_t chosen;      /* among them */
     bool     turning;
     bool     remaking; /* the turn is an audit's */
+    bool     helping;  /* the turn is of a virtual worker that another rank has begun, or may */
+    bool     dropped;  /* what the turn makes is there already: nobody wants it */
     bool     reduced;  /* `sums` are there */
     lki_gradients  sums;
     lki_gradients *current; /* [together] */
@@ -368,8 +386,9 @@ LK_NODISCARD lk_status lki_state_slices(const lk_parallel *parallel, lk_slice **
 
 /* turns.c: where the chosen virtual worker adds a term of the layout, without being taken for a use
  * of it; and the virtual worker, counted over all. */
-float   *lki_gradient_now(lk_parallel *parallel, uint32_t term);
-uint32_t lki_leaf_now(const lk_parallel *parallel);
+float      *lki_gradient_now(lk_parallel *parallel, uint32_t term);
+uint32_t    lki_leaf_now(const lk_parallel *parallel);
+lki_report *lki_report_now(const lk_parallel *parallel); /* of it: others may not see it yet */
 
 /* hooks.c, where there is a hook: the virtual workers of a turn begin; the chosen one has made a
  * term, which may complete buckets. */

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "device/reduce.h"
 #include "parallel/balance.h"
+#include "parallel/claims.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
 
@@ -71,6 +72,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     parallel->mended    = parallel->remains.there;
     if (parallel->audit != NULL)
         lki_audit_begin(parallel);
+    lki_claims_begin(parallel);
     return LK_OK;
 }
 
@@ -101,7 +103,17 @@ uint32_t lki_leaf_now(const lk_parallel *parallel)
 {
     if (parallel->remaking)
         return lki_audit_leaf(parallel);
+    if (parallel->helping)
+        return parallel->claims->leaf;
     return lki_leaf_of_turn(parallel, parallel->leaf + parallel->chosen);
+}
+
+lki_report *lki_report_now(const lk_parallel *parallel)
+{
+    if (parallel->remaking)
+        return lki_audit_report(parallel);
+    return lki_claims_on(parallel) ? parallel->claims->report
+                                   : lki_report_of(parallel, lki_leaf_now(parallel));
 }
 
 void lk_parallel_choose(lk_parallel *parallel, uint32_t index)
@@ -141,7 +153,7 @@ static bool announce(lk_parallel *parallel, uint32_t term)
 {
     bool     last  = parallel->micro + 1 == parallel->micros;
     uint8_t *ready = &parallel->ready[parallel->chosen * parallel->layout->term_count + term];
-    if (!last || *ready || failed(parallel))
+    if (!last || *ready || failed(parallel) || parallel->dropped)
         return false;
     *ready = 1;
     clear_raw(parallel, term);
@@ -151,6 +163,8 @@ static bool announce(lk_parallel *parallel, uint32_t term)
         return false;
     if (parallel->noise != NULL)
         lki_noise_term(parallel, term);
+    if (parallel->helping)
+        return false;
     if (parallel->hooking != NULL && parallel->leaf < lki_turns(parallel))
         keep(parallel, lki_hooks_term(parallel, term));
     if (++parallel->announced[term] == parallel->together && !failed(parallel))
@@ -192,7 +206,7 @@ static void end_turn(lk_parallel *parallel)
     bool own = parallel->leaf < lki_turns(parallel); /* or it sits out, and has no report */
     if (parallel->micro + 1 == parallel->micros) {
         if (own)
-            lki_order_report(parallel, lki_report_of(parallel, lki_leaf_now(parallel)));
+            lki_order_report(parallel, lki_report_now(parallel));
         for (parallel->chosen = 0; parallel->chosen < parallel->together; parallel->chosen++)
             end_terms(parallel);
     }
@@ -203,13 +217,21 @@ static void end_turn(lk_parallel *parallel)
         return;
     for (; own && parallel->noise != NULL && parallel->chosen < parallel->together;
          parallel->chosen++)
-        lki_report_of(parallel, lki_leaf_now(parallel))->squares = lki_noise_leaf(parallel);
+        lki_report_now(parallel)->squares = lki_noise_leaf(parallel);
     parallel->chosen = 0;
     if (lki_audit_watches(parallel))
         lki_audit_finish(parallel);
     keep(parallel, parallel->ops->end_leaf(parallel));
     parallel->micro = 0;
     parallel->leaf += parallel->together;
+}
+
+static void begin_report(lk_parallel *parallel)
+{
+    lki_report *report = lki_report_now(parallel);
+    memset(report, 0, parallel->report_bytes);
+    report->micros = parallel->micros;
+    report->maker  = parallel->rank;
 }
 
 static void begin_leaves(lk_parallel *parallel)
@@ -225,9 +247,7 @@ static void begin_leaves(lk_parallel *parallel)
         keep(parallel, lki_hooks_begin(parallel));
     for (uint32_t c = 0; c < parallel->together && !failed(parallel); c++) {
         parallel->chosen = c;
-        lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
-        memset(report, 0, parallel->report_bytes);
-        report->micros = parallel->micros;
+        begin_report(parallel);
         keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel),
                                                  &parallel->current[c]));
         if (raw && parallel->hooking != NULL) /* a hook sees what lies between terms, too */
@@ -278,18 +298,129 @@ static bool next_own(lk_parallel *parallel)
     return true;
 }
 
+/* ---- Where any rank may make a virtual worker -------------------------------------------- */
+
+/* The current one is over: its gradient, unless it is dropped, and its report are complete. */
+static void end_claimed_leaf(lk_parallel *parallel)
+{
+    const uint32_t leaf    = lki_leaf_now(parallel);
+    const bool     dropped = parallel->dropped;
+    lki_claims    *c       = parallel->claims;
+    uint32_t       place;
+    bool           there;
+
+    if (parallel->noise != NULL && !dropped)
+        c->report->squares = lki_noise_leaf(parallel);
+    bool mine         = !dropped && !failed(parallel) && lki_claims_win(parallel);
+    parallel->micro   = 0;
+    parallel->dropped = false;
+    if (parallel->helping) {
+        parallel->ops->end_other(parallel, leaf, c->place, mine);
+        if (mine)
+            lki_claims_done(parallel, leaf, c->place);
+        parallel->helping = false;
+        return;
+    }
+    lki_claims_note(parallel, c->report->seconds);
+    if (!mine && !failed(parallel)) /* what is summed must have been reported */
+        keep(parallel, lki_claims_await(parallel, leaf, true, &place, &there));
+    if (!failed(parallel))
+        keep(parallel, dropped ? parallel->ops->elsewhere(parallel, leaf, place, true)
+                               : parallel->ops->end_leaf(parallel));
+    parallel->leaf++;
+}
+
+static void end_claimed(lk_parallel *parallel)
+{
+    if (parallel->micro + 1 == parallel->micros)
+        end_terms(parallel);
+    parallel->turning = false;
+    parallel->claims->report->seconds += lki_seconds() - parallel->turned - parallel->waited;
+    if (++parallel->micro == parallel->micros || parallel->dropped)
+        end_claimed_leaf(parallel);
+}
+
+/* One that another rank has begun, or would. */
+static void begin_other(lk_parallel *parallel)
+{
+    size_t terms = parallel->layout->term_count;
+
+    memset(parallel->ready, 0, terms);
+    memset(parallel->begun, 0, terms);
+    begin_report(parallel);
+    if (parallel->noise != NULL)
+        lki_noise_begin(parallel);
+}
+
+/* Of the next of mine, which another rank has: true if I make it all the same. */
+static bool take_back(lk_parallel *parallel)
+{
+    uint32_t leaf = lki_leaf_now(parallel), place;
+    bool     there;
+
+    keep(parallel, lki_claims_await(parallel, leaf, parallel->claims->closing, &place, &there));
+    if (failed(parallel))
+        return false;
+    if (!there)
+        return lki_claims_again(parallel, leaf);
+    keep(parallel, parallel->ops->elsewhere(parallel, leaf, place, false));
+    parallel->leaf++;
+    return false;
+}
+
+static bool next_claimed(lk_parallel *parallel)
+{
+    bool other = false;
+
+    if (parallel->helping || parallel->micro > 0) {
+        begin_turn(parallel);
+        return true;
+    }
+    while (!other && !failed(parallel) && parallel->leaf < lki_turns(parallel)) {
+        if (lki_claims_take(parallel, lki_leaf_now(parallel)))
+            return next_own(parallel);
+        other = take_back(parallel);
+    }
+    if (!other && !failed(parallel))
+        keep(parallel, lki_claims_help(parallel, &other));
+    if (!other || failed(parallel))
+        return false;
+    begin_other(parallel);
+    begin_turn(parallel);
+    return true;
+}
+
+bool lk_parallel_dropped(lk_parallel *parallel)
+{
+    if (parallel->turning && lki_claims_on(parallel) && !parallel->dropped)
+        parallel->dropped = lki_claims_lost(parallel);
+    return parallel->dropped;
+}
+
+/* ---- Turns ------------------------------------------------------------------------------- */
+
+static void end_any(lk_parallel *parallel)
+{
+    if (parallel->remaking)
+        end_remaking(parallel);
+    else if (lki_claims_on(parallel))
+        end_claimed(parallel);
+    else
+        end_own(parallel);
+}
+
 bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 {
-    if (parallel->turning && parallel->remaking)
-        end_remaking(parallel);
-    else if (parallel->turning)
-        end_own(parallel);
+    if (parallel->turning)
+        end_any(parallel);
     if (failed(parallel) || !parallel->under_way)
         return false;
     bool own = parallel->leaf < lki_turns(parallel);
-    if (!(own ? next_own(parallel) : next_again(parallel)))
+    if (!(lki_claims_on(parallel) ? next_claimed(parallel)
+          : own ? next_own(parallel) : next_again(parallel)))
         return false;
-    *turn = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->micro, !own };
+    bool again = parallel->remaking || parallel->helping;
+    *turn      = (lk_parallel_turn){ lki_leaf_now(parallel), parallel->micro, again };
     return true;
 }
 
@@ -352,7 +483,7 @@ static uint32_t use_term(lk_parallel *parallel, uint32_t term)
     LK_ASSERT(parallel->turning && term < parallel->layout->term_count);
     term = lki_order_term(parallel, term);
     if (parallel->unused != LK_UNUSED_ZERO && !parallel->remaking)
-        lki_usage_note(parallel, lki_report_of(parallel, lki_leaf_now(parallel)), term);
+        lki_usage_note(parallel, lki_report_now(parallel), term);
     return term;
 }
 
@@ -410,8 +541,7 @@ void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples
                         uint64_t hits)
 {
     LK_ASSERT(parallel->turning);
-    lki_report *report = parallel->remaking ? lki_audit_report(parallel)
-                                            : lki_report_of(parallel, lki_leaf_now(parallel));
+    lki_report *report = lki_report_now(parallel);
     report->loss += loss_sum;
     report->count += count;
     report->hits += hits;
@@ -424,6 +554,8 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
     *result = (lk_step_result){ 0 };
     if (!parallel->under_way && !failed(parallel))
         return lk_fail(LK_EINVAL, "no step is under way: lk_parallel_begin() begins one");
+    if (parallel->claims != NULL)
+        parallel->claims->closing = true;
     while (lk_parallel_next(parallel, &turn)) /* turns that the caller left out count for nothing */
         lki_audit_leave_out(parallel);
     if (parallel->gathers && !failed(parallel) && parallel->share.count < parallel->rounds.rounds)

@@ -28,6 +28,7 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->stalled    = result->stalled;
     record->audited    = result->audited;
     record->moved      = result->moved;
+    record->duplicated = result->duplicated;
     record->noise      = lk_parallel_noise(s->parallel);
     record->skipped    = lk_parallel_scaler(s->parallel).skipped;
 }

@@ -194,10 +194,10 @@ lk_status lki_feed_next(lki_session *s, uint64_t step, uint32_t v, uint32_t micr
 {
     const lki_feed *feed = s->feed;
     uint32_t        b    = s->config->micro_batch;
-    if (feed == NULL) { /* where some are wanted only, those between them come, too */
+    if (feed == NULL) { /* those come, too, that are not wanted, or that another rank has made */
         do
             LK_TRY(lk_loader_next(s->loader, out));
-        while (s->mends && out->virtual_worker != v);
+        while (out->step != step || out->virtual_worker != v || out->micro_index != micro);
         return LK_OK;
     }
     uint32_t first = (v * s->micro_count + micro) * b;

@@ -300,6 +300,17 @@ static void write_audited(const lki_journal *journal, uint32_t audited, char tex
         (void)snprintf(text, 32, ", \"audited\": %u", audited);
 }
 
+/* What depends on the machine's mood, beside the times. */
+static void write_rates(const lki_step_record *r, char text[96])
+{
+    int used = 0;
+    text[0]  = '\0';
+    if (r->tokens > 0)
+        used = snprintf(text, 96, ", \"tokens_per_s\": %.1f", (double)r->tokens / r->seconds);
+    if (r->duplicated > 0)
+        (void)snprintf(text + used, 96 - (size_t)used, ", \"duplicated\": %u", r->duplicated);
+}
+
 /* What travels otherwise than as it is. */
 static void write_travels(const lk_train_config *config, char text[96])
 {
@@ -313,7 +324,7 @@ static void write_travels(const lk_train_config *config, char text[96])
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
 {
-    char bits[17], tokens[64] = "", loss[32], norm[32], scale[96], noise[160], travels[96];
+    char bits[17], tokens[96], loss[32], norm[32], scale[96], noise[160], travels[96];
     char stall[48] = "", audited[32];
     if (journal == NULL)
         return LK_OK;
@@ -328,9 +339,7 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     write_scale(r, scale);
     write_noise(journal, &r->noise, noise);
     write_audited(journal, r->audited, audited);
-    if (r->tokens > 0)
-        (void)snprintf(tokens, sizeof tokens, ", \"tokens_per_s\": %.1f",
-                       (double)r->tokens / r->seconds);
+    write_rates(r, tokens);
     write_travels(journal->config, travels);
     if (journal->config->offload != NULL)
         (void)snprintf(stall, sizeof stall, ", \"offload_stall_ms\": %.3f", 1e3 * r->stalled);

@@ -68,6 +68,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     c->survives         = false;
     c->audit            = 0;
     c->rebalance        = LK_REBALANCE_OFF;
+    c->duplicate        = LK_DUPLICATE_OFF;
     c->offload          = NULL;
     c->checkpoint_async = false;
     LK_TRY(find_start(c, r));

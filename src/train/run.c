@@ -15,11 +15,15 @@
 #include "comm/group.h"
 #include "data/stream.h"
 #include "parallel/balance.h"
+#include "parallel/claims.h"
 #include "tensor/exec.h"
 #include "train/observe/pace.h"
 #include "train/saves/save.h"
 #include "train/surroundings.h"
 #include "train/recover/survive.h"
+
+/* Of a virtual worker that another worker makes: its data are opened and read anew. */
+static const double WORTH_SECONDS = 1e-3;
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
@@ -196,7 +200,7 @@ static void fetch_grads(lki_session *s, uint32_t block)
             size_t at = (size_t)c * s->term_count + t;
             bool   empty;
             s->grads[at] = lk_parallel_grad_new(s->parallel, t, &empty);
-            s->empty[at] |= empty;
+            s->empty[at] = (s->empty[at] || empty) && !s->dropped;
         }
     }
 }
@@ -212,10 +216,19 @@ void lki_read_block(void *user, uint32_t block)
         s->param_data[terms[t].param] = lk_parallel_param(s->parallel, terms[t].param);
 }
 
+/* Of what another worker has made meanwhile nothing more is computed. */
+static void drop_made(lki_session *s)
+{
+    s->dropped = s->dropped || lk_parallel_dropped(s->parallel);
+    if (s->dropped)
+        s->passes[0].samples = 0;
+}
+
 /* The loss may make gradients on the way. */
 static void on_before_forward(void *user, uint32_t block)
 {
     lki_session *s = user;
+    drop_made(s);
     lk_parallel_progress(s->parallel);
     if (block + 1 == lk_model_block_count(s->model))
         fetch_grads(s, block);
@@ -223,6 +236,7 @@ static void on_before_forward(void *user, uint32_t block)
 
 static void on_before_backward(void *user, uint32_t block)
 {
+    drop_made(user);
     fetch_grads(user, block);
 }
 
@@ -311,6 +325,7 @@ void lki_session_turn(lki_session *s)
     uint64_t   begun = lki_trace_begin(track);
     for (uint32_t c = 0; c < s->together; c++)
         begin_pass(s, c);
+    s->dropped = false;
     lki_trace_end(track, LKI_SPAN_CONTROL, 0, begun);
     lk_engine_forward(s->engine, &walk, s->passes, s->together);
     lk_engine_backward(s->engine, &walk, s->passes, s->together);
@@ -397,9 +412,10 @@ static uint64_t rows_of_step(const lki_session *s, uint64_t step)
 
 lk_status lki_session_begin(lki_session *s, uint64_t step)
 {
-    lki_track *track  = lki_exec_track(s->exec);
-    uint64_t   begun  = lki_trace_begin(track);
-    lk_status  status = lk_parallel_begin(s->parallel, step);
+    lki_track *track = lki_exec_track(s->exec);
+    uint64_t   begun = lki_trace_begin(track);
+    lki_claims_from(s->parallel, WORTH_SECONDS);
+    lk_status status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)
         s->loss_scale = lk_parallel_loss_scale(s->parallel, rows_of_step(s, step));
     lki_fetch_states(s);

@@ -93,6 +93,7 @@ typedef struct {
     bool          patient;        /* rank 0 works, and the others wait */
     bool          replays;        /* leaves the checkpoints' directory alone: replay.c ... */
     bool          alone;          /* ... and runs a turn whose gradients nobody sums */
+    bool          dropped;        /* another worker has made what the turn makes */
     bool          mends;          /* it makes what is missing of a step that was broken off */
     double        begun;          /* the step under way */
     uint64_t      chained;        /* steps whose loss is in loss_chain */
@@ -326,6 +327,7 @@ struct lki_step_record {
     bool     skips;      /* this one */
     uint32_t audited;    /* virtual workers that came out alike, where there are audits */
     uint32_t moved;      /* virtual workers that have another rank after it */
+    uint32_t duplicated; /* virtual workers that another rank has made than theirs */
     lk_noise noise;      /* so far, if it is wanted */
     double   stalled;    /* seconds of rank 0's waiting for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;

@@ -164,6 +164,26 @@ static void blows_change_nothing(void **state)
     assert_says(j.result.err, "lockstep train: note: chaos: seed 3: ");
 }
 
+/* Those who are late, or lost, may be about to hand in what another has made as well. */
+static void others_make_what_is_late_meanwhile(void **state)
+{
+    static job j;
+    char       wanted[65];
+#define BROAD                                                                                      \
+    "train mlp --data synthetic:images=256,h=4,w=4,c=1,classes=3 --virtual-workers 8 "             \
+    "--hidden 700,700 --global-batch 64 --micro-batch 4 --lr 0.01 "
+    undisturbed(*state, BROAD, 30, wanted);
+    for (uint32_t seed = 1; seed <= 2; seed++) {
+        char line[512];
+        (void)snprintf(line, sizeof line, BROAD GOES_ON "--steps 30 --strategy %s --duplicate on "
+                       "--chaos %u,60", seed == 1 ? "ddp" : "zero1", seed);
+        job_start(&j, *state, 4, line);
+        j.hit_at = seconds_now();
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+    }
+}
+
 /* ---- The end -------------------------------------------------------------------------------- */
 
 /* Standard output is a pipe that is full, so rank 0 cannot say what the weights are; it is killed
@@ -400,6 +420,7 @@ int main(void)
         cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
         cmocka_unit_test_setup(too_few_save_and_end, begin_afresh),
         cmocka_unit_test_setup(blows_change_nothing, begin_afresh),
+        cmocka_unit_test_setup(others_make_what_is_late_meanwhile, begin_afresh),
         cmocka_unit_test_setup(what_cannot_go_on_is_refused, begin_afresh),
         cmocka_unit_test_setup(other_ends_are_as_ever, begin_afresh),
         cmocka_unit_test_setup(all_dead_restart, begin_afresh),

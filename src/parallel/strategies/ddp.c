@@ -21,164 +21,19 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "device/reduce.h"
-#include "parallel/strategy.h"
+#include "parallel/strategies/ddp.h"
 #include "tensor/exec.h"
 
 enum { IN_FLIGHT_MAX = 32 }; /* requests that a rank keeps open */
 
-/* One bucket's reduction, prepared once. */
-typedef struct {
-    lk_tree_op   op;
-    lk_tree_node nodes[LK_TREE_NODES_MAX];
-    lk_request  *request;
-    size_t       first;   /* in the gradient space */
-    uint32_t     pending; /* terms that are not ready yet */
-    uint32_t     terms;
-} reduction;
-
-typedef struct {
-    float            *buffers; /* of all ranks of the host: gradient spaces */
-    uint32_t          first;   /* mine: plan.buffers of them, from here on */
-    float            *sums;    /* with a ledger: of all; else NULL, and they take a node's place */
-    lki_tag          *tags;    /* of buffers; NULL without a ledger */
-    size_t            room;    /* buffers that each host has */
-    bool              whole;   /* the last virtual worker is not merged with the others */
-    lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
-    lki_virtual_plan  plan;
-    lki_merge_counter counter;
-    reduction        *reductions;
-    uint32_t          reduction_count; /* the buckets, and one for running state if there is any */
-    uint32_t          started, completed;
-    lk_slice         *state_slices;
-    bool              last_leaf;
-    uint32_t          merge_count;
-    lki_merging      *merges; /* after the last virtual worker, or, in lock step, after all */
-} ddp;
-
-static ddp *ddp_of(const lk_parallel *parallel)
-{
-    LK_ASSERT(parallel->ops == &lki_strategy_ddp || parallel->ops == &lki_strategy_zero1);
-    return parallel->private;
-}
-
-/* Which of all buffers is the merge counter's `buffer`. */
-static uint32_t place_of(const lk_parallel *parallel, uint32_t buffer)
-{
-    return parallel->remains.there ? parallel->remains.places[buffer]
-                                   : ddp_of(parallel)->first + buffer;
-}
-
-static float *data_of(const lk_parallel *parallel, uint32_t place)
-{
-    return ddp_of(parallel)->buffers + parallel->width * place;
-}
-
-static float *buffer_at(const lk_parallel *parallel, uint32_t buffer)
-{
-    return data_of(parallel, place_of(parallel, buffer));
-}
-
 /* ---- Attaching --------------------------------------------------------------------------- */
 
-static void plan_of(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t rank,
-                    lki_virtual_plan *plan)
-{
-    lki_share share = lki_share_of(dealing, rank);
-    lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count, parallel->largest);
-}
-
-/* Buffers of the ranks before `end` on a host. */
-static size_t buffers_of(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
-                         uint32_t end)
-{
-    size_t total = 0;
-    for (uint32_t r = 0; r < end; r++) {
-        lki_virtual_plan plan;
-        if (parallel->world.host_of[r] != host)
-            continue;
-        plan_of(parallel, dealing, r, &plan);
-        total += parallel->lock_step ? plan.count : plan.buffers;
-    }
-    return total;
-}
-
-static size_t buffers_of_rank(const lk_parallel *parallel, uint32_t ranks, uint32_t rank)
-{
-    const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
-    lki_virtual_plan  plan;
-    plan_of(parallel, &dealing, rank, &plan);
-    return plan.buffers;
-}
-
-/* The most that neighbours among `ranks` ranks take, who are on one host. */
-static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
-{
-    size_t total = 0, most = 0;
-    for (uint32_t r = 0; r < ranks; r++) {
-        total += buffers_of_rank(parallel, ranks, r);
-        if (r >= parallel->ledger.here)
-            total -= buffers_of_rank(parallel, ranks, r - parallel->ledger.here);
-        most = lki_max(most, total);
-    }
-    return most;
-}
-
-/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were: then
- * it is the same for all hosts. */
-static size_t all_buffers(const lk_parallel *parallel, uint32_t host)
-{
-    size_t count = parallel->ledger.kept
-                       ? 0 : buffers_of(parallel, &parallel->dealing, host, parallel->ranks);
-    for (uint32_t r = 1; parallel->ledger.kept && r <= parallel->ledger.seats; r++)
-        count = lki_max(count, buffers_of_fewer(parallel, r));
-    return count;
-}
-
-static size_t ddp_bytes(const lk_parallel *parallel, uint32_t host)
-{
-    size_t count = all_buffers(parallel, host), bytes;
-    size_t tags  = parallel->ledger.kept ? count * sizeof(lki_tag) : 0;
-    count += parallel->ledger.kept;
-    return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ||
-                   __builtin_add_overflow(bytes, tags, &bytes)
-               ? 0
-               : bytes;
-}
-
-/* All ranks' buffers in one arena; mine start after those of the ranks before me.  With a ledger
- * the sums come first, and the tags last. */
-static lk_status open_arena(lk_parallel *parallel, ddp *self)
-{
-    const uint32_t mine = parallel->world.host_of[parallel->rank];
-    size_t         most = 0;
-    lk_arena      *arena;
-    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
-        size_t bytes = ddp_bytes(parallel, host);
-        if (bytes == 0)
-            return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large",
-                           all_buffers(parallel, host), parallel->width);
-        most = lki_max(most, bytes);
-    }
-    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_GRADIENTS, most, &arena));
-    parallel->ledger.gradients = lk_arena_data(arena);
-    self->first   = (uint32_t)buffers_of(parallel, &parallel->dealing, mine, parallel->rank);
-    self->buffers = parallel->ledger.gradients;
-    self->room    = parallel->ledger.kept ? all_buffers(parallel, mine)
-                                          : most / (parallel->width * sizeof(float));
-    if (!parallel->ledger.kept)
-        return LK_OK;
-    self->sums = self->buffers;
-    self->buffers += parallel->width;
-    self->tags = (lki_tag *)(void *)(self->buffers + parallel->width * all_buffers(parallel, mine));
-    return LK_OK;
-}
-
-static lk_status reduce_states(lk_parallel *parallel, ddp *self)
+static lk_status reduce_states(lk_parallel *parallel, lki_ddp *self)
 {
     size_t count;
     LK_TRY(lki_state_slices(parallel, &self->state_slices, &count));
     self->reductions[self->reduction_count++] =
-        (reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,
+        (lki_reduction){ .op    = { .elements    = parallel->micro_count * parallel->state_width,
                                 .slices      = self->state_slices,
                                 .slice_count = count },
                      .first = parallel->layout->grad_elements };
@@ -186,7 +41,7 @@ static lk_status reduce_states(lk_parallel *parallel, ddp *self)
 }
 
 /* What this rank adds to the sums, as places. */
-static uint32_t list_nodes(const lk_parallel *parallel, const ddp *self,
+static uint32_t list_nodes(const lk_parallel *parallel, const lki_ddp *self,
                            lki_node nodes[LK_TREE_NODES_MAX])
 {
     const lki_remains *remains = &parallel->remains;
@@ -204,33 +59,33 @@ static uint32_t list_nodes(const lk_parallel *parallel, const ddp *self,
         while (held < remains->held_count && remains->held[held].first < counter.stack[i].first)
             nodes[count++] = remains->held[held++];
         nodes[count]          = counter.stack[i];
-        nodes[count++].buffer = place_of(parallel, counter.stack[i].buffer);
+        nodes[count++].buffer = lki_ddp_place(parallel, counter.stack[i].buffer);
     }
     while (held < remains->held_count)
         nodes[count++] = remains->held[held++];
     return count;
 }
 
-static void aim(lk_parallel *parallel, ddp *self)
+static void aim(lk_parallel *parallel, lki_ddp *self)
 {
     lki_node nodes[LK_TREE_NODES_MAX];
     uint32_t count = list_nodes(parallel, self, nodes);
 
     for (uint32_t b = 0; b < self->reduction_count; b++) {
-        reduction *r     = &self->reductions[b];
+        lki_reduction *r     = &self->reductions[b];
         r->op.leaves     = parallel->leaves;
         r->op.nodes      = r->nodes;
         r->op.node_count = count;
         for (uint32_t i = 0; i < count; i++)
             r->nodes[i] = (lk_tree_node){ nodes[i].first, nodes[i].count,
-                                          data_of(parallel, nodes[i].buffer) + r->first };
-        r->op.out = (self->sums != NULL ? self->sums : data_of(parallel, nodes[0].buffer)) +
+                                          lki_ddp_data(parallel, nodes[i].buffer) + r->first };
+        r->op.out = (self->sums != NULL ? self->sums : lki_ddp_data(parallel, nodes[0].buffer)) +
                     r->first;
     }
 }
 
 /* In lock step every virtual worker has a buffer of its own until all are done. */
-static void plan_together(const lk_parallel *parallel, ddp *self)
+static void plan_together(const lk_parallel *parallel, lki_ddp *self)
 {
     lki_virtual_plan *plan = &self->plan;
     lki_merging       merging;
@@ -246,7 +101,7 @@ static void plan_together(const lk_parallel *parallel, ddp *self)
 }
 
 /* With a ledger: the nodes before the last virtual worker is merged, if so many can travel. */
-static lk_status plan_whole(const lk_parallel *parallel, ddp *self)
+static lk_status plan_whole(const lk_parallel *parallel, lki_ddp *self)
 {
     lki_virtual_plan *plan = &self->plan;
     lki_merge_counter counter;
@@ -268,7 +123,7 @@ static lk_status plan_whole(const lk_parallel *parallel, ddp *self)
 }
 
 /* A reduction for each bucket, and one for running state. */
-static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
+static lk_status prepare_reductions(lk_parallel *parallel, lki_ddp *self)
 {
     const lki_layout *layout = parallel->layout;
     LK_TRY(LKI_NEW(&self->reductions, layout->bucket_count + 1, "bucket reductions"));
@@ -276,7 +131,7 @@ static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         const lki_bucket *bucket = &layout->buckets[b];
         const uint8_t    *wanted = lki_keepers_wanted(parallel);
-        self->reductions[b]      = (reduction){ .op    = { .elements    = bucket->count,
+        self->reductions[b]      = (lki_reduction){ .op    = { .elements    = bucket->count,
                                                            .slices      = bucket->slices,
                                                            .slice_count = bucket->slice_count,
                                                            .shards      = layout->shards,
@@ -294,9 +149,9 @@ static lk_status prepare_reductions(lk_parallel *parallel, ddp *self)
 /* What lies between terms is 0, and will be elsewhere. */
 static lk_status ddp_relay(lk_parallel *parallel)
 {
-    ddp *self = ddp_of(parallel);
+    lki_ddp *self = lki_ddp_of(parallel);
     for (uint32_t i = 0; i < self->plan.buffers; i++)
-        lki_clear(parallel, buffer_at(parallel, i), parallel->width);
+        lki_clear(parallel, lki_ddp_buffer(parallel, i), parallel->width);
     lki_free(self->reductions);
     lki_free(self->state_slices);
     self->reductions   = NULL;
@@ -304,25 +159,12 @@ static lk_status ddp_relay(lk_parallel *parallel)
     return prepare_reductions(parallel, self);
 }
 
-static bool ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
-{
-    lki_virtual_plan plan;
-    bool             good = true;
-    for (uint32_t h = 0; good && h < parallel->world.hosts; h++)
-        good = buffers_of(parallel, dealing, h, parallel->ranks) <= ddp_of(parallel)->room;
-    for (uint32_t r = 0; good && r < parallel->ranks; r++) {
-        plan_of(parallel, dealing, r, &plan);
-        good = plan.node_count <= LK_TREE_NODES_MAX;
-    }
-    return good;
-}
-
 static lk_status ddp_redeal(lk_parallel *parallel)
 {
     uint32_t here = parallel->world.host_of[parallel->rank];
-    ddp     *self = ddp_of(parallel);
-    self->first   = (uint32_t)buffers_of(parallel, &parallel->dealing, here, parallel->rank);
-    plan_of(parallel, &parallel->dealing, parallel->rank, &self->plan);
+    lki_ddp *self = lki_ddp_of(parallel);
+    self->first   = (uint32_t)lki_ddp_buffers(parallel, &parallel->dealing, here, parallel->rank);
+    lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
     LK_TRY(plan_whole(parallel, self));
     aim(parallel, self);
     return LK_OK;
@@ -330,11 +172,11 @@ static lk_status ddp_redeal(lk_parallel *parallel)
 
 static lk_status ddp_attach(lk_parallel *parallel)
 {
-    ddp *self = NULL;
+    lki_ddp *self = NULL;
 
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
-    plan_of(parallel, &parallel->dealing, parallel->rank, &self->plan);
+    lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
     LK_TRY(plan_whole(parallel, self));
     if (self->plan.node_count > LK_TREE_NODES_MAX)
         return lk_fail(LK_EINVAL,
@@ -345,13 +187,13 @@ static lk_status ddp_attach(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&self->merges, lki_max(self->plan.count, LKI_NODES_MAX), "merges"));
     if (parallel->lock_step)
         plan_together(parallel, self);
-    LK_TRY(open_arena(parallel, self));
+    LK_TRY(lki_ddp_arena(parallel, self));
     return prepare_reductions(parallel, self);
 }
 
 static void ddp_detach(lk_parallel *parallel)
 {
-    ddp *self = parallel->private;
+    lki_ddp *self = parallel->private;
     if (self == NULL)
         return;
     for (uint32_t b = 0; b < self->reduction_count && self->reductions != NULL; b++)
@@ -365,8 +207,14 @@ static void ddp_detach(lk_parallel *parallel)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
-static void begin_step(lk_parallel *parallel, ddp *self)
+void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
 {
+    if (self->astray)
+        aim(parallel, self);
+    self->begun   = true;
+    self->astray  = false;
+    self->instead = NULL;
+    self->lent    = 0;
     lki_counter_begin(&self->counter, parallel->leaves);
     self->lost    = (lk_error){ .status = LK_OK };
     self->started = self->completed = 0;
@@ -374,40 +222,22 @@ static void begin_step(lk_parallel *parallel, ddp *self)
         self->reductions[b].pending = self->reductions[b].terms;
 }
 
-static lki_gradients gradients_at(const lk_parallel *parallel, float *whole)
-{
-    return (lki_gradients){ .gradients = whole, .states = whole + parallel->layout->grad_elements };
-}
-
-/* A tag says what a buffer holds as long as nobody changes it; without a ledger there are none. */
-static void change(const lk_parallel *parallel, const ddp *self, uint32_t buffer)
-{
-    if (self->whole || parallel->remains.there)
-        lki_tag_take_off(&self->tags[place_of(parallel, buffer)]);
-}
-
-static void changed(const lk_parallel *parallel, const ddp *self, lki_node node)
-{
-    if (self->whole || parallel->remains.there)
-        lki_tag_put_on(&self->tags[place_of(parallel, node.buffer)], parallel->step, node.first,
-                       node.count);
-}
-
 static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradients *out)
 {
-    ddp     *self  = ddp_of(parallel);
+    lki_ddp *self  = lki_ddp_of(parallel);
     uint32_t index = parallel->leaf + parallel->chosen;
-    if (index == 0)
-        begin_step(parallel, self);
+    if (!self->begun)
+        lki_ddp_begin_step(parallel, self);
     uint32_t buffer = parallel->lock_step ? index : lki_counter_push(&self->counter, leaf);
-    change(parallel, self, buffer);
-    *out = gradients_at(parallel, buffer_at(parallel, buffer));
+    lki_ddp_change(parallel, self, buffer);
+    *out = lki_ddp_gradients(parallel, lki_ddp_buffer(parallel, buffer));
     lki_clear(parallel, out->states, parallel->width - parallel->layout->grad_elements);
     if (parallel->lock_step) {
         self->last_leaf = true;
         return LK_OK;
     }
     self->last_leaf   = index + 1 == lki_turns(parallel);
+    self->last        = buffer;
     self->merge_count = 0;
     if (self->last_leaf && !self->whole && !parallel->remains.there)
         while (lki_counter_merge(&self->counter, &self->merges[self->merge_count].left,
@@ -416,10 +246,10 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
     return LK_OK;
 }
 
-static lk_status complete_oldest(ddp *self, bool wait, bool *done)
+static lk_status complete_oldest(lki_ddp *self, bool wait, bool *done)
 {
-    reduction *r = &self->reductions[self->completed];
-    *done        = true;
+    lki_reduction *r = &self->reductions[self->completed];
+    *done            = true;
     if (r->request == NULL) { /* an idle bucket */
         self->completed++;
         return LK_OK;
@@ -433,7 +263,7 @@ static lk_status complete_oldest(ddp *self, bool wait, bool *done)
     return LK_OK;
 }
 
-static lk_status wait_for_oldest(lk_parallel *parallel, ddp *self)
+static lk_status wait_for_oldest(lk_parallel *parallel, lki_ddp *self)
 {
     double    begun = lki_seconds();
     bool      done;
@@ -442,19 +272,26 @@ static lk_status wait_for_oldest(lk_parallel *parallel, ddp *self)
     return status;
 }
 
-/* Starts every reduction whose turn it is and whose terms are all there. */
-static lk_status start_complete(lk_parallel *parallel, ddp *self)
+/* The last virtual worker may be elsewhere. */
+static float *merged_at(const lk_parallel *parallel, const lki_ddp *self, uint32_t buffer)
+{
+    return self->instead != NULL && buffer == self->last ? self->instead
+                                                         : lki_ddp_buffer(parallel, buffer);
+}
+
+lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self)
 {
     while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
-        reduction *r = &self->reductions[self->started];
+        lki_reduction *r = &self->reductions[self->started];
         if (self->started < parallel->layout->bucket_count &&
             lki_is_idle(parallel, self->started)) {
             self->started++;
             continue;
         }
         for (uint32_t m = 0; m < self->merge_count; m++)
-            lki_merge(parallel, r->op.rounded, buffer_at(parallel, self->merges[m].left) + r->first,
-                      buffer_at(parallel, self->merges[m].right) + r->first, r->op.elements);
+            lki_merge(parallel, r->op.rounded,
+                      merged_at(parallel, self, self->merges[m].left) + r->first,
+                      merged_at(parallel, self, self->merges[m].right) + r->first, r->op.elements);
         if (self->started - self->completed == IN_FLIGHT_MAX)
             LK_TRY(wait_for_oldest(parallel, self));
         LK_TRY(lk_tree_reduce_start(&r->request, parallel->comm, &r->op));
@@ -463,8 +300,7 @@ static lk_status start_complete(lk_parallel *parallel, ddp *self)
     return LK_OK;
 }
 
-/* With a ledger the loss of a peer is told when this rank's virtual workers are all made. */
-static lk_status remember(lk_parallel *parallel, ddp *self, lk_status status)
+lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status status)
 {
     if (!parallel->ledger.kept || (status != LK_EPEER && status != LK_ETIMEOUT))
         return status;
@@ -474,7 +310,7 @@ static lk_status remember(lk_parallel *parallel, ddp *self, lk_status status)
 
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
-    ddp *self = ddp_of(parallel);
+    lki_ddp *self = lki_ddp_of(parallel);
     if (!self->last_leaf || self->lost.status != LK_OK)
         return LK_OK;
     const lki_layout *layout = parallel->layout;
@@ -485,56 +321,57 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
     /* Running state comes last: its sums are complete only with the whole virtual worker. */
     uint32_t count        = self->reduction_count;
     self->reduction_count = layout->bucket_count;
-    lk_status status      = start_complete(parallel, self);
+    lk_status status      = lki_ddp_start(parallel, self);
     self->reduction_count = count;
-    return remember(parallel, self, status);
+    return lki_ddp_remember(parallel, self, status);
 }
 
-static void merge_finished(lk_parallel *parallel, ddp *self)
+void lki_ddp_merge(lk_parallel *parallel, lki_ddp *self)
 {
     uint32_t left, right;
-    changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
-    while (!self->last_leaf && lki_counter_merge(&self->counter, &left, &right)) {
-        change(parallel, self, left);
-        lki_merge_spaces(parallel, buffer_at(parallel, left), buffer_at(parallel, right));
-        changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    while (lki_counter_merge(&self->counter, &left, &right)) {
+        lki_ddp_change(parallel, self, left);
+        lki_merge_spaces(parallel, lki_ddp_buffer(parallel, left), lki_ddp_buffer(parallel, right));
+        lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
     }
 }
 
 static lk_status ddp_end_leaf(lk_parallel *parallel)
 {
-    ddp *self = ddp_of(parallel);
+    lki_ddp *self = lki_ddp_of(parallel);
     if (!parallel->lock_step)
-        merge_finished(parallel, self);
+        lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    if (!parallel->lock_step && !self->last_leaf)
+        lki_ddp_merge(parallel, self);
     if (!self->last_leaf || self->lost.status != LK_OK)
         return LK_OK;
-    return remember(parallel, self, start_complete(parallel, self));
+    return lki_ddp_remember(parallel, self, lki_ddp_start(parallel, self));
 }
 
 static lk_status ddp_progress(lk_parallel *parallel)
 {
-    ddp      *self   = ddp_of(parallel);
+    lki_ddp  *self   = lki_ddp_of(parallel);
     lk_status status = LK_OK;
     bool      done   = true;
     while (done && status == LK_OK && self->lost.status == LK_OK &&
            self->completed < self->started)
         status = complete_oldest(self, false, &done);
-    return remember(parallel, self, status);
+    return lki_ddp_remember(parallel, self, status);
 }
 
 /* Nothing of the step was left to this rank but sums. */
-static lk_status start_without_leaves(lk_parallel *parallel, ddp *self)
+static lk_status start_without_leaves(lk_parallel *parallel, lki_ddp *self)
 {
-    begin_step(parallel, self);
+    lki_ddp_begin_step(parallel, self);
     self->merge_count = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = 0;
-    return start_complete(parallel, self);
+    return lki_ddp_start(parallel, self);
 }
 
 static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 {
-    ddp *self = ddp_of(parallel);
+    lki_ddp *self = lki_ddp_of(parallel);
     bool done;
     if (lki_turns(parallel) == 0)
         LK_TRY(start_without_leaves(parallel, self));
@@ -543,9 +380,10 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
     LK_ASSERT(self->started == self->reduction_count);
     while (self->completed < self->started)
         LK_TRY(complete_oldest(self, true, &done));
-    *sums = gradients_at(parallel, self->sums != NULL
+    self->begun = false;
+    *sums       = lki_ddp_gradients(parallel, self->sums != NULL
                                        ? self->sums
-                                       : buffer_at(parallel, self->plan.nodes[0].buffer));
+                                       : lki_ddp_buffer(parallel, self->plan.nodes[0].buffer));
     if (!parallel->remains.there)
         return LK_OK;
     lki_remains_deinit(&parallel->remains);
@@ -557,8 +395,9 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
 
 static lk_status ddp_salvage(lk_parallel *parallel, uint64_t complete)
 {
-    ddp     *self  = ddp_of(parallel);
-    uint32_t count = (uint32_t)all_buffers(parallel, parallel->world.host_of[parallel->rank]);
+    lki_ddp *self  = lki_ddp_of(parallel);
+    uint32_t host  = parallel->world.host_of[parallel->rank];
+    uint32_t count = (uint32_t)lki_ddp_all_buffers(parallel, host);
     LK_TRY(lki_remains_take(parallel, self->buffers, self->tags, count, complete));
     aim(parallel, self);
     return LK_OK;
@@ -570,10 +409,12 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
 }
 
 #define ALIKE                                                                                    \
-    .survives = true, .raw = true, .bytes = ddp_bytes, .attach = ddp_attach,                     \
+    .survives = true, .raw = true, .bytes = lki_ddp_bytes, .attach = ddp_attach,                 \
     .detach = ddp_detach, .begin_leaf = ddp_begin_leaf, .term_ready = ddp_term_ready,            \
     .end_leaf = ddp_end_leaf, .progress = ddp_progress, .reduce = ddp_reduce,                    \
-    .relay = ddp_relay, .fits = ddp_fits, .redeal = ddp_redeal, .salvage = ddp_salvage,          \
+    .begin_other = lki_ddp_begin_other, .end_other = lki_ddp_end_other,                          \
+    .elsewhere = lki_ddp_elsewhere, .watch = lki_ddp_watch,                                      \
+    .relay = ddp_relay, .fits = lki_ddp_fits, .redeal = ddp_redeal, .salvage = ddp_salvage,      \
     .passes = ddp_passes
 
 const lki_strategy_ops lki_strategy_ddp = { .name = "ddp", ALIKE };

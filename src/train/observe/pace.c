@@ -22,6 +22,7 @@ struct lki_pace {
     bool           moved;  /* they have ever */
     bool           judged; /* the last step has filled a window */
     uint64_t       moves, workers; /* so far: steps after which some have, and how many */
+    uint64_t       duplicated; /* virtual workers that others have made, so far */
 };
 
 /* ---- Whether ----------------------------------------------------------------------------- */
@@ -38,18 +39,41 @@ static const char *why_not(const lk_train_config *c)
     return NULL;
 }
 
+/* The same of virtual workers that others make. */
+static const char *why_none_others(const lk_train_config *c)
+{
+    if (c->model_options.batchnorm == LK_BATCHNORM_SYNC)
+        return "with --batchnorm sync has all virtual workers made at the same time; take "
+               "--batchnorm ghost";
+    if (why_not(c) != NULL)
+        return "sums each round of virtual workers before the next, so none can be made by "
+               "another; take --strategy ddp or zero1";
+    return c->audit > 0 ? "with --audit compares what two workers have made; leave one of them out"
+                        : NULL;
+}
+
 bool lki_pace_moves(const lk_train_config *c)
 {
     return c->rebalance == LK_REBALANCE_ON ||
            (c->rebalance == LK_REBALANCE_DEFAULT && why_not(c) == NULL);
 }
 
+bool lki_pace_duplicates(const lk_train_config *c)
+{
+    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
+    return c->duplicate == LK_DUPLICATE_ON ||
+           (c->duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
+}
+
 lk_status lki_pace_check(const lk_train_config *c)
 {
-    const char *why = why_not(c);
+    const char *name   = c->strategy != NULL ? c->strategy : "ddp";
+    const char *why    = why_not(c);
+    const char *others = why_none_others(c);
     if (c->rebalance == LK_REBALANCE_ON && why != NULL)
-        return lk_fail(LK_EINVAL, "--rebalance: --strategy %s %s",
-                       c->strategy != NULL ? c->strategy : "ddp", why);
+        return lk_fail(LK_EINVAL, "--rebalance: --strategy %s %s", name, why);
+    if (c->duplicate == LK_DUPLICATE_ON && others != NULL)
+        return lk_fail(LK_EINVAL, "--duplicate: --strategy %s %s", name, others);
     return LK_OK;
 }
 
@@ -130,6 +154,7 @@ lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *res
     if (p->times == NULL)
         LK_TRY(open_books(s));
     add_times(s);
+    p->duplicated += result->duplicated;
     if (result->moved == 0)
         return LK_OK;
     memcpy(p->before, p->bounds, ((size_t)s->ranks + 1) * sizeof *p->before);
@@ -254,4 +279,7 @@ void lki_pace_summary(const lki_session *s)
         lki_journal_say(s->journal, "shares moved after %llu step%s: %llu virtual workers in all",
                         (unsigned long long)p->moves, p->moves > 1 ? "s" : "",
                         (unsigned long long)p->workers);
+    if (p->duplicated > 0)
+        lki_journal_say(s->journal, "%llu virtual worker%s of late workers made by others",
+                        (unsigned long long)p->duplicated, p->duplicated > 1 ? "s" : "");
 }

@@ -5,8 +5,10 @@
 
 #include "train/session.h"
 
-/* Whether virtual workers move; LK_EINVAL says why they cannot where that was asked for. */
+/* Whether virtual workers move, and whether others make them; LK_EINVAL says why they cannot where
+ * that was asked for. */
 bool                   lki_pace_moves(const lk_train_config *config);
+bool                   lki_pace_duplicates(const lk_train_config *config);
 LK_NODISCARD lk_status lki_pace_check(const lk_train_config *config);
 
 LK_NODISCARD lk_status lki_pace_open(lki_session *s);

@@ -1,0 +1,138 @@
+/* ddp_others.c -- virtual workers of one rank that another rank makes (claims.h).
+ *
+ * Who makes one that is not its own, or that another may have made meanwhile, makes it in one of
+ * its buffers that is free.  All buffers of a host are in one arena, so it stays there: the rank
+ * whose virtual worker it is takes its place for a node of its own tree, merges and hands in as
+ * ever.  So each node is held by the rank that holds it in any step, and summed once.
+ */
+#include "base/file.h"
+#include "base/memory.h"
+#include "parallel/strategies/ddp.h"
+
+/* Once all is handed in, nodes are those of the plan; until then, those of the counter. */
+static bool is_free(const lki_ddp *self, uint32_t buffer)
+{
+    bool            handed = self->started == self->reduction_count;
+    const lki_node *nodes  = handed ? self->plan.nodes : self->counter.stack;
+    uint32_t        count  = handed ? self->plan.node_count : self->counter.depth;
+    bool            taken  = (self->lent >> buffer & 1) != 0;
+    for (uint32_t i = 0; i < count; i++)
+        taken |= nodes[i].buffer == buffer;
+    return !taken;
+}
+
+bool lki_ddp_begin_other(lk_parallel *parallel, lki_gradients *out, uint32_t *place)
+{
+    lki_ddp *self   = lki_ddp_of(parallel);
+    uint32_t buffer = 0, end = (uint32_t)lki_min(self->plan.buffers + parallel->spares, 64);
+
+    if (!self->begun)
+        lki_ddp_begin_step(parallel, self);
+    while (buffer < end && !is_free(self, buffer))
+        buffer++;
+    bool handed = self->started == self->reduction_count;
+    if (buffer == end || self->lost.status != LK_OK || (handed && self->astray))
+        return false;
+    self->lent |= UINT64_C(1) << buffer;
+    lki_ddp_change(parallel, self, buffer);
+    *place = lki_ddp_place(parallel, buffer);
+    *out   = lki_ddp_gradients(parallel, lki_ddp_data(parallel, *place));
+    lki_clear(parallel, out->states, parallel->width - parallel->layout->grad_elements);
+    return true;
+}
+
+void lki_ddp_end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool taken)
+{
+    lki_ddp *self   = lki_ddp_of(parallel);
+    uint32_t buffer = place - self->first;
+    if (taken)
+        lki_ddp_changed(parallel, self, (lki_node){ leaf, 1, buffer });
+    else
+        self->lent &= ~(UINT64_C(1) << buffer);
+}
+
+/* Nothing more is to be made: what the counter has is what this rank adds to the sums. */
+static lk_status hand_in(lk_parallel *parallel, lki_ddp *self)
+{
+    lki_merge_counter *counter = &self->counter;
+
+    lki_nodes_sort(counter->stack, counter->depth);
+    LK_ASSERT(counter->depth <= LK_TREE_NODES_MAX);
+    self->merge_count = 0;
+    for (uint32_t b = 0; b < self->reduction_count; b++) {
+        lki_reduction *r = &self->reductions[b];
+        r->pending       = 0;
+        r->op.node_count = counter->depth;
+        for (uint32_t i = 0; i < counter->depth; i++) {
+            const lki_node *node = &counter->stack[i];
+            r->nodes[i] = (lk_tree_node){ node->first, node->count,
+                                          lki_ddp_buffer(parallel, node->buffer) + r->first };
+        }
+    }
+    return lki_ddp_start(parallel, self);
+}
+
+/* The last one is left where it is.  Buckets that have started are complete, with the same bits. */
+static lk_status replace_last(lk_parallel *parallel, lki_ddp *self, uint32_t place)
+{
+    const float *mine = lki_ddp_buffer(parallel, self->last);
+
+    self->instead = lki_ddp_data(parallel, place);
+    for (uint32_t b = self->started; b < self->reduction_count; b++) {
+        lki_reduction *r = &self->reductions[b];
+        r->pending       = 0;
+        for (uint32_t i = 0; i < r->op.node_count; i++)
+            if (r->nodes[i].data == mine + r->first)
+                r->nodes[i].data = self->instead + r->first;
+    }
+    return lki_ddp_start(parallel, self);
+}
+
+lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun)
+{
+    lki_ddp           *self    = lki_ddp_of(parallel);
+    lki_merge_counter *counter = &self->counter;
+
+    if (!self->begun)
+        lki_ddp_begin_step(parallel, self);
+    if (self->lost.status != LK_OK)
+        return LK_OK;
+    self->astray = true;
+    if (begun && self->last_leaf)
+        return lki_ddp_remember(parallel, self, replace_last(parallel, self, place));
+    if (!begun)
+        lki_counter_push_into(counter, leaf, 0);
+    counter->stack[counter->depth - 1].buffer = LKI_ELSEWHERE | place;
+    lki_ddp_merge(parallel, self);
+    if (parallel->leaf + 1 < lki_turns(parallel))
+        return LK_OK;
+    return lki_ddp_remember(parallel, self, hand_in(parallel, self));
+}
+
+/* Of my own reductions, which are started. */
+static lk_status wait_for(lki_ddp *self, double seconds, bool *over)
+{
+    double end = lki_seconds() + seconds;
+
+    while (self->completed < self->started && self->lost.status == LK_OK) {
+        lki_reduction *r    = &self->reductions[self->completed];
+        double         left = 1e3 * (end - lki_seconds());
+        lk_status status = r->request == NULL
+                               ? LK_OK
+                               : lk_request_wait_for(r->request, left > 1 ? (uint32_t)left : 1);
+        *over = false;
+        if (status != LK_OK)
+            return status == LK_ETIMEOUT ? LK_OK : status;
+        lk_request_free(r->request);
+        r->request = NULL;
+        self->completed++;
+    }
+    *over = true;
+    return LK_OK;
+}
+
+lk_status lki_ddp_watch(lk_parallel *parallel, double seconds, bool *over)
+{
+    lki_ddp *self = lki_ddp_of(parallel);
+    return lki_ddp_remember(parallel, self, wait_for(self, seconds, over));
+}

@@ -1,0 +1,110 @@
+/* ddp_room.c -- what ddp and zero1 take of memory: all ranks' buffers in one arena of each host. */
+#include "base/memory.h"
+#include "parallel/strategies/ddp.h"
+
+void lki_ddp_plan(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t rank,
+                  lki_virtual_plan *plan)
+{
+    lki_share share = lki_share_of(dealing, rank);
+    lki_virtual_plan_range(plan, parallel->leaves, share.first, share.count, parallel->largest);
+}
+
+/* Buffers of the ranks before `end` on a host. */
+size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, uint32_t host,
+                       uint32_t end)
+{
+    size_t total = 0;
+    for (uint32_t r = 0; r < end; r++) {
+        lki_virtual_plan plan;
+        if (parallel->world.host_of[r] != host)
+            continue;
+        lki_ddp_plan(parallel, dealing, r, &plan);
+        total += (parallel->lock_step ? plan.count : plan.buffers) + parallel->spares;
+    }
+    return total;
+}
+
+static size_t buffers_of_rank(const lk_parallel *parallel, uint32_t ranks, uint32_t rank)
+{
+    const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
+    lki_virtual_plan  plan;
+    lki_ddp_plan(parallel, &dealing, rank, &plan);
+    return plan.buffers + parallel->spares;
+}
+
+/* The most that neighbours among `ranks` ranks take, who are on one host. */
+static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
+{
+    size_t total = 0, most = 0;
+    for (uint32_t r = 0; r < ranks; r++) {
+        total += buffers_of_rank(parallel, ranks, r);
+        if (r >= parallel->ledger.here)
+            total -= buffers_of_rank(parallel, ranks, r - parallel->ledger.here);
+        most = lki_max(most, total);
+    }
+    return most;
+}
+
+/* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were: then
+ * it is the same for all hosts. */
+size_t lki_ddp_all_buffers(const lk_parallel *parallel, uint32_t host)
+{
+    size_t count = parallel->ledger.kept
+                       ? 0 : lki_ddp_buffers(parallel, &parallel->dealing, host, parallel->ranks);
+    for (uint32_t r = 1; parallel->ledger.kept && r <= parallel->ledger.seats; r++)
+        count = lki_max(count, buffers_of_fewer(parallel, r));
+    return count;
+}
+
+size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host)
+{
+    size_t count = lki_ddp_all_buffers(parallel, host), bytes;
+    size_t tags  = parallel->ledger.kept ? count * sizeof(lki_tag) : 0;
+    count += parallel->ledger.kept;
+    return __builtin_mul_overflow(count, parallel->width * sizeof(float), &bytes) ||
+                   __builtin_add_overflow(bytes, tags, &bytes)
+               ? 0
+               : bytes;
+}
+
+/* All ranks' buffers in one arena; mine start after those of the ranks before me.  With a ledger
+ * the sums come first, and the tags last. */
+lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self)
+{
+    const uint32_t mine = parallel->world.host_of[parallel->rank];
+    const size_t   here = lki_ddp_all_buffers(parallel, mine);
+    size_t         most = 0;
+    lk_arena      *arena;
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        size_t bytes = lki_ddp_bytes(parallel, host);
+        if (bytes == 0)
+            return lk_fail(LK_ENOMEM, "gradients: %zu buffers of %zu elements are too large",
+                           lki_ddp_all_buffers(parallel, host), parallel->width);
+        most = lki_max(most, bytes);
+    }
+    LK_TRY(lki_ledger_arena(parallel, LKI_ARENA_GRADIENTS, most, &arena));
+    parallel->ledger.gradients = lk_arena_data(arena);
+    self->first   = (uint32_t)lki_ddp_buffers(parallel, &parallel->dealing, mine, parallel->rank);
+    self->buffers = parallel->ledger.gradients;
+    self->room    = parallel->ledger.kept ? here : most / (parallel->width * sizeof(float));
+    if (!parallel->ledger.kept)
+        return LK_OK;
+    self->sums = self->buffers;
+    self->buffers += parallel->width;
+    self->tags = (lki_tag *)(void *)(self->buffers + parallel->width * here);
+    return LK_OK;
+}
+
+/* With rebalancing: whether shares that are dealt so have room. */
+bool lki_ddp_fits(const lk_parallel *parallel, const lki_dealing *dealing)
+{
+    lki_virtual_plan plan;
+    bool             good = true;
+    for (uint32_t h = 0; good && h < parallel->world.hosts; h++)
+        good = lki_ddp_buffers(parallel, dealing, h, parallel->ranks) <= lki_ddp_of(parallel)->room;
+    for (uint32_t r = 0; good && r < parallel->ranks; r++) {
+        lki_ddp_plan(parallel, dealing, r, &plan);
+        good = plan.node_count <= LK_TREE_NODES_MAX;
+    }
+    return good;
+}
