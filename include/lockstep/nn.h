@@ -55,6 +55,8 @@ typedef struct {
     const void         *x[LK_BLOCK_INPUTS_MAX];
     void               *y;
     const float *const *params;       /* [param_count], in the order planned */
+    const uint16_t *const *params_bf16; /* [param_count]: where one is not NULL it is kept as bf16
+                                         * and here in place of params; see bf16_params */
     const float *const *state;        /* [state_count], running values (BatchNorm) */
     void               *saved;        /* kept from forward to backward */
     void               *scratch;      /* garbage before and after every call */
@@ -134,8 +136,12 @@ typedef struct {
     bool writes_grads;   /* heeds call->write, and need not add to what was cleared for it */
     bool bf16;           /* takes values in bf16 as they are, where the engine stores such: then all
                           * of x, y, dy and dx are (call->dtype), the model's input included;
-                          * parameters, their gradients and rows of loss are FP32 as ever.  Other
-                          * types are called with FP32 copies. */
+                          * parameters' gradients and rows of loss are FP32 as ever, and so are
+                          * parameters but for bf16_params.  Other types are called with FP32
+                          * copies. */
+    uint32_t bf16_params; /* with bf16: bit i says that then it rounds parameter i to bf16, to
+                           * nearest even, when it reads it, and takes it so, too
+                           * (call->params_bf16): the same bits, whichever it gets */
 
     const lk_block_statistics *statistics; /* (optional) */
 } lk_block_type;
@@ -260,6 +266,8 @@ typedef struct {
     uint64_t            seed;
     uint32_t            step;
     const float *const *params; /* one a parameter: fetched from the strategy for this step */
+    const uint16_t *const *params_bf16; /* NULL, or one a parameter: not NULL where it is kept as
+                                         * bf16 (lk_param.bf16), which is read in place of params */
     const float *const *state;  /* one a state */
     const lk_hooks     *hooks;  /* NULL: none */
     float               loss_scale; /* a power of two; 0 = 1, as it must be where values are BF16 */
@@ -267,7 +275,8 @@ typedef struct {
 
 /* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing
  * is allocated after this.  Values and their gradients are stored as `dtype`: LK_F32, LK_BF16 or
- * LK_F16 (parameters and their gradients, losses and running state are FP32 always).  Borrows
+ * LK_F16 (parameters' gradients, losses and running state are FP32 always; so are parameters, of
+ * which lk_walk.params_bf16 may have some as bf16, where values are).  Borrows
  * model and exec.  The last block must be a loss. */
 LK_API LK_NODISCARD lk_status lk_engine_open(lk_engine **out, const lk_model *model, lk_exec *exec,
                                              lk_dtype dtype, uint32_t micro_batch,

@@ -57,6 +57,7 @@ typedef struct {
     bool     no_decay; /* norms and biases: weight decay passes them by */
     lk_init  init;
     float    scale;
+    bool     bf16;     /* all who read it take it as bf16, too: lk_parallel_options.gather_dtype */
 } lk_param;
 
 /* ---- Execution --------------------------------------------------------------------------- */

@@ -225,6 +225,7 @@ typedef struct {
     lk_block_call call;
     lk_block      block; /* of fewer positions */
     const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
+    const uint16_t *params_bf16[LK_BLOCK_PARAMS_MAX];
     float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
 } frame;
 
@@ -245,21 +246,19 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
 {
     const lki_block_entry *entry = &engine->model->blocks[b];
     const lki_place       *place = &engine->layout.places[b];
-    bool                   reads = lki_block_reads(entry, backward);
 
     f->call = (lk_block_call){
         .block = shorten(&f->block, &entry->block, pass->length), .exec = engine->exec,
         .training = walk->training,
         .samples = pass->samples, .seed = walk->seed, .step = walk->step,
         .first_slot = pass->first_slot, .dtype = engine->layout.dtype, .params = f->params,
-        .state = f->state,
+        .params_bf16 = f->params_bf16, .state = f->state,
         .saved = at(engine, context, place->saved), .scratch = engine->scratch,
     };
     for (uint32_t i = 0; i < entry->block.input_count; i++)
         f->call.x[i] =
             entry->inputs[i] == 0 ? pass->x : value_of(engine, context, entry->inputs[i]);
-    for (uint32_t i = 0; i < entry->block.param_count; i++)
-        f->params[i] = reads ? walk->params[entry->params[i]] : NULL;
+    lki_block_params(entry, walk, backward, f->params, f->params_bf16);
     for (uint32_t i = 0; i < entry->block.state_count; i++)
         f->state[i] = walk->state != NULL ? walk->state[entry->states[i]] : NULL;
     if (entry->type->statistics != NULL && walk->training) {

@@ -133,7 +133,8 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
 {
     lk_model *model = plan->model;
     lk_param param = {
-        .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale
+        .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale,
+        .bf16 = true /* until a block that reads it is appended, and takes it otherwise */
     };
     uint64_t  count;
 
@@ -315,6 +316,11 @@ static lk_status reserve_entry(lk_model *model, uint32_t terms)
     return LK_OK;
 }
 
+static bool takes_bf16(const lk_block_type *type, uint32_t param)
+{
+    return type->bf16 && (type->bf16_params >> param & 1) != 0;
+}
+
 static void append_entry(lk_model *model, const lki_block_entry *entry)
 {
     uint32_t count = entry->block.param_count;
@@ -324,6 +330,8 @@ static void append_entry(lk_model *model, const lki_block_entry *entry)
             model->terms[i] =
                 (lk_grad_term){ entry->params[i], entry->uses[i], entry->block.layer };
     }
+    for (uint32_t i = 0; i < count; i++)
+        model->params[entry->params[i]].bf16 &= takes_bf16(entry->type, i);
     model->term_count += count;
     model->blocks[model->block_count++] = *entry;
     if (entry->segment != 0)

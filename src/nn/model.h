@@ -47,6 +47,10 @@ bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first);
 /* Whether the block's forward or backward pass reads parameters. */
 bool lki_block_reads(const lki_block_entry *entry, bool backward);
 
+/* Where these are, for a call; NULL where it reads none. */
+void lki_block_params(const lki_block_entry *entry, const lk_walk *walk, bool backward,
+                      const float **params, const uint16_t **params_bf16);
+
 struct lk_plan {
     lk_model        *model;
     lki_block_entry *entry;

@@ -1,7 +1,8 @@
 /* narrow_test.c -- values that are stored as bf16 or fp16.
  *
  * Goal:   what a block puts out is rounded once, and so is the model's input where a block takes
- *         bf16; gradients are near those of FP32, and not equal.
+ *         bf16; gradients are near those of FP32, and not equal.  Parameters that all who read them
+ *         take as bf16 may be kept so: not a bit is another.
  * (That bits do not depend on who computes them is tests/exactness's.)
  */
 #include "nn/testing.h"
@@ -171,6 +172,106 @@ static void test_a_loss_scale_scales_every_gradient(void **state)
     lki_free(x);
 }
 
+/* Reads its parameter in FP32: a table that it shares is kept so. */
+static lk_status wide_plan(lk_plan *plan)
+{
+    lk_plan_output(plan, lk_plan_block(plan)->x[0]);
+    return lk_plan_param_shared(plan, "wpe.weight", (lk_shape){ 2, { SAMPLES, IN } });
+}
+
+static void wide_forward(const lk_block_call *call)
+{
+    const float *x = call->x[0];
+    float       *y = call->y;
+    for (size_t i = 0; i < call->samples * (size_t)SAMPLES * IN; i++)
+        y[i] = x[i] + call->params[0][i % (SAMPLES * IN)];
+}
+
+static void wide_backward(const lk_block_call *call)
+{
+    const float *dy = call->dy;
+    float       *dx = call->dx[0];
+    for (size_t i = 0; i < call->samples * (size_t)SAMPLES * IN; i++) {
+        dx[i] = call->add[0] ? dx[i] + dy[i] : dy[i];
+        call->grads[0][i % (SAMPLES * IN)] += dy[i];
+    }
+}
+
+static const lk_block_type wide_type = {
+    .name = "wide", .plan = wide_plan, .forward = wide_forward, .backward = wide_backward
+};
+
+/* All that reads matrices: tables, weights of both ways round, a head that is tied. */
+static lk_model *of_tokens(bool shares)
+{
+    lk_embedding_options            tables = { .vocabulary = OUT, .width = IN };
+    lk_linear_options               turned = { .out = IN, .transposed = true };
+    lk_linear_cross_entropy_options head   = { .classes = OUT, .shared = "wte.weight" };
+    lk_model                       *model;
+    MUST(lk_model_new(&model, "narrow", (lk_shape){ 1, { SAMPLES } }, true));
+    lk_value x = add1(model, &lk_block_embedding, "", &tables, sizeof tables, 0);
+    if (shares)
+        x = add1(model, &wide_type, "wide", NULL, 0, x);
+    x = linear(model, "a", 3 * IN, "gelu_tanh", x);
+    x = add1(model, &lk_block_linear, "b", &turned, sizeof turned, x);
+    x = add1(model, &lk_block_layernorm, "ln", NULL, 0, x);
+    add1(model, &lk_block_linear_cross_entropy, "head", &head, sizeof head, x);
+    return model;
+}
+
+/* Keeps what may be as bf16; returns how many. */
+static uint32_t keep_narrow(net *n, const uint16_t **narrow)
+{
+    uint32_t        count, kept = 0;
+    const lk_param *params = lk_model_params(n->model, &count);
+    for (uint32_t p = 0; p < count; p++) {
+        size_t    size = lk_shape_count(params[p].shape);
+        uint16_t *to;
+        if (!params[p].bf16)
+            continue;
+        kept++;
+        MUST(LKI_NEW(&to, size, "a narrow parameter"));
+        for (size_t i = 0; i < size; i++)
+            to[i] = lki_bf16_narrow(n->params[p][i]);
+        narrow[p] = to;
+        lki_free(net_param(n, p));
+        n->params[p] = NULL;
+    }
+    return kept;
+}
+
+static double run_tokens(net *n, const uint16_t *const *narrow)
+{
+    static const int32_t tokens[2 * SAMPLES] = { 0, 3, 3, 1, 2, 2, 0, 4, 6, 1 };
+    static const int32_t next[2 * SAMPLES]   = { 3, 3, 1, 2, 5, 0, 4, 6, 1, 1 };
+    lk_walk              walk                = net_walk(n, true);
+    lk_pass              pass                = net_pass(n, 0, 2, tokens, next);
+    walk.params_bf16 = narrow;
+    lk_engine_forward(n->engine, &walk, &pass, 1);
+    lk_engine_backward(n->engine, &walk, &pass, 1);
+    return pass.loss_sum;
+}
+
+static void test_parameters_may_be_kept_as_bf16(void **state)
+{
+    (void)state;
+    for (int shares = 0; shares < 2; shares++) {
+        const uint16_t *narrow[16] = { NULL };
+        net  wide = net_open_as(LK_BF16, of_tokens(shares), 1, NULL, 2, 1);
+        net  kept = net_open_as(LK_BF16, of_tokens(shares), 2, NULL, 2, 1);
+        assert_int_equal(keep_narrow(&kept, narrow), shares ? 3 : 4);
+        assert_true((kept.params[1] != NULL) == (shares != 0)); /* wpe */
+        assert_true(run_tokens(&wide, NULL) == run_tokens(&kept, narrow));
+        for (uint32_t t = 0; t < wide.term_count; t++)
+            assert_memory_equal(wide.grads[0][t], kept.grads[0][t],
+                                net_term_count(&wide, t) * sizeof(float));
+        for (size_t p = 0; p < 16; p++)
+            lki_free((void *)(uintptr_t)narrow[p]);
+        net_close(&wide);
+        net_close(&kept);
+    }
+}
+
 static void test_other_types_are_refused(void **state)
 {
     lk_exec   *exec;
@@ -191,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_values_are_rounded_once),
         cmocka_unit_test(test_gradients_are_near_those_of_fp32),
         cmocka_unit_test(test_a_loss_scale_scales_every_gradient),
+        cmocka_unit_test(test_parameters_may_be_kept_as_bf16),
         cmocka_unit_test(test_other_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,10 +197,17 @@ void   lki_attention_bf16_backward(lk_exec *exec, const lki_attention_shape *sha
                                    const uint16_t *qkv, const uint16_t *y, const float *lse,
                                    const uint16_t *dy, uint16_t *dqkv, bool add, void *scratch);
 
-/* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t). wpe may be NULL.  Tokens are in range:
- * the data set has checked them. */
+/* A table as it is stored: F32 (or 0), or BF16 where what is made of it is. */
+typedef struct {
+    const void *values;
+    lk_dtype    type;
+} lki_table;
+
+/* y (b, t, c) = wte[token] + wpe[position]; tokens (b, t).  wpe.values may be NULL.  Where y is
+ * BF16 both are rounded to it before they are added.  Tokens are in range: the data set has checked
+ * them. */
 void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
-                   const int32_t *tokens, const float *wte, const float *wpe, void *y);
+                   const int32_t *tokens, lki_table wte, lki_table wpe, void *y);
 void lki_embedding_backward(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
                             const int32_t *tokens, const void *dy, float *dwte, float *dwpe);
 

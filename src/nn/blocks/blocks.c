@@ -29,6 +29,20 @@ size_t lki_elements(const lk_block_call *call, lk_shape shape)
     return (size_t)call->samples * lk_shape_count(shape);
 }
 
+const void *lki_param_of(const lk_block_call *call, uint32_t i, lk_dtype *type)
+{
+    bool narrow = call->params_bf16 != NULL && call->params_bf16[i] != NULL;
+    *type       = narrow ? LK_BF16 : LK_F32;
+    return narrow ? (const void *)call->params_bf16[i] : call->params[i];
+}
+
+void lki_weight_of(const lk_block_call *call, uint32_t i, lki_gemm_args *gemm)
+{
+    lk_dtype type;
+    gemm->b      = lki_param_of(call, i, &type);
+    gemm->wide_b = type != gemm->operands;
+}
+
 void lki_copy(const lk_block_call *call, size_t count, const void *x, void *y)
 {
     if (x != y)

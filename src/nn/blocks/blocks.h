@@ -21,6 +21,12 @@ void lki_copy(const lk_block_call *call, size_t count, const void *x, void *y);
  * it. */
 void lki_pass_gradient(const lk_block_call *call, uint32_t i, size_t count, const void *dy);
 
+/* Parameter `i` where the call has it: *type is LK_F32 or LK_BF16. */
+const void *lki_param_of(const lk_block_call *call, uint32_t i, lk_dtype *type);
+
+/* Of a product of the call's values and a weight: where and as what that is read. */
+void lki_weight_of(const lk_block_call *call, uint32_t i, lki_gemm_args *gemm);
+
 /* Cuts the next `count` elements of four bytes from memory at *at; aligned to 64 bytes. */
 void *lki_cut(unsigned char **at, size_t count);
 /* The bytes that lki_cut() takes for `count` elements. */

@@ -9,7 +9,8 @@
  * the value before it; the value before a GELU, or a ReLU and a sum.
  *
  * In bf16 all three products multiply pairs of bf16 values into FP32 sums; the weight is rounded
- * as a product reads it.  What is kept, and the gradient before the activation, is bf16 too.
+ * as a product reads it, unless it comes so.  What is kept, and the gradient before the activation,
+ * is bf16 too.
  */
 #include <string.h>
 
@@ -109,19 +110,18 @@ static void linear_forward(const lk_block_call *call)
     lki_gemm_args gemm = {
         .operands = call->dtype,
         .result = call->dtype,
-        .wide_b = call->dtype == LK_BF16,
         .transpose_b = !options->transposed,
         .m = call->samples * lki_rows(block->x[0]),
         .n = options->out,
         .k = lki_width(block->x[0]),
         .a = call->x[0],
-        .b = call->params[0],
         .c = call->y,
         .bias = options->no_bias ? NULL : call->params[1],
         .activation = activation_of(block),
         .pre = keeps_pre(block) && call->training ? call->saved : NULL,
         .residual = block->input_count == 2 ? call->x[1] : NULL,
     };
+    lki_weight_of(call, 0, &gemm);
     lki_gemm(call->exec, &gemm);
 }
 
@@ -167,15 +167,14 @@ static void linear_backward(const lk_block_call *call)
         return;
     lki_gemm_args input = { .operands = call->dtype,
                             .result = call->dtype,
-                            .wide_b = call->dtype == LK_BF16,
                             .transpose_b = options->transposed,
                             .accumulate = call->add[0],
                             .m = rows,
                             .n = in,
                             .k = out,
                             .a = dz,
-                            .b = call->params[0],
                             .c = call->dx[0] };
+    lki_weight_of(call, 0, &input);
     lki_gemm(call->exec, &input);
 }
 
@@ -195,6 +194,7 @@ const lk_block_type lk_block_linear = {
     .backward = linear_backward,
     .residual = true,
     .bf16     = true,
+    .bf16_params = 1,
     .writes_grads = true,
     .flops    = linear_flops,
 };

@@ -93,7 +93,6 @@ typedef struct {
     size_t       rows, in, classes, chunk;
     size_t       bytes; /* of a logit */
     void        *logits;
-    const float *weight;
 } head;
 
 static size_t chunk_max(const lk_linear_cross_entropy_options *options, lk_dtype dtype)
@@ -143,11 +142,10 @@ static void linear_cross_entropy_buffers(const lk_block *block, const lk_exec *e
 /* Rows first .. first + m - 1; y are those of x. */
 static void head_chunk(const lk_block_call *call, const head *h, size_t first, size_t m)
 {
-    bool          narrow = call->dtype == LK_BF16;
     void         *x      = (char *)call->y + first * h->in * h->bytes;
-    lki_gemm_args logits = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,
-                             .transpose_b = true, .m = m, .n = h->classes, .k = h->in, .a = x,
-                             .b = h->weight, .c = h->logits };
+    lki_gemm_args logits = { .operands = call->dtype, .result = call->dtype, .transpose_b = true,
+                             .m = m, .n = h->classes, .k = h->in, .a = x, .c = h->logits };
+    lki_weight_of(call, 0, &logits);
     lki_gemm(call->exec, &logits);
     lki_softmax_xent(call->exec, call->dtype, m, h->classes, h->logits, call->targets + first,
                      call->loss + first, call->hit + first, loss_factor(call));
@@ -159,9 +157,9 @@ static void head_chunk(const lk_block_call *call, const head *h, size_t first, s
                              .n = h->in, .k = m, .a = h->logits, .b = x,
                              .c = call->forward_grads[0] };
     lki_gemm(call->exec, &weight);
-    lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .wide_b = narrow,
-                            .m = m, .n = h->in, .k = h->classes, .a = h->logits, .b = h->weight,
-                            .c = x };
+    lki_gemm_args input = { .operands = call->dtype, .result = call->dtype, .m = m, .n = h->in,
+                            .k = h->classes, .a = h->logits, .c = x };
+    lki_weight_of(call, 0, &input);
     lki_gemm(call->exec, &input);
 }
 
@@ -170,8 +168,7 @@ static void linear_cross_entropy_forward(const lk_block_call *call)
     const lk_linear_cross_entropy_options *options = call->block->options;
     head h = { .rows = call->samples * lki_rows(call->block->x[0]),
                .in = lki_width(call->block->x[0]), .classes = options->classes,
-               .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch,
-               .weight = call->params[0] };
+               .bytes = lk_dtype_bytes(call->dtype), .logits = call->scratch };
     size_t most = chunk_max(options, call->dtype), chunks = (h.rows + most - 1) / most;
 
     h.chunk = lki_round_up((h.rows + chunks - 1) / chunks, 16); /* nearly equal ones */
@@ -195,6 +192,7 @@ const lk_block_type lk_block_linear_cross_entropy = {
     .backward     = cross_entropy_backward,
     .loss         = true,
     .bf16         = true,
+    .bf16_params  = 1,
     .flops        = linear_cross_entropy_flops,
     .params_unread= true,
     .writes_grads = true,

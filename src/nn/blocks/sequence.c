@@ -31,8 +31,11 @@ static lk_status embedding_plan(lk_plan *plan)
 static void embedding_forward(const lk_block_call *call)
 {
     const uint64_t *y = call->block->y.dims;
-    lki_embedding(call->exec, call->dtype, call->samples, y[0], y[1], call->x[0], call->params[0],
-                  call->params[1], call->y);
+    lki_table       wte, wpe;
+    wte.values = lki_param_of(call, 0, &wte.type);
+    wpe.values = lki_param_of(call, 1, &wpe.type);
+    lki_embedding(call->exec, call->dtype, call->samples, y[0], y[1], call->x[0], wte, wpe,
+                  call->y);
 }
 
 static void embedding_backward(const lk_block_call *call)
@@ -49,6 +52,7 @@ const lk_block_type lk_block_embedding = {
     .backward     = embedding_backward,
     .tokens       = true,
     .bf16         = true,
+    .bf16_params  = 3,
     .params_unread= true,
 };
 

@@ -5,9 +5,14 @@
  * columns and walks all positions in order, so each element of a table is one chain of
  * additions that continues from what the buffer holds.
  *
+ * In bf16 both rows are rounded before they are added, as a product rounds its weights: so a table
+ * may be kept as bf16, and one that is also the head's weight is the same to both.
+ *
  * Cost: bytes only.  Nothing here rounds differently on another instruction set, so there are
  * no kernels: the compiler's own vectors do.
  */
+#include <string.h>
+
 #include "base/memory.h"
 #include "device/half.h"
 #include "tensor/ops.h"
@@ -15,19 +20,35 @@
 enum {
     ROWS_PER_TASK    = 32,
     COLUMNS_PER_TASK = 64, /* two to four cache lines of a row: narrow enough for several threads */
+    PIECE            = 256, /* values of a row that are in FP32 at a time */
 };
 
 typedef struct {
     lk_dtype       type;
     size_t         b, t, c;
     const int32_t *tokens;
-    const float   *wte, *wpe;
+    lki_table      wte, wpe;
     const void    *dy;
     void          *y;
     float         *dwte, *dwpe;
 } embedding;
 
-static void store_row(lk_dtype type, size_t n, const float *row, void *y, size_t at)
+/* n values of a table from element `at` on, rounded where results are. */
+static void load(lk_dtype type, const lki_table *table, size_t at, size_t n, float *row)
+{
+    const uint16_t *narrow = (const uint16_t *)table->values + at;
+    const float    *wide   = (const float *)table->values + at;
+    if (table->type == LK_BF16)
+        for (size_t i = 0; i < n; i++)
+            row[i] = lki_bf16_widen(narrow[i]);
+    else if (type == LK_BF16)
+        for (size_t i = 0; i < n; i++)
+            row[i] = lki_bf16_widen(lki_bf16_narrow(wide[i]));
+    else
+        memcpy(row, wide, n * sizeof *row);
+}
+
+static void store(lk_dtype type, size_t n, const float *row, void *y, size_t at)
 {
     uint16_t *narrow = (uint16_t *)y + at;
     float    *wide   = (float *)y + at;
@@ -35,20 +56,22 @@ static void store_row(lk_dtype type, size_t n, const float *row, void *y, size_t
         for (size_t i = 0; i < n; i++)
             narrow[i] = lki_bf16_narrow(row[i]);
     else
-        for (size_t i = 0; i < n; i++)
-            wide[i] = row[i];
+        memcpy(wide, row, n * sizeof *row);
 }
 
-static void store_sums(lk_dtype type, size_t n, const float *a, const float *b, void *y, size_t at)
+static void forward_row(const embedding *e, size_t row)
 {
-    uint16_t *narrow = (uint16_t *)y + at;
-    float    *wide   = (float *)y + at;
-    if (type == LK_BF16)
-        for (size_t i = 0; i < n; i++)
-            narrow[i] = lki_bf16_narrow(a[i] + b[i]);
-    else
-        for (size_t i = 0; i < n; i++)
-            wide[i] = a[i] + b[i];
+    float sum[PIECE], more[PIECE];
+    for (size_t first = 0; first < e->c; first += PIECE) {
+        size_t n = lki_min(PIECE, e->c - first);
+        load(e->type, &e->wte, (size_t)e->tokens[row] * e->c + first, n, sum);
+        if (e->wpe.values != NULL) {
+            load(e->type, &e->wpe, row % e->t * e->c + first, n, more);
+            for (size_t i = 0; i < n; i++)
+                sum[i] += more[i];
+        }
+        store(e->type, n, sum, e->y, row * e->c + first);
+    }
 }
 
 static void forward_task(void *context, size_t index, uint32_t thread)
@@ -56,18 +79,12 @@ static void forward_task(void *context, size_t index, uint32_t thread)
     const embedding *e = context;
     size_t first = index * ROWS_PER_TASK, last = lki_min(first + ROWS_PER_TASK, e->b * e->t);
     (void)thread;
-
-    for (size_t row = first; row < last; row++) {
-        const float *token = e->wte + (size_t)e->tokens[row] * e->c;
-        if (e->wpe == NULL)
-            store_row(e->type, e->c, token, e->y, row * e->c);
-        else
-            store_sums(e->type, e->c, token, e->wpe + row % e->t * e->c, e->y, row * e->c);
-    }
+    for (size_t row = first; row < last; row++)
+        forward_row(e, row);
 }
 
 void lki_embedding(lk_exec *exec, lk_dtype type, size_t b, size_t t, size_t c,
-                   const int32_t *tokens, const float *wte, const float *wpe, void *y)
+                   const int32_t *tokens, lki_table wte, lki_table wpe, void *y)
 {
     embedding e = { .type = type, .b = b, .t = t, .c = c, .tokens = tokens, .wte = wte,
                     .wpe = wpe, .y = y };

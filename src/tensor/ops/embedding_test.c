@@ -23,7 +23,8 @@ static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool posit
         float token = wte[(size_t)tokens[i / c] * c + i % c];
         want_y[i]   = positions ? token + wpe[i / c % T * c + i % c] : token;
     }
-    lki_embedding(exec, LK_F32, B, T, c, tokens, wte, positions ? wpe : NULL, y);
+    lki_embedding(exec, LK_F32, B, T, c, tokens, (lki_table){ .values = wte },
+                  (lki_table){ .values = positions ? wpe : NULL }, y);
     nn_same(exec, "y", B * T * c, y, want_y);
     lki_embedding_backward(exec, LK_F32, B, T, c, tokens, dy, dwte, positions ? dwpe : NULL);
     lki_reference_embedding_backward(B, T, c, tokens, dy, want_dwte, positions ? want_dwpe : NULL);
@@ -34,29 +35,40 @@ static void one_width(lk_exec *exec, size_t c, const int32_t *tokens, bool posit
         free(lists[i]);
 }
 
-/* Forward rounds once; backward adds what it reads, exactly, in FP32. */
+/* Forward rounds rows, whether they are stored so or not, and their sum; backward adds what it
+ * reads, exactly, in FP32. */
 static void one_width_in_bf16(lk_exec *exec, size_t c, const int32_t *tokens)
 {
     float    *wte = nn_values(VOCABULARY * c, 1), *wpe = nn_values(T * c, 2);
     float    *dy = nn_values(B * T * c, 3), *want_y = nn_values(B * T * c, 5);
     float    *dwte = nn_values(VOCABULARY * c, 6), *want_dwte = nn_copy(dwte, VOCABULARY * c);
     float    *dwpe = nn_values(T * c, 7), *want_dwpe = nn_copy(dwpe, T * c);
+    float    *wide_wte = nn_copy(wte, VOCABULARY * c), *wide_wpe = nn_copy(wpe, T * c);
     uint16_t *narrow = nn_bf16(dy, B * T * c), *y = nn_bytes(B * T * c * sizeof *y);
+    uint16_t *bf16_wte = nn_bf16(wte, VOCABULARY * c), *bf16_wpe = nn_bf16(wpe, T * c);
 
-    for (int positions = 0; positions < 2; positions++) {
-        lki_embedding(exec, LK_BF16, B, T, c, tokens, wte, positions ? wpe : NULL, y);
-        lki_embedding(exec, LK_F32, B, T, c, tokens, wte, positions ? wpe : NULL, want_y);
+    for (int way = 0; way < 8; way++) {
+        bool      positions = way & 1;
+        lki_table tokens_of = { wide_wte, LK_F32 }, places = { wide_wpe, LK_F32 };
+        if (way & 2)
+            tokens_of = (lki_table){ bf16_wte, LK_BF16 };
+        if (way & 4)
+            places = (lki_table){ bf16_wpe, LK_BF16 };
+        if (!positions)
+            places.values = NULL;
+        lki_embedding(exec, LK_BF16, B, T, c, tokens, tokens_of, places, y);
+        lki_embedding(exec, LK_F32, B, T, c, tokens, (lki_table){ .values = wte },
+                      (lki_table){ .values = positions ? wpe : NULL }, want_y);
         nn_same_rounded(exec, "y", B * T * c, y, want_y);
     }
     lki_embedding_backward(exec, LK_BF16, B, T, c, tokens, narrow, dwte, dwpe);
     lki_reference_embedding_backward(B, T, c, tokens, dy, want_dwte, want_dwpe);
     nn_same(exec, "dwte", VOCABULARY * c, dwte, want_dwte);
     nn_same(exec, "dwpe", T * c, dwpe, want_dwpe);
-    float *lists[] = { wte, wpe, dy, want_y, dwte, want_dwte, dwpe, want_dwpe };
+    void *lists[] = { wte, wpe, wide_wte, wide_wpe, dy, want_y, dwte, want_dwte, dwpe, want_dwpe,
+                      narrow, bf16_wte, bf16_wpe, y };
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
-    free(narrow);
-    free(y);
 }
 
 static void embedding_bits(void **state)
