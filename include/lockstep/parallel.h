@@ -96,8 +96,7 @@ typedef struct {
     lk_unused    unused;
     uint64_t     seed;             /* of the initial values */
     lk_exec     *exec;             /* borrowed; NULL = one thread */
-    const lk_parallel_term *terms; /* in the order in which backward finishes them; NULL =
-                                    * parameters from last to first */
+    const lk_parallel_term *terms; /* in backward's order; NULL = params from last to first */
     uint32_t                 term_count;
     const lk_parallel_state *states;
     uint32_t                 state_count;
@@ -109,11 +108,11 @@ typedef struct {
     uint32_t        read_count;
     uint32_t        unit_buffers; /* units in memory; 0: one more than a block reads at a time */
     uint32_t        shard_hosts;  /* "hybrid": neighbouring hosts that share a model; 0: 1 */
-    lk_dtype gather_dtype;  /* what parameters are read, and gathered, as: LK_F32 (or 0), LK_I8 */
+    lk_dtype gather_dtype;  /* what parameters are read, and gathered, as: LK_F32 (or 0), LK_I8, or
+                             * LK_BF16: what may be (lk_param.bf16), where hosts keep shards */
     bool     keep_gathered; /* LK_I8: what came of a unit stays until an update, for other reads */
     bool survives; /* others go on where one dies: lk_parallel_go_on(); needs LK_UNUSED_ZERO */
-    bool buddies;  /* with it, "zero1" to "zero3": two neighbouring hosts keep each other's part of
-                    * the model as well, so either may be lost */
+    bool buddies;  /* with it: pairs of hosts keep each other's part, and either may be lost */
     /* What gradients travel as between hosts, and each virtual worker's and each sum of the tree is
      * rounded to, on one host, too: LK_F32 (or 0), LK_BF16, LK_F16 (give it a loss scale), LK_I8 or
      * LK_I4 (lk_tree_op).  Other bits than without, but the same for any workers and hosts. */
@@ -153,8 +152,7 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
 
-/* How this rank's file is read and written: "io_uring, past the page cache"; "" where there is
- * none: lk_parallel_options.offload. */
+/* How this rank's file (options.offload) is accessed: "io_uring, past the page cache"; "": none. */
 LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 
 /* ---- What it takes ----------------------------------------------------------------------- */
@@ -201,9 +199,11 @@ LK_API lk_fsdp_traffic lk_fsdp_paper_traffic(double bytes, uint32_t workers, uin
 
 /* ---- Values ------------------------------------------------------------------------------ */
 
-/* This step's values; fetch them each step, never keep them.  With "zero3" over several hosts: only
- * while a block that has the parameter is being read; else NULL, perhaps. */
+/* This step's values, to be fetched each step; with "zero3" over several hosts only while a block
+ * that has the parameter is read, else perhaps NULL.  What is read as bf16 (gather_dtype) has the
+ * second; where it is NULL the first has it in FP32, and its reader rounds it. */
 LK_API const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param);
+LK_API const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param);
 LK_API const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state);
 /* Running states, and with a moving mean (lk_optimizer.ema) as many again: the mean of each. */
 LK_API uint32_t lk_parallel_state_count(const lk_parallel *parallel);

@@ -113,8 +113,7 @@ typedef struct {
     const char *onednn; /* path of its module: oneDNN multiplies, and nothing is exact; or NULL */
     lk_dtype    precision; /* of values and their gradients: LK_F32 (or 0), LK_BF16, LK_F16 */
     size_t      bucket_bytes, first_bucket_bytes;
-    uint32_t    unit_buffers; /* zero3: units of parameters that a host has room for; 0 = as in
-                               * lk_parallel_options */
+    uint32_t    unit_buffers; /* zero3: units in memory; 0 = as in lk_parallel_options */
     uint32_t    shard_hosts;  /* hybrid: neighbouring hosts that share a model; 0 = 1 */
     bool        buddies;      /* as lk_parallel_options.buddies */
 
@@ -135,7 +134,8 @@ typedef struct {
     uint32_t       group_count;
     lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,
                                  * LK_I4; see lk_parallel_options */
-    lk_dtype        gather_dtype; /* what parameters are read as: LK_F32 (or 0), LK_I8; see there */
+    lk_dtype        gather_dtype; /* what parameters are read as: LK_F32 (or 0; in bf16 runs
+                                   * what may be is LK_BF16 then), LK_I8; see there */
     bool            keep_gathered;
     lk_bucket_hook  hook; /* (optional) on gradients, see there; on resuming the same again */
     void           *hook_context;

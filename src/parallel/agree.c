@@ -21,7 +21,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  (uint64_t)parallel->unused,
                                  parallel->lock_step,
                                  (uint64_t)parallel->rounded,
-                                 parallel->quantised,
+                                 (uint64_t)options->gather_dtype,
                                  parallel->keeps,
                                  parallel->hook != NULL,
                                  parallel->largest,
@@ -63,13 +63,14 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     hashes[0]                = lki_xxh3(o, sizeof o) ^ lki_xxh3(f, sizeof f);
     for (uint32_t p = 0; p < layout->param_count; p++) {
         const lk_param *param              = &layout->params[p];
-        uint64_t        d[LK_RANK_MAX + 6] = { param->shape.rank,
+        uint64_t        d[LK_RANK_MAX + 7] = { param->shape.rank,
                                                lki_layout_uses(layout, p),
                                                param->no_decay,
+                                               param->bf16,
                                                (uint64_t)param->init,
                                                lki_xxh3(&param->scale, sizeof param->scale),
                                                lki_xxh3(param->name, strlen(param->name)) };
-        memcpy(d + 6, param->shape.dims, param->shape.rank * sizeof d[0]);
+        memcpy(d + 7, param->shape.dims, param->shape.rank * sizeof d[0]);
         hashes[1 + p] = lki_xxh3(d, sizeof d);
     }
 }
@@ -119,7 +120,7 @@ lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options
     if (differs != SIZE_MAX)
         return lk_fail(LK_EMISMATCH,
                        "ranks 0 and %u disagree about parameter %zu, '%s' on rank %u: "
-                       "its name, shape, uses or initialisation differ",
+                       "its name, shape, uses, initialisation or what it may be read as differ",
                        who, differs - 1, parallel->layout->params[differs - 1].name,
                        parallel->rank);
     return LK_OK;

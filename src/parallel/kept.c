@@ -37,7 +37,7 @@ bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next)
 
 bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which)
 {
-    return which == 0 ? parallel->gathers : parallel->shards > 1;
+    return which == 0 ? parallel->parted : parallel->shards > 1;
 }
 
 bool lki_kept_writer(const lk_parallel *parallel, uint32_t *shard)

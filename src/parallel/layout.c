@@ -11,7 +11,7 @@
 #include "device/quantise.h"
 #include "tensor/ops.h"
 
-enum { MIB = 1 << 20, BUCKET_MIB = 25 };
+enum { MIB = 1 << 20, BUCKET_MIB = 25, LINE = 64 };
 
 _Static_assert(LKI_NORM_BLOCK % LKI_QUANTISED == 0, "no span's border cuts a block of elements");
 
@@ -170,6 +170,33 @@ size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
     return last ? lki_round_up(span->count, layout->align) : span->count;
 }
 
+lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param)
+{
+    return layout->bf16 && layout->params[param].bf16 ? LK_BF16 : LK_F32;
+}
+
+size_t lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *span)
+{
+    size_t width = lki_layout_width(layout, span);
+    return lki_round_up(width * lk_dtype_bytes(lki_layout_read_dtype(layout, span->param)), LINE);
+}
+
+/* In FP32 where they lie; else one behind the other. */
+static void place_reads(lki_layout *layout)
+{
+    for (size_t i = 0; i < layout->span_count; i++)
+        layout->spans[i].read_at = layout->spans[i].at * sizeof(float);
+    layout->read_bytes = layout->bf16 ? 0 : layout->elements * sizeof(float);
+    for (uint32_t t = 0; layout->bf16 && t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        for (size_t i = layout->first_span[p];
+             layout->terms[t].use == 0 && i < layout->first_span[p + 1]; i++) {
+            layout->spans[i].read_at = layout->read_bytes;
+            layout->read_bytes += lki_layout_read_bytes(layout, &layout->spans[i]);
+        }
+    }
+}
+
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
 {
     bucket_walk walk     = walk_begin(layout, options);
@@ -308,6 +335,7 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
     lki_layout *layout = NULL;
     LK_TRY(LKI_NEW(&layout, 1, "parameter layout"));
     layout->whole_blocks = deal->whole_blocks;
+    layout->bf16         = deal->bf16;
     layout->align        = lki_quantises(options->comm_dtype) ? LKI_QUANTISED : 16;
     lk_status status = copy_params(layout, params, param_count);
     if (status == LK_OK)
@@ -316,8 +344,10 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
         place(layout, deal->param_at);
         status = make_spans(layout);
     }
-    if (status == LK_OK)
+    if (status == LK_OK) {
+        place_reads(layout);
         status = make_buckets(layout, options);
+    }
     if (status == LK_OK)
         status = copy_owners(layout, deal);
     if (status == LK_OK)

@@ -21,6 +21,7 @@ typedef struct {
     uint32_t param, owner, count; /* count: elements, at most LKI_NORM_BLOCK */
     size_t   at;                  /* in the parameter space */
     size_t   inside;              /* in its parameter */
+    size_t   read_at;             /* bytes, among all parameters as they are read */
     size_t   kept;                /* in its shard's space */
     size_t   turn;                /* among all spans, in order of owner */
 } lki_param_span;
@@ -35,6 +36,7 @@ typedef struct {
     lki_owner *owners;
     uint32_t   count, shards;
     bool       whole_blocks; /* a bucket ends where a block's terms do, whatever its size */
+    bool         bf16;         /* parameters are read as bf16 that may be */
     const size_t *param_at;   /* where parameters lie already; NULL: nowhere yet */
 } lki_deal;
 
@@ -56,7 +58,7 @@ typedef struct {
     uint32_t         *term_of; /* [first_use[p] + u] = the term of use u of parameter p */
     uint32_t         *first_use;
     size_t           *first_piece; /* of each term, among the spans of all terms */
-    bool              whole_blocks;
+    bool              whole_blocks, bf16;
     size_t            align; /* of tensors in both spaces, elements */
     uint32_t         *first_bucket, *last_bucket; /* of each term */
     lki_param_span   *spans;                      /* by parameter, then position */
@@ -65,6 +67,7 @@ typedef struct {
     lki_bucket       *buckets;
     uint32_t          bucket_count;
     size_t            elements, grad_elements;
+    size_t            read_bytes; /* of all parameters as they are read, in their order */
     lki_owner        *owners; /* [owner_count] */
     uint32_t          owner_count, shards;
     size_t           *kept; /* elements of each shard */
@@ -87,5 +90,10 @@ size_t lki_layout_pieces(const lki_layout *layout);
 
 /* The width of a span in both spaces: the last one of a tensor takes the padding along. */
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span);
+
+/* What a parameter is read as where nothing is quantised: LK_F32 or LK_BF16; and the bytes of one
+ * of its spans then, to where the next begins. */
+lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param);
+size_t   lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *span);
 
 #endif

@@ -28,8 +28,8 @@ static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t
     lk_parallel_options options = { .bucket_bytes       = bucket_bytes,
                                     .first_bucket_bytes = first_bytes };
     lki_owner           owners[OWNERS_MAX];
-    const lki_deal      deal    = { owners, ranks, (ranks + each - 1) / each, false,
-                                    NULL };
+    const lki_deal      deal    = { .owners = owners, .count = ranks,
+                                    .shards = (ranks + each - 1) / each };
     lki_layout         *layout  = NULL;
     for (uint32_t o = 0; o < ranks; o++)
         owners[o] = (lki_owner){ o / each, o % each };
@@ -135,7 +135,7 @@ static void refuses_terms_that_do_not_match(void **state)
                                               { 2, 0, 0 }, { 3, 0, 0 }, { 4, 0, 0 } };
     lk_parallel_options options           = { .terms = twice, .term_count = PARAMS + 1 };
     lki_owner           owner             = { 0, 0 };
-    const lki_deal      deal              = { &owner, 1, 1, false, NULL };
+    const lki_deal      deal              = { .owners = &owner, .count = 1, .shards = 1 };
     lki_layout         *layout            = NULL;
     assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, &deal), LK_EINVAL);
     assert_non_null(strstr(lk_error_last()->message, "both use 0 of 'wte'"));

@@ -55,8 +55,8 @@ static lk_status check_options(const lk_parallel *parallel, const lk_parallel_op
                        "comm_dtype: gradients travel as F32, BF16, F16, I8 or I4, not as %s",
                        lk_dtype_name(options->comm_dtype));
     if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
-        options->gather_dtype != LK_I8)
-        return lk_fail(LK_EINVAL, "gather_dtype: parameters are read as F32 or I8, not as %s",
+        options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
+        return lk_fail(LK_EINVAL, "gather_dtype: parameters are read as F32, BF16 or I8, not as %s",
                        lk_dtype_name(options->gather_dtype));
     if (options->gather_dtype == LK_I8 && options->offload != NULL &&
         options->offloaded & LK_OFFLOADED_PARAMETERS)
@@ -111,14 +111,14 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     const lki_layout *layout = parallel->layout;
     size_t            at     = 0;
     size_t params            = parallel->in_files & LK_OFFLOADED_PARAMETERS ? 0
-                               : parallel->gathers ? lki_kept_elements(parallel)
-                                                   : layout->elements;
+                               : parallel->parted ? lki_kept_elements(parallel)
+                                                  : layout->elements;
     parallel->params         = carve(base, &at, params * sizeof(float));
     if (parallel->gathers) {
         parallel->slots   = carve(base, &at, lki_units_bytes(parallel));
         parallel->parcels = carve(base, &at, lki_units_parcels(parallel));
-    } else if (parallel->quantised)
-        parallel->read = carve(base, &at, params * sizeof(float));
+    } else if (lki_reading_bytes(parallel) > 0)
+        parallel->read = carve(base, &at, lki_reading_bytes(parallel));
     uint32_t states = parallel->in_files & LK_OFFLOADED_STATES
                           ? 0 : lk_optimizer_state_count(&parallel->optimizer);
     for (uint32_t i = 0; i < states; i++)
@@ -175,13 +175,17 @@ static lk_status open_own(lk_parallel *parallel)
 typedef struct {
     lk_parallel *parallel;
     uint64_t     seed;
+    float       *others; /* a span's values, of which this host has only what is read */
 } beginning;
 
 static void initialise_span(const beginning *b, const lki_param_span *span)
 {
     lk_parallel *parallel = b->parallel;
+    bool         elsewhere = parallel->parted && !lki_owns(parallel, span);
+    float       *values    = elsewhere ? b->others : lki_values_of(parallel, span);
     lki_init_param(parallel->exec, b->seed, span->param, &parallel->layout->params[span->param],
-                   span->inside, span->count, lki_values_of(parallel, span));
+                   span->inside, span->count, values);
+    lki_reading_put(parallel, span, values);
 }
 
 static void initialise_mine(void *context, size_t first, size_t end)
@@ -197,15 +201,16 @@ static void initialise_mine(void *context, size_t first, size_t end)
 static lk_status initialise(lk_parallel *parallel, uint64_t seed)
 {
     const lki_layout *layout = parallel->layout;
-    beginning         b      = { parallel, seed };
+    beginning         b      = { parallel, seed, NULL };
     if (parallel->params_aside != NULL)
         LK_TRY(lki_offload_walk(parallel, LKI_OVER_PARAMS | LKI_OVER_CHANGES, initialise_mine, &b));
+    LK_TRY(LKI_NEW(&b.others, LKI_NORM_BLOCK, "a block of initial values"));
     for (size_t i = 0; !parallel->gathers && i < layout->span_count; i++)
         if (lki_tends(parallel, &layout->spans[i]))
             initialise_span(&b, &layout->spans[i]);
+    lki_free(b.others);
     if (parallel->params_aside == NULL && parallel->gathers)
         initialise_mine(&b, 0, parallel->mine_count);
-    lki_reading_renew(parallel, 0, layout->span_count);
     for (uint32_t p = 0; !parallel->gathers && p < layout->param_count; p++)
         lki_attest_written(parallel, p);
     for (uint32_t s = 0; s < lk_parallel_state_count(parallel) && parallel->local == 0; s++) {
@@ -239,6 +244,8 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
 {
     lki_deal  deal;
     lk_status status = lki_shards_deal(parallel, &deal);
+    deal.bf16        = options->gather_dtype == LK_BF16 && parallel->shards > 1 &&
+                !(parallel->in_files & LK_OFFLOADED_PARAMETERS);
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
     if (status == LK_OK)
@@ -304,6 +311,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(open_layout(parallel, params, param_count, options));
     parallel->gathers = parallel->ops->gathers &&
                         (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_PARAMETERS);
+    parallel->parted  = parallel->gathers || parallel->layout->bf16;
     if (parallel->gathers)
         LK_TRY(lki_shelf_init(&parallel->shelf, parallel->layout, options));
     return copy_states(parallel, options);

@@ -1,52 +1,91 @@
-/* reading.c -- parameters that are read as blocks of 8 bits (device/quantise.h).
+/* reading.c -- parameters that are read otherwise than their owners have them.
  *
- * Owners keep the values that the optimizer moves, FP32, and what is read is rounded, whoever reads
- * it and whether it has travelled or not, so it depends on the values alone: a block is one of a
- * tensor, and no span's border cuts it.  Where hosts gather their parameters these come so
- * (units.c).  Elsewhere a host has them twice: as they are, and here as they are read.
+ * Owners keep the values that the optimizer moves, FP32.  What blocks read may be narrower:
  *
- * Memory: as many elements again.
- * Cost:   after an update, or when values are loaded, all are read and written once more.
+ * bf16         Those that all who read them would round to it (lk_param.bf16), where hosts keep
+ *              shards: so no bit depends on it, and a host has FP32 values of its own shard alone.
+ *              What it reads is two bytes an element, of all of the model, and that is what owners
+ *              send each other after an update.
+ * 8 bits       All of them, as blocks (device/quantise.h), whoever reads them and whether they have
+ *              travelled or not: a block is one of a tensor, and no span's border cuts it.
+ *
+ * Where hosts gather units these come as they are read (units.c).  Elsewhere it is here: an owner
+ * writes it with the update, span by span, while the new values are in its cache, and compares it
+ * with the old ones before.
+ *
+ * Memory: two bytes an element that is bf16 and four of others, and FP32 of a shard; quantised, as
+ *         many elements again.
+ * Cost:   quantised, over several hosts: what came of the others' is read and written once more.
  */
+#include <string.h>
+
 #include "base/memory.h"
 #include "device/quantise.h"
 #include "parallel/strategies/shards.h"
 #include "tensor/exec.h"
 
-enum { SPANS_PER_TASK = 16 };
+enum { SPANS_PER_TASK = 16, PIECE = 1024 }; /* PIECE: whole blocks of what is quantised */
 
-typedef struct {
-    lk_parallel *parallel;
-    size_t       first, end;
-} stretch;
-
-static void renew_some(void *context, size_t task)
+size_t lki_reading_bytes(const lk_parallel *parallel)
 {
-    const stretch     *s        = context;
-    const lk_parallel *parallel = s->parallel;
-    size_t             from     = s->first + task * SPANS_PER_TASK;
-
-    for (size_t i = from; i < lki_min(from + SPANS_PER_TASK, s->end); i++) {
-        const lki_param_span *span = &parallel->layout->spans[i];
-        if (lki_tends(parallel, span))
-            lki_rounding_loops(LK_I8)->rounded(span->count, lki_values_of(parallel, span), 1,
-                                               parallel->read + span->at);
-    }
+    bool apart = parallel->quantised || parallel->layout->bf16;
+    return apart && !parallel->gathers ? parallel->layout->read_bytes : 0;
 }
 
-void lki_reading_renew(lk_parallel *parallel, size_t first, size_t end)
+static void round_values(const lk_parallel *parallel, uint32_t param, size_t count,
+                         const float *values, void *out)
 {
-    stretch s = { parallel, first, end };
+    if (parallel->quantised)
+        lki_rounding_loops(LK_I8)->rounded(count, values, 1, out);
+    else if (lki_layout_read_dtype(parallel->layout, param) == LK_BF16)
+        lki_rounding_loops(LK_BF16)->store(count, values, 1, out);
+    else
+        memcpy(out, values, count * sizeof *values);
+}
+
+void lki_reading_put(const lk_parallel *parallel, const lki_param_span *span, const float *values)
+{
     if (parallel->read != NULL)
-        lk_parallel_for(parallel->exec, (end - first + SPANS_PER_TASK - 1) / SPANS_PER_TASK,
-                        renew_some, &s);
+        round_values(parallel, span->param, span->count, values, parallel->read + span->read_at);
+}
+
+bool lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span, const float *values)
+{
+    const size_t width = lk_dtype_bytes(lki_layout_read_dtype(parallel->layout, span->param));
+    float        rounded[PIECE];
+
+    for (size_t i = 0; parallel->read != NULL && i < span->count; i += PIECE) {
+        size_t count = lki_min(PIECE, span->count - i);
+        round_values(parallel, span->param, count, values + i, rounded);
+        if (memcmp(rounded, parallel->read + span->read_at + i * width, count * width) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* What this rank tends of other hosts' shards. */
+static void put_some(void *context, size_t task)
+{
+    const lk_parallel *parallel = context;
+    const lki_layout  *layout   = parallel->layout;
+    size_t             from     = task * SPANS_PER_TASK;
+
+    for (size_t i = from; i < lki_min(from + SPANS_PER_TASK, layout->span_count); i++) {
+        const lki_param_span *span = &layout->spans[i];
+        if (lki_tends(parallel, span) && !lki_owns(parallel, span))
+            lki_reading_put(parallel, span, lki_values_of(parallel, span));
+    }
 }
 
 lk_status lki_reading_publish(lk_parallel *parallel)
 {
-    const bool sends = parallel->shards > 1 && !parallel->gathers;
-    if (sends)
-        LK_TRY(lki_shards_gather_params(parallel));
-    lki_reading_renew(parallel, 0, parallel->layout->span_count);
-    return sends && parallel->read == NULL ? LK_OK : lk_barrier(parallel->comm);
+    if (parallel->shards == 1 || parallel->gathers)
+        return lk_barrier(parallel->comm);
+    LK_TRY(lki_shards_gather_params(parallel));
+    if (!parallel->quantised)
+        return LK_OK;
+    lk_parallel_for(parallel->exec,
+                    (parallel->layout->span_count + SPANS_PER_TASK - 1) / SPANS_PER_TASK, put_some,
+                    parallel);
+    return lk_barrier(parallel->comm);
 }

@@ -1,9 +1,9 @@
-/* reading_test.c -- parameters that are read as blocks of 8 bits.
+/* reading_test.c -- parameters that are read as blocks of 8 bits, or as bf16.
  *
  * Goal:   what is read is what its owners have, rounded, on every rank and at every read; the bits
  *         that come of it are those of strategy single, for any strategy, workers and hosts, with
  *         units that are kept and that are not; values that are loaded are read, too; what owners
- *         have is given whole.
+ *         have is given whole.  As bf16 hosts that keep shards have FP32 values of theirs alone.
  * Method: gradients depend on what was read.  Without rounding the bits are others.
  */
 #include <setjmp.h>
@@ -16,14 +16,16 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "comm/hosted.h"
+#include "device/half.h"
 #include "device/quantise.h"
 #include "parallel/strategy.h"
 
 enum { LEAVES = 6, STEPS = 3, PARAMS = 4, TERMS = 5, LARGEST = 9000, RANKS_MAX = 6 };
 
 static const lk_param model[PARAMS] = {
-    { .name = "tied", .shape = { 2, { 40, 100 } }, .uses = 2, .init = LK_INIT_UNIFORM, .scale = 1 },
-    { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 1 },
+    { .name = "tied", .shape = { 2, { 40, 100 } }, .uses = 2, .init = LK_INIT_UNIFORM, .scale = 1,
+      .bf16 = true },
+    { .name = "w", .shape = { 2, { 90, 100 } }, .init = LK_INIT_UNIFORM, .scale = 1, .bf16 = true },
     { .name = "v", .shape = { 1, { 667 } }, .init = LK_INIT_UNIFORM, .scale = 1 },
     { .name = "b", .shape = { 1, { 33 } } },
 };
@@ -55,25 +57,34 @@ static lk_status fetch(lk_parallel *p, uint32_t param, float *out)
     return lk_parallel_fetch(p, param, 0, 0, lk_shape_count(model[param].shape), out);
 }
 
-/* Reads a block; *good: it is what owners had when the step began, rounded. */
-static const float *read_block(lk_parallel *p, uint32_t term, const float *want, bool *good)
+/* Reads a block; *good: it is what owners had when the step began, rounded.  What may be bf16, and
+ * is not, its reader rounds. */
+static const float *read_block(lk_parallel *p, lk_dtype reads, uint32_t term, const float *want,
+                               bool *good)
 {
     lk_parallel_read(p, term);
-    uint32_t     param = param_of[term];
-    const float *read  = lk_parallel_param(p, param);
-    *good = *good && read != NULL &&
-            memcmp(read, want + (size_t)param * LARGEST,
-                   lk_shape_count(model[param].shape) * sizeof *read) == 0;
-    return read;
+    uint32_t        param  = param_of[term];
+    size_t          count  = lk_shape_count(model[param].shape);
+    const float    *values = want + (size_t)param * LARGEST;
+    const float    *read   = lk_parallel_param(p, param);
+    const uint16_t *narrow = lk_parallel_param_bf16(p, param);
+    bool            may    = reads == LK_BF16 && model[param].bf16;
+    *good = *good && (read == NULL) == (narrow != NULL) &&
+            (narrow != NULL) == (may && p->shards > 1);
+    for (size_t i = 0; *good && i < count; i++) {
+        uint16_t rounded = narrow != NULL ? narrow[i] : lki_bf16_narrow(read[i]);
+        *good            = may ? lki_bf16_widen(rounded) == values[i] : read[i] == values[i];
+    }
+    return values;
 }
 
-static bool run_turn(lk_parallel *p, uint64_t step, uint32_t v, const float *want)
+static bool run_turn(lk_parallel *p, lk_dtype reads, uint64_t step, uint32_t v, const float *want)
 {
     bool good = true;
     for (uint32_t t = TERMS; t-- > 0;)
-        (void)read_block(p, t, want, &good);
+        (void)read_block(p, reads, t, want, &good);
     for (uint32_t t = 0; t < TERMS && good; t++) {
-        const float *read = read_block(p, t, want, &good);
+        const float *read = read_block(p, reads, t, want, &good);
         float       *grad = lk_parallel_grad(p, t);
         for (uint32_t i = 0; i < lk_shape_count(model[param_of[t]].shape); i++) {
             lki_random r = lki_philox(7, LKI_RNG_DATA, i, (uint32_t)step, v, t);
@@ -96,10 +107,12 @@ static bool take_step(lk_comm *comm, lk_parallel *p, lk_dtype reads, uint64_t st
         CHECK(fetch(p, i, values) == LK_OK);
         if (reads == LK_I8)
             lki_rounding_loops(LK_I8)->rounded(lk_shape_count(model[i].shape), values, 1, values);
+        for (size_t k = 0; reads == LK_BF16 && model[i].bf16 && k < LARGEST; k++)
+            values[k] = lki_bf16_widen(lki_bf16_narrow(values[k]));
     }
     CHECK(lk_parallel_begin(p, step) == LK_OK);
     while (lk_parallel_next(p, &turn))
-        good = run_turn(p, step, turn.virtual_worker, want) && good;
+        good = run_turn(p, reads, step, turn.virtual_worker, want) && good;
     CHECK(lk_parallel_finish(p, 0.01, &result) == LK_OK);
     CHECK(good);
     return true;
@@ -180,17 +193,19 @@ static void bits_are_those_of_single(void **state)
         { .hosts = { .hosts = 4, .each = 1 }, .strategy = "hybrid", .shards = 2, .keeps = true },
         { .hosts = { .hosts = 2, .each = 3 }, .strategy = "hybrid", .shards = 1 },
     };
-    static outcome want, got, plain;
+    static const lk_dtype types[] = { LK_I8, LK_BF16 };
+    static outcome        want, got, plain;
     (void)state;
-    run(&want, &(job){ .ranks = 1, .strategy = "single", .reads = LK_I8 });
     run(&plain, &(job){ .ranks = 1, .strategy = "single" });
-    assert_memory_not_equal(plain.values, want.values, sizeof want.values);
-    for (size_t c = 0; c < sizeof crews / sizeof crews[0]; c++) {
-        job j   = crews[c];
-        j.reads = LK_I8;
+    for (size_t k = 0; k < 2 * sizeof crews / sizeof crews[0]; k++) {
+        job j   = crews[k / 2];
+        j.reads = types[k % 2];
+        j.keeps &= j.reads == LK_I8;
+        run(&want, &(job){ .ranks = 1, .strategy = "single", .reads = j.reads });
+        assert_memory_not_equal(plain.values, want.values, sizeof want.values);
         run(&got, &j);
         if (memcmp(got.values, want.values, sizeof want.values) != 0)
-            fail_msg("crew %zu, %s: other bits", c, j.strategy);
+            fail_msg("crew %zu, %s, %s: other bits", k / 2, j.strategy, lk_dtype_name(j.reads));
     }
     run(&got, &(job){ .hosts = { .hosts = 2, .each = 2 }, .strategy = "zero3" });
     assert_memory_equal(got.values, plain.values, sizeof plain.values);
@@ -224,13 +239,52 @@ static void less_is_sent(void **state)
     assert_int_equal(less.sent_gradients, whole.sent_gradients);
 }
 
+/* Two bytes of what is marked, where hosts keep shards, and four of their own (AdamW: twelve). */
+static void bf16_is_half(void **state)
+{
+    static const char *const names[]  = { "ddp", "zero1", "zero2", "zero3" };
+    static const uint32_t    sizes[4] = { 1, 1, 1, 1 };
+    enum { LAYERS = 16, WIDTH = 512 };
+    const size_t        layer   = WIDTH * WIDTH * sizeof(float), all = LAYERS * layer;
+    lk_param            layers[LAYERS + 1];
+    lk_parallel_options options = { .virtual_workers    = 8,
+                                    .optimizer          = { .kind = LK_ADAMW },
+                                    .bucket_bytes       = layer,
+                                    .first_bucket_bytes = layer };
+    const size_t        gain    = WIDTH * sizeof(float); /* of which the last host has all */
+    lk_parallel_cost    whole, half;
+    (void)state;
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] = (lk_param){ .name = "w", .shape = { 2, { WIDTH, WIDTH } }, .bf16 = true };
+    layers[LAYERS] = (lk_param){ .name = "g", .shape = { 1, { WIDTH } } };
+    for (size_t s = 0; s < 4; s++) {
+        options.strategy     = names[s];
+        options.gather_dtype = LK_F32;
+        assert_int_equal(lk_parallel_estimate(&whole, layers, LAYERS + 1, &options, sizes, 4),
+                         LK_OK);
+        options.gather_dtype = LK_BF16;
+        assert_int_equal(lk_parallel_estimate(&half, layers, LAYERS + 1, &options, sizes, 4),
+                         LK_OK);
+        if (s == 0) {
+            assert_memory_equal(&half, &whole, sizeof half);
+            continue;
+        }
+        assert_int_equal(half.optimizer, whole.optimizer);
+        assert_int_equal(half.gradients, whole.gradients);
+        size_t sent = half.sent_params - whole.sent_params / 2;
+        assert_true(sent <= 2 * 3 * gain);
+        assert_in_range(half.params, all / 4 + (s < 3 ? all / 2 : layer),
+                        all / 4 + (s < 3 ? all / 2 : layer) + 3 * gain);
+    }
+}
+
 static bool refuses(lk_comm *comm, void *context)
 {
-    lk_parallel_options options = { .virtual_workers = 2, .gather_dtype = LK_BF16 };
+    lk_parallel_options options = { .virtual_workers = 2, .gather_dtype = LK_F16 };
     lk_parallel        *p;
     (void)context;
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
-    CHECK(strstr(lk_error_last()->message, "read as F32 or I8, not as BF16") != NULL);
+    CHECK(strstr(lk_error_last()->message, "read as F32, BF16 or I8, not as F16") != NULL);
     options = (lk_parallel_options){ .virtual_workers = 2, .keep_gathered = true };
     CHECK(lk_parallel_open(&p, comm, model, PARAMS, &options) == LK_EINVAL);
     options = (lk_parallel_options){ .virtual_workers = 2,
@@ -250,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_of_single),
         cmocka_unit_test(less_is_sent),
+        cmocka_unit_test(bf16_is_half),
         cmocka_unit_test(senseless_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

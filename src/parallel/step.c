@@ -356,8 +356,7 @@ static double trust_of(const lk_parallel *parallel, const lk_update *update, uin
 static void update_span(step_context *step, size_t index)
 {
     lk_parallel          *parallel = step->parallel;
-    const lki_layout     *layout   = parallel->layout;
-    const lki_param_span *span     = &layout->spans[index];
+    const lki_param_span *span     = &parallel->layout->spans[index];
     float                *values   = lki_values_of(parallel, span);
     float                *sum      = sum_of(step, index);
     size_t                bytes    = span->count * sizeof(float);
@@ -366,7 +365,8 @@ static void update_span(step_context *step, size_t index)
 
     if (lki_ledger_has(parallel, index, LKI_UPDATED))
         return;
-    if (lki_xxh3(values, bytes) != parallel->hashes[index]) {
+    if (lki_xxh3(values, bytes) != parallel->hashes[index] ||
+        !lki_reading_holds(parallel, span, values)) {
         note_corrupt(step, index);
         return;
     }
@@ -379,6 +379,7 @@ static void update_span(step_context *step, size_t index)
         clip_values(parallel, &update, span->count, sum);
     lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count, sum, values,
                         state);
+    lki_reading_put(parallel, span, values);
     parallel->hashes[index] = lki_xxh3(values, bytes);
     lki_ledger_drop(parallel, index, entry);
 }
@@ -401,9 +402,8 @@ static lk_status corrupt_error(const lk_parallel *parallel, size_t index)
 {
     const lki_param_span *span = &parallel->layout->spans[index];
     return lk_fail(LK_ECORRUPT,
-                   "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since "
-                   "it was written; something else wrote into the model's memory, or the "
-                   "memory is faulty",
+                   "rank %u, step %llu: parameter '%s', elements %zu to %zu, changed since it was "
+                   "written; something else wrote into the model's memory, or the memory is faulty",
                    parallel->rank, (unsigned long long)parallel->step + 1,
                    parallel->layout->params[span->param].name, span->inside,
                    span->inside + span->count - 1);

@@ -151,6 +151,7 @@ struct lk_parallel {
     uint32_t        *carriers;      /* of owners: lki_shards_carrier() */
     lk_comm         *group;         /* ranks whose hosts give each other what they keep */
     bool             gathers;       /* the parameters of a shard are on its host alone */
+    bool             parted;        /* so are their FP32 values, whether they are gathered or not */
     lki_shelf         shelf;          /* if so */
     lki_units       *units;
     lki_piece_list  *pieces;
@@ -198,15 +199,16 @@ struct lk_parallel {
 
     /* In the arena: one copy for all ranks of a host. */
     lk_arena *arena;
-    float    *params, *running; /* params: of my host's shard where they are gathered */
+    float    *params, *running; /* params: of my host's shard where they are parted */
     float    *running_mean;     /* with a moving mean only */
     float    *optimizer_state[LK_OPTIMIZER_STATES_MAX]; /* of my host's shard */
-    float    *slots; /* in which units of parameters are gathered, slot_elements each */
-    size_t    slot_elements;
+    unsigned char *slots; /* in which units of parameters are gathered, slot_bytes each */
+    size_t    slot_bytes;
     unsigned char *parcels; /* as which they come, if quantised: one for each slot, parcel_bytes
                              * each, or of all units */
     size_t    parcel_bytes;
-    float    *read; /* where they are quantised and not gathered: what is read of params */
+    unsigned char *read; /* where they are not gathered, and read otherwise than they are: what is
+                          * read of all of them (lki_param_span.read_at) */
     const char  *offload_dir;
     unsigned     in_files;      /* of lk_offloaded: what is there and not above */
     lki_aside   *states_aside;  /* of what I own; NULL: in memory, or I own nothing */
@@ -284,7 +286,7 @@ static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_
 {
     if (parallel->params_aside != NULL)
         return lki_offload_values(parallel, (size_t)(span - parallel->layout->spans));
-    return parallel->params + (parallel->gathers ? lki_kept_at(parallel, span) : span->at);
+    return parallel->params + (parallel->parted ? lki_kept_at(parallel, span) : span->at);
 }
 
 /* Virtual workers that this rank runs in the step under way, and which its n-th is. */
@@ -428,9 +430,13 @@ LK_NODISCARD lk_status lki_rows_merge(lk_parallel *parallel, uint32_t width, lki
                                       double *rows, double *total);
 void                   lki_rows_close(lk_parallel *parallel);
 
-/* reading.c: where parameters are read as blocks of 8 bits, those of the spans of [first, end) that
- * this rank tends have changed. */
-void lki_reading_renew(lk_parallel *parallel, size_t first, size_t end);
+/* reading.c, where parameters are read as bf16 or as blocks of 8 bits: the bytes of parallel->read;
+ * what is read of a span is that of `values` from now on; and whether it is. */
+size_t lki_reading_bytes(const lk_parallel *parallel);
+void   lki_reading_put(const lk_parallel *parallel, const lki_param_span *span,
+                       const float *values);
+bool   lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span,
+                         const float *values);
 /* After an update, collective: all ranks may read the new values, where they are not gathered. */
 LK_NODISCARD lk_status lki_reading_publish(lk_parallel *parallel);
 

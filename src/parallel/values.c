@@ -8,13 +8,29 @@
 
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
 
+/* As it is read. */
+static const void *find_read(const lk_parallel *parallel, uint32_t param)
+{
+    const lki_layout *layout = parallel->layout;
+    if (parallel->gathers)
+        return lki_units_find(parallel, param);
+    return parallel->read != NULL
+               ? parallel->read + layout->spans[layout->first_span[param]].read_at
+               : (const void *)lk_parallel_value(parallel, param, 0);
+}
+
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
     LK_ASSERT(param < parallel->layout->param_count);
-    if (parallel->gathers)
-        return lki_units_find(parallel, param);
-    return parallel->read != NULL ? parallel->read + parallel->layout->param_at[param]
-                                  : lk_parallel_value(parallel, param, 0);
+    bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
+    return narrow ? NULL : find_read(parallel, param);
+}
+
+const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
+{
+    LK_ASSERT(param < parallel->layout->param_count);
+    bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
+    return narrow ? find_read(parallel, param) : NULL;
 }
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
@@ -23,7 +39,7 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
     LK_ASSERT(param < layout->param_count);
     LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
     if (which == 0)
-        return parallel->gathers ? NULL : parallel->params + layout->param_at[param];
+        return parallel->parted ? NULL : parallel->params + layout->param_at[param];
     if (parallel->shards > 1 || parallel->in_files & LK_OFFLOADED_STATES)
         return NULL;
     return parallel->optimizer_state[which - 1] + layout->spans[layout->first_span[param]].kept;
@@ -52,8 +68,10 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
         const lki_param_span *span = &layout->spans[i];
         float *to = which == 0 ? lki_values_of(parallel, span)
                                : parallel->optimizer_state[which - 1] + lki_kept_at(parallel, span);
-        if (which == 0 && !parallel->gathers ? lki_tends(parallel, span) : lki_owns(parallel, span))
+        if (which == 0 && !parallel->parted ? lki_tends(parallel, span) : lki_owns(parallel, span))
             memcpy(to, values + span->inside, span->count * sizeof *to);
+        if (which == 0 && lki_tends(parallel, span))
+            lki_reading_put(parallel, span, values + span->inside);
     }
     if (which == 0)
         lki_attest_written(parallel, param);
@@ -75,8 +93,6 @@ lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which
         load_here(parallel, param, which, values);
     if (which == 0 && parallel->gathers)
         lki_units_forget(parallel);
-    if (which == 0)
-        lki_reading_renew(parallel, layout->first_span[param], layout->first_span[param + 1]);
     return lk_barrier(parallel->comm);
 }
 

@@ -160,11 +160,14 @@ lk_status lki_evaluate(lki_session *session, uint64_t done, double *loss, double
     course c       = { .hooks = { .user = session, .before_read = lki_read_block },
                        .walk  = { .seed   = session->config->seed,
                                   .params = session->param_data,
+                                  .params_bf16 = session->param_bf16,
                                   .state  = session->state_data } };
 
     bool      means  = wants_means(session, done);
     lk_status status = means ? fetch_means(session) : LK_OK;
     c.walk.hooks     = means ? NULL : &c.hooks; /* what is fetched stays */
+    if (means)
+        c.walk.params_bf16 = NULL;
     if (status == LK_OK)
         status = LKI_NEW(&c.mine, 3 * (size_t)session->count, "evaluation sums");
     if (status == LK_OK)

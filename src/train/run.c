@@ -46,21 +46,20 @@ static lk_status list_terms(lki_session *s)
 static lk_status list_kept(lki_session *s)
 {
     s->kept_count = s->state_count * (s->config->optimizer.ema > 0 ? 2 : 1);
+    LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
     LK_TRY(LKI_NEW(&s->kept, s->kept_count + 1, "state table"));
     for (uint32_t i = 0; i < s->kept_count; i++) {
-        const lk_state *state = &s->states[i % s->state_count];
-        s->kept[i]            = *state;
+        s->kept[i] = s->states[i % s->state_count];
         if (i >= s->state_count)
             (void)snprintf(s->kept[i].name, sizeof s->kept[i].name, "%.*s.ema", LK_NAME_MAX - 5,
-                           state->name);
+                           s->states[i % s->state_count].name);
     }
     return LK_OK;
 }
 
 lk_status lki_session_model(lki_session *s)
 {
-    const lk_dataset_info *data    = lk_dataset_describe(s->dataset);
-    lk_model_options       options = lki_model_options(s->config, data);
+    lk_model_options options = lki_model_options(s->config, lk_dataset_describe(s->dataset));
 
     LK_TRY(lk_model_build(&s->model, s->config->model, &options));
     s->params = lk_model_params(s->model, &s->param_count);
@@ -73,7 +72,7 @@ lk_status lki_session_model(lki_session *s)
     if (s->config->onednn != NULL)
         LK_TRY(lk_exec_use_onednn(s->exec, s->config->onednn));
     LK_TRY(LKI_NEW(&s->param_data, s->param_count, "parameter table"));
-    LK_TRY(LKI_NEW(&s->state_data, s->state_count + 1, "state table"));
+    LK_TRY(LKI_NEW(&s->param_bf16, s->param_count, "parameter table"));
     return list_terms(s);
 }
 
@@ -176,6 +175,7 @@ lk_status lki_session_close(lki_session *s)
     lki_lock_drop(s->lock, s->config->checkpoint);
     lki_journal_free(s->journal);
     lki_free(s->param_data);
+    lki_free(s->param_bf16);
     lki_free(s->state_data);
     lki_free(s->batches);
     lki_free(s->passes);
@@ -212,8 +212,10 @@ void lki_read_block(void *user, uint32_t block)
     const lk_grad_term *terms = lk_model_terms(s->model, &count);
 
     lk_parallel_read(s->parallel, s->first_terms[i]);
-    for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++)
+    for (uint32_t t = s->first_terms[i]; t < s->first_terms[i + 1]; t++) {
         s->param_data[terms[t].param] = lk_parallel_param(s->parallel, terms[t].param);
+        s->param_bf16[terms[t].param] = lk_parallel_param_bf16(s->parallel, terms[t].param);
+    }
 }
 
 /* Of what another worker has made meanwhile nothing more is computed. */
@@ -313,13 +315,14 @@ void lki_session_turn(lki_session *s)
                        .after_backward  = on_after_backward,
                        .statistics      = on_statistics,
                        .before_read     = lki_read_block };
-    lk_walk  walk  = { .training = true,
-                       .seed     = s->config->seed,
-                       .step     = (uint32_t)s->batches[0].step,
-                       .params   = s->param_data,
-                       .state    = s->state_data,
-                       .hooks    = &hooks,
-                       .loss_scale = s->loss_scale };
+    lk_walk  walk  = { .training    = true,
+                       .seed        = s->config->seed,
+                       .step        = (uint32_t)s->batches[0].step,
+                       .params      = s->param_data,
+                       .params_bf16 = s->param_bf16,
+                       .state       = s->state_data,
+                       .hooks       = &hooks,
+                       .loss_scale  = s->loss_scale };
 
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);

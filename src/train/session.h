@@ -59,6 +59,7 @@ typedef struct {
     uint32_t        first, count, stride; /* my virtual workers */
 
     const float **param_data, **state_data; /* fetched each step */
+    const uint16_t **param_bf16;            /* what is read so, in place of param_data */
     float        *means;                    /* of all weights, where this host has only parts */
     uint32_t      together;   /* virtual workers of a turn: 1, or in lock step all of mine */
     lk_batch     *batches;    /* [together] */
@@ -118,6 +119,9 @@ LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
 LK_NODISCARD lk_status lki_parallel_options_of(const lk_train_config *config, const lk_model *model,
                                                lk_exec *exec, lk_parallel_options *out);
 void                   lki_parallel_options_free(lk_parallel_options *options);
+
+/* What it is told that parameters are read as. */
+lk_dtype lki_gather_dtype(const lk_train_config *config);
 
 /* ---- Introductions (introduce.c): collective ---------------------------------------------- */
 

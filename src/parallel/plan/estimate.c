@@ -76,11 +76,11 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     const lki_layout *layout = parallel->layout;
     size_t            kept   = lki_kept_elements(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_PARAMETERS))
-        cost->params = (parallel->gathers ? kept : layout->elements) * sizeof(float);
+        cost->params = (parallel->parted ? kept : layout->elements) * sizeof(float);
     if (parallel->gathers)
         cost->params += lki_units_bytes(parallel) + lki_units_parcels(parallel);
-    else if (parallel->quantised)
-        cost->params *= 2;
+    else
+        cost->params += lki_reading_bytes(parallel);
     if (!(parallel->in_files & LK_OFFLOADED_STATES))
         cost->optimizer =
             lk_optimizer_state_count(&parallel->optimizer) * kept * sizeof(float);

@@ -21,8 +21,8 @@
 enum { HOSTS_MAX = 5 };
 
 static const lk_param model[] = {
-    { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2 },
-    { .name = "w", .shape = { 2, { 90, 100 } } },
+    { .name = "wte", .shape = { 2, { 75, 60 } }, .uses = 2, .bf16 = true },
+    { .name = "w", .shape = { 2, { 90, 100 } }, .bf16 = true },
     { .name = "b", .shape = { 1, { 33 } } },
 };
 enum { PARAMS = 3 };
@@ -128,9 +128,10 @@ static void steps_take_what_was_told(void **state)
     for (uint32_t hosts = 2; hosts <= HOSTS_MAX; hosts++)
         for (size_t s = 0; s < 5; s++)
             for (uint32_t leaves = 8; leaves <= 12; leaves += 4) {
-                bool packs = (hosts + s) % 2 == 0 && hosts < 5;
-                bool pairs = s > 0 && s < 4 && leaves == 12 && hosts < 5;
-                job  j     = { .options = { .strategy        = strategies[s],
+                bool packs  = (hosts + s) % 2 == 0 && hosts < 5;
+                bool pairs  = s > 0 && s < 4 && leaves == 12 && hosts < 5;
+                bool narrow = leaves == 8 || (pairs && hosts < 4);
+                job  j      = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unused          = pairs ? LK_UNUSED_ZERO : 0,
@@ -139,7 +140,8 @@ static void steps_take_what_was_told(void **state)
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
-                                       .gather_dtype    = packs ? LK_I8 : LK_F32,
+                                       .gather_dtype    = packs    ? LK_I8
+                                                          : narrow ? LK_BF16 : LK_F32,
                                        .keep_gathered   = packs && leaves == 12,
                                        .offload         = hosts == 5 ? "/tmp" : NULL,
                                        .offloaded       = hosts == 5 && s == 3 ? leaves / 4 : 0,
@@ -177,18 +179,21 @@ static void states_are_shared_out(void **state)
 }
 
 /* With buddies two hosts' parts, of an odd number of hosts one has three; and of sums as much more
- * as each has. */
+ * as each has.  Of parameters, too, where hosts have but a part of them in FP32. */
 static void buddies_take_a_part_more(void **state)
 {
     static const char *const strategies[] = { "zero1", "zero2", "zero3" };
     static const uint32_t    sizes[6]     = { 1, 1, 1, 1, 1, 1 };
-    static const lk_param    large        = { .name = "w", .shape = { 2, { 4096, 1200 } } };
+    static const lk_param    large        = { .name  = "w",
+                                              .shape = { 2, { 4096, 1200 } },
+                                              .bf16  = true };
     const size_t             elements     = (size_t)4096 * 1200;
     (void)state;
-    for (size_t s = 0; s < 3; s++)
+    for (size_t s = 0; s < 6; s++)
         for (uint32_t hosts = 2; hosts <= 6; hosts++) {
-            lk_parallel_options options = { .strategy        = strategies[s],
+            lk_parallel_options options = { .strategy        = strategies[s % 3],
                                             .virtual_workers = hosts,
+                                            .gather_dtype    = s < 3 ? LK_F32 : LK_BF16,
                                             .unused          = LK_UNUSED_ZERO,
                                             .survives        = true,
                                             .optimizer       = { .kind = LK_ADAMW } };
@@ -203,7 +208,7 @@ static void buddies_take_a_part_more(void **state)
             assert_int_equal(alone.optimizer, 2 * part * sizeof(float));
             assert_int_equal(both.optimizer, parts * alone.optimizer);
             assert_int_equal(both.params - alone.params,
-                             s == 2 ? (parts - 1) * part * sizeof(float) : 0);
+                             s >= 2 ? (parts - 1) * part * sizeof(float) : 0);
             if (hosts % 2 == 0)
                 assert_int_equal(both.sent_gradients - alone.sent_gradients, part * sizeof(float));
             assert_int_equal(both.sent_params, alone.sent_params);

@@ -20,6 +20,7 @@ static void lost_on_one_of_several_hosts(void **state)
     lose_all_through(over(2, plot_of(lamb, "zero1", 4, 0, 1)), 3 * every);
     lose_all_through(over(2, plot_of(adamw, "zero1", 5, 0.2, 4)), 7 * every);
     lose_all_through(over(2, plot_of(sgd, "zero1", 4, 0, 2)), 7 * every);
+    lose_all_through(read_as(LK_BF16, over(2, plot_of(adamw, "zero1", 4, 0, 2))), every);
     lose_all_through(over(2, plot_of(adamw, "zero2", 4, 0, 1)), 5 * every);
     lose_all_through(over(2, plot_of(lamb, "zero2", 5, 0, 4)), 9 * every);
 }
@@ -33,6 +34,7 @@ static void lost_where_parameters_are_gathered(void **state)
     lose_all_through(over(2, plot_of(adamw, "zero3", 4, 0.2, 3)), 5 * every);
     lose_all_through(over(2, plot_of(lamb, "zero3", 5, 0, 0)), 9 * every);
     lose_all_through(read_as(LK_I8, over(2, plot_of(sgd, "zero3", 5, 0, 4))), 13 * every);
+    lose_all_through(read_as(LK_BF16, over(2, plot_of(sgd, "zero3", 4, 0, 0))), 13 * every);
     lose_all_through(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 8, 0, 2))), 13 * every);
     lose_all_through(in_groups_of(1, over(2, plot_of(adamw, "hybrid", 4, 0, 0))), 19 * every);
 }
@@ -65,6 +67,12 @@ static void a_host_is_lost(void **state)
     lose_all_through(with_buddies(over(4, plot_of(adamw, "zero3", 4, 0, 0))), 7 * every);
     lose_all_through(read_as(LK_I8, with_buddies(over(2, plot_of(sgd, "zero3", 3, 0, 0)))),
                      13 * every);
+    lose_all_through(read_as(LK_BF16, with_buddies(over(2, plot_of(adamw, "zero1", 2, 0, 0)))),
+                     3 * every);
+    lose_all_through(read_as(LK_BF16, with_buddies(over(3, plot_of(lamb, "zero2", 4, 0, 1)))),
+                     7 * every);
+    lose_all_through(read_as(LK_BF16, with_buddies(over(2, plot_of(sgd, "zero3", 3, 0, 0)))),
+                     13 * every);
     lose_all_through(in_groups_of(2, over(4, plot_of(lamb, "hybrid", 4, 0, 2))), 7 * every);
 }
 
@@ -91,6 +99,7 @@ static void hosts_are_lost_one_after_another(void **state)
     lose_hosts(with_buddies(over(4, plot_of(adamw, "zero2", 4, 0, 0))), 1, 2, 2);
     lose_hosts(with_buddies(over(2, plot_of(adamw, "zero3", 4, 0, 0))), 2, 3, 3);
     lose_hosts(with_buddies(over(5, plot_of(lamb, "zero3", 5, 0, 0))), 0, 4, 2);
+    lose_hosts(read_as(LK_BF16, with_buddies(over(5, plot_of(lamb, "zero1", 5, 0, 0)))), 0, 4, 2);
     lose_hosts(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 4, 0, 0))), 0, 3, 3);
     lose_hosts(in_groups_of(2, over(4, plot_of(adamw, "hybrid", 4, 0, 0))), 0, 1, 1);
 }

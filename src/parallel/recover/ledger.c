@@ -245,6 +245,8 @@ static void undo(lk_parallel *parallel, lki_entry *entry)
         for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
             if (part[i] != NULL)
                 memcpy(part[i], entry->values[i], bytes);
+        if (part[LKI_ENTRY_VALUES] != NULL)
+            lki_reading_put(parallel, &parallel->layout->spans[index], part[LKI_ENTRY_VALUES]);
         parallel->hashes[index] = entry->hash;
     }
     atomic_store(&entry->span, 0);

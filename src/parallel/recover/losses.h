@@ -21,6 +21,7 @@
 #include "base/sanitized.h"
 #include "comm/council.h"
 #include "comm/hosted.h"
+#include "device/half.h"
 #include "parallel/recover/ledger.h"
 #include "parallel/strategy.h"
 
@@ -167,6 +168,7 @@ void __wrap_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally)
 
 void __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry)
 {
+    moment();
     __real_lki_ledger_drop(parallel, span, entry);
     moment();
 }
@@ -197,7 +199,7 @@ typedef struct {
 
 static const size_t      sizes[PARAMS]  = { 5000, 7, 4097 };
 static const lk_param    params[PARAMS] = {
-    { .name = "a", .shape = { 1, { 5000 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
+    { .name = "a", .shape = { 1, { 5000 } }, .init = LK_INIT_NORMAL, .scale = 0.5, .bf16 = true },
     { .name = "b", .shape = { 1, { 7 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
     { .name = "c", .shape = { 1, { 4097 } }, .init = LK_INIT_NORMAL, .scale = 0.5 },
 };
@@ -229,6 +231,16 @@ static inline float number(uint64_t a, uint64_t b, uint64_t c)
     return (float)(lki_xxh3(words, sizeof words) % 2001) / 1000.0F - 1.0F;
 }
 
+/* Of a parameter that is being read, rounded where it may be so. */
+static inline float element(const lk_parallel *parallel, uint32_t param, size_t i)
+{
+    const uint16_t *narrow = lk_parallel_param_bf16(parallel, param);
+    const float    *wide   = lk_parallel_param(parallel, param);
+    if (!params[param].bf16)
+        return wide[i];
+    return lki_bf16_widen(narrow != NULL ? narrow[i] : lki_bf16_narrow(wide[i]));
+}
+
 static inline void one_turn(lk_parallel *parallel, uint64_t step, lk_parallel_turn turn)
 {
     uint64_t place = turn.virtual_worker * 2 + turn.micro_index;
@@ -236,11 +248,10 @@ static inline void one_turn(lk_parallel *parallel, uint64_t step, lk_parallel_tu
         lk_parallel_read(parallel, t); /* forward */
     for (uint32_t t = 0; t < PARAMS; t++) { /* terms go from last to first */
         lk_parallel_read(parallel, t);
-        uint32_t     p = PARAMS - 1 - t;
-        const float *v = lk_parallel_param(parallel, p);
-        float       *g = lk_parallel_grad(parallel, t);
+        uint32_t p = PARAMS - 1 - t;
+        float   *g = lk_parallel_grad(parallel, t);
         for (size_t i = 0; i < sizes[p]; i++)
-            g[i] += v[i] + number(step, place, i);
+            g[i] += element(parallel, p, i) + number(step, place, i);
         lk_parallel_grad_ready(parallel, t);
     }
     for (uint32_t s = 0; s < 2; s++)

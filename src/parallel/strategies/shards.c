@@ -215,12 +215,13 @@ static lk_status list_params(lk_parallel *parallel, const lki_bucket *bucket, lk
         size_t                at   = lki_layout_grad_at(layout, span, 0);
         if (at < bucket->first || at >= bucket->first + bucket->count)
             continue;
-        first = lki_min(first, span->at);
+        first = lki_min(first, span->read_at);
         list->bytes[lki_shards_carrier(parallel, span->owner)] +=
             lki_shards_span_bytes(parallel, span);
     }
+    const void *all = layout->bf16 ? (const void *)parallel->read : parallel->params;
     if (first < SIZE_MAX && !parallel->gathers) /* it may have further uses of shared ones only */
-        list->offset = offset_of(parallel, parallel->params + first);
+        list->offset = offset_of(parallel, (const char *)all + first);
     return LK_OK;
 }
 
@@ -281,7 +282,7 @@ size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *
 {
     if (parallel->gathers && parallel->quantised)
         return lki_rounded_bytes(LK_I8, span->count);
-    return lki_layout_width(parallel->layout, span) * sizeof(float);
+    return lki_layout_read_bytes(parallel->layout, span);
 }
 
 lk_status lki_shards_gather_params(lk_parallel *parallel)

@@ -31,7 +31,7 @@ LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *co
                                               const lki_filler *filler, lk_request **coming);
 
 /* As a unit comes: its spans in the order of the parameter space, so that those of an owner are
- * neighbours; with their padding, or each as blocks that are quantised. */
+ * neighbours; as they are read, with their padding, or each as blocks that are quantised. */
 const size_t *lki_shards_unit_bytes(const lk_parallel *parallel, uint32_t unit);
 size_t        lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *span);
 

@@ -8,6 +8,25 @@ uint32_t lki_unit_of(const lki_layout *layout, uint32_t param)
     return layout->first_bucket[layout->term_of[layout->first_use[param]]];
 }
 
+/* Terms, and so parameters, follow each other unit by unit. */
+size_t lki_unit_largest(const lki_layout *layout)
+{
+    size_t   most = 0, begin = 0;
+    uint32_t unit = 0;
+
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t p = layout->terms[t].param;
+        if (layout->terms[t].use != 0)
+            continue;
+        if (lki_unit_of(layout, p) != unit)
+            begin = layout->spans[layout->first_span[p]].read_at;
+        unit = lki_unit_of(layout, p);
+        const lki_param_span *last = &layout->spans[layout->first_span[p + 1] - 1];
+        most = lki_max(most, last->read_at - begin + lki_layout_read_bytes(layout, last));
+    }
+    return most;
+}
+
 /* ---- Reads ------------------------------------------------------------------------------- */
 
 static uint32_t end_of_block(const lki_layout *layout, uint32_t term)

@@ -41,6 +41,9 @@ void                   lki_shelf_deinit(lki_shelf *shelf);
 /* The unit in which a parameter lies. */
 uint32_t lki_unit_of(const lki_layout *layout, uint32_t param);
 
+/* Bytes of the largest one, as it is read. */
+size_t lki_unit_largest(const lki_layout *layout);
+
 /* Nothing is in any slot. */
 void lki_shelf_clear(lki_shelf *shelf);
 

@@ -23,8 +23,9 @@
  * That first half moves between blocks and where somebody wants a unit.  A rank waits for nothing
  * while a unit is unread that another needs to get there: it has then all that it has come to.
  *
- * Where parameters are read as blocks of 8 bits (gather_dtype), owners put these into a parcel
- * beside the slot, which is what travels; whoever it comes to on a host takes it into the slot.
+ * Where parameters are read as bf16 (gather_dtype), owners round what they put into a slot: half of
+ * the bytes travel, and are there.  Where they are read as blocks of 8 bits, these are put into a
+ * parcel beside the slot, which is what travels; whoever it comes to on a host takes it from there.
  * Parcels may be kept for every unit until the values change: then a unit that is read again is
  * taken from there, and no host sends anything (ZeRO++'s secondary shard; Wang et al. 2023).
  *
@@ -47,10 +48,11 @@
 
 enum { LINE = 64 }; /* bytes at which parcels begin */
 
-/* What this rank gives of a unit, as it is: to be copied, unless it is in its place. */
+/* What this rank gives of a unit: to be copied, or rounded, unless it is in its place. */
 typedef struct {
-    const void *from;
-    size_t      bytes;
+    const float *from;
+    lk_dtype     to;           /* LK_F32 or LK_BF16 */
+    size_t       count, bytes; /* elements; as it is read, with what lies behind it */
 } piece;
 
 /* What is on its way to a slot. */
@@ -78,7 +80,7 @@ typedef struct {
 
 struct lki_units {
     lk_comm     *comm;        /* the group once more: gathering has an order of its own */
-    size_t      *first;       /* of each unit: where it begins in the parameter space */
+    size_t      *first;       /* of each unit: where it begins among what is read, bytes */
     piece       *mine;        /* what I give of all units, in the order of that space */
     size_t      *first_mine;  /* of each unit, among these; [unit_count] = all */
     arrival     *coming;      /* into each slot */
@@ -91,30 +93,10 @@ struct lki_units {
 
 /* ---- How much ---------------------------------------------------------------------------- */
 
-/* Terms, and so parameters, follow each other unit by unit. */
-static size_t largest_unit(const lki_layout *layout)
-{
-    size_t   most = 0, begin = 0;
-    uint32_t unit = 0;
-
-    for (uint32_t t = 0; t < layout->term_count; t++) {
-        uint32_t p = layout->terms[t].param;
-        if (layout->terms[t].use != 0)
-            continue;
-        if (lki_unit_of(layout, p) != unit)
-            begin = layout->param_at[p];
-        unit        = lki_unit_of(layout, p);
-        size_t last = layout->first_span[p + 1] - 1;
-        most        = lki_max(most, layout->spans[last].at - begin +
-                                        lki_layout_width(layout, &layout->spans[last]));
-    }
-    return most;
-}
-
 size_t lki_units_bytes(lk_parallel *parallel)
 {
-    parallel->slot_elements = largest_unit(parallel->layout);
-    return parallel->shelf.slot_count * parallel->slot_elements * sizeof(float);
+    parallel->slot_bytes = lki_unit_largest(parallel->layout);
+    return parallel->shelf.slot_count * parallel->slot_bytes;
 }
 
 size_t lki_units_parcels(lk_parallel *parallel)
@@ -156,9 +138,9 @@ void lki_units_count(lk_parallel *parallel, uint64_t *times)
 
 /* ---- What comes -------------------------------------------------------------------------- */
 
-static float *memory_of(const lk_parallel *parallel, uint32_t slot)
+static unsigned char *memory_of(const lk_parallel *parallel, uint32_t slot)
 {
-    return parallel->slots + slot * parallel->slot_elements;
+    return parallel->slots + slot * parallel->slot_bytes;
 }
 
 static void put_whole(void *context, void *to)
@@ -168,9 +150,12 @@ static void put_whole(void *context, void *to)
     unsigned char   *at   = to;
 
     for (size_t i = self->first_mine[a->unit]; i < self->first_mine[a->unit + 1]; i++) {
-        if (self->mine[i].from != at)
-            memcpy(at, self->mine[i].from, self->mine[i].bytes);
-        at += self->mine[i].bytes;
+        const piece *p = &self->mine[i];
+        if (p->to == LK_BF16)
+            lki_rounding_loops(LK_BF16)->store(p->count, p->from, 1, at);
+        else if ((const void *)p->from != at)
+            memcpy(at, p->from, p->bytes);
+        at += p->bytes;
     }
 }
 
@@ -206,12 +191,13 @@ static void take_packed(void *context, uint32_t giver)
     const lki_units     *self     = parallel->units;
     const packing       *p        = &self->packing;
     const unsigned char *at       = parcel_of(parallel, a);
-    float               *slot     = memory_of(parallel, (uint32_t)(a - self->coming));
+    unsigned char       *slot     = memory_of(parallel, (uint32_t)(a - self->coming));
 
     for (size_t i = p->first_span[a->unit]; i < p->first_span[a->unit + 1]; i++) {
         const lki_param_span *span = &parallel->layout->spans[p->spans[i]];
         if (lki_shards_carrier(parallel, span->owner) == giver)
-            lki_dequantise(LK_I8, span->count, at, slot + (span->at - self->first[a->unit]));
+            lki_dequantise(LK_I8, span->count, at,
+                           (float *)(void *)(slot + (span->read_at - self->first[a->unit])));
         at += lki_shards_span_bytes(parallel, span);
     }
 }
@@ -230,16 +216,20 @@ static uint32_t last_read(const lki_shelf *shelf, uint32_t term)
  * the whole part, which will be in its place. */
 static void add_mine(const lk_parallel *parallel, lki_units *self, const lki_param_span *span)
 {
-    size_t      *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
-    const float *from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL;
-    size_t       bytes = lki_layout_width(parallel->layout, span) * sizeof *from;
-    piece       *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
+    size_t *end   = &self->first_mine[lki_unit_of(parallel->layout, span->param) + 1];
+    piece   mine  = { .from  = self->supply == NULL ? lki_values_of(parallel, span) : NULL,
+                      .to    = lki_layout_read_dtype(parallel->layout, span->param),
+                      .count = lki_layout_width(parallel->layout, span),
+                      .bytes = lki_layout_read_bytes(parallel->layout, span) };
+    piece  *last  = *end > end[-1] ? &self->mine[*end - 1] : NULL;
 
-    if (last != NULL &&
-        (from == NULL || (const char *)last->from + last->bytes == (const char *)from))
-        last->bytes += bytes;
-    else
-        self->mine[(*end)++] = (piece){ from, bytes };
+    if (last != NULL && last->to == mine.to &&
+        last->bytes == last->count * lk_dtype_bytes(last->to) &&
+        (mine.from == NULL || last->from + last->count == mine.from)) {
+        last->count += mine.count;
+        last->bytes += mine.bytes;
+    } else
+        self->mine[(*end)++] = mine;
 }
 
 static lk_status list_mine(const lk_parallel *parallel, lki_units *self)
@@ -332,7 +322,7 @@ lk_status lki_units_open(lk_parallel *parallel)
         self->first[u] = SIZE_MAX;
     for (uint32_t p = 0; p < layout->param_count; p++) {
         size_t *first = &self->first[lki_unit_of(layout, p)];
-        *first        = lki_min(*first, layout->param_at[p]);
+        *first        = lki_min(*first, layout->spans[layout->first_span[p]].read_at);
     }
     LK_TRY(lki_supply_open(&self->supply, parallel));
     LK_TRY(list_mine(parallel, self));
@@ -373,6 +363,12 @@ void lki_units_close(lk_parallel *parallel)
 
 /* ---- Gathering --------------------------------------------------------------------------- */
 
+/* Of a unit whose memory is `to`: element `at` of the parameter space, where all are FP32. */
+static float *place_in(const lki_units *self, uint32_t unit, void *to, size_t at)
+{
+    return (float *)to + (at - self->first[unit] / sizeof(float));
+}
+
 /* Where no other host is left its ranks put all of it there together, and wait for that. */
 static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
@@ -383,7 +379,7 @@ static lk_status give_here(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     a->unit              = unit;
     const size_t  *bytes = lki_shards_unit_bytes(parallel, unit);
     unsigned char *to    = parallel->quantised ? parcel_of(parallel, a)
-                                               : (unsigned char *)memory_of(parallel, slot);
+                                               : memory_of(parallel, slot);
     for (uint32_t r = 0; r < lk_comm_rank(self->comm); r++)
         at += bytes[r];
     if (parallel->turning)
@@ -400,7 +396,7 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
 {
     lki_units    *self  = parallel->units;
     arrival      *a     = &self->coming[slot];
-    float        *to    = memory_of(parallel, slot);
+    void         *to    = memory_of(parallel, slot);
     const size_t *bytes = lki_shards_unit_bytes(parallel, unit);
     size_t        at;
 
@@ -409,13 +405,13 @@ static lk_status give(lk_parallel *parallel, uint32_t unit, uint32_t slot)
     if (self->supply == NULL && lk_comm_hosts(self->comm) == 1)
         return give_here(parallel, unit, slot);
     if (self->supply != NULL && lki_supply_part(self->supply, unit, &at) > 0)
-        self->mine[self->first_mine[unit]].from = to + (at - self->first[unit]);
+        self->mine[self->first_mine[unit]].from = place_in(self, unit, to, at);
     a->unit = unit;
     if (self->packing.held[unit])
         bytes = self->packing.nothing;
     self->packing.held[unit] = parallel->keeps;
     return lki_shards_gather_unit(parallel, self->comm, bytes,
-                                  parallel->quantised ? (void *)parcel_of(parallel, a) : to,
+                                  parallel->quantised ? parcel_of(parallel, a) : to,
                                   &a->filler, &a->request);
 }
 
@@ -475,9 +471,9 @@ static lk_status gather(lk_parallel *parallel, uint32_t unit)
     if (self->supply == NULL)
         return give(parallel, unit, slot);
     self->ordered[slot] = unit;
-    float *to           = memory_of(parallel, slot);
+    float *to           = (float *)(void *)memory_of(parallel, slot);
     if (lki_supply_part(self->supply, unit, &at) > 0)
-        to += at - self->first[unit];
+        to = place_in(self, unit, to, at);
     LK_TRY(lki_supply_order(self->supply, unit, to));
     return receive(parallel, LKI_NO_SLOT);
 }
@@ -583,12 +579,12 @@ void lki_units_forget(lk_parallel *parallel)
     parallel->units->at = 0;
 }
 
-const float *lki_units_find(const lk_parallel *parallel, uint32_t param)
+const void *lki_units_find(const lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
     uint32_t          unit   = lki_unit_of(layout, param);
     if (parallel->shelf.slot_of[unit] == LKI_NO_SLOT)
         return NULL;
     return memory_of(parallel, parallel->shelf.slot_of[unit]) +
-           (layout->param_at[param] - parallel->units->first[unit]);
+           (layout->spans[layout->first_span[param]].read_at - parallel->units->first[unit]);
 }

@@ -39,6 +39,6 @@ void lki_units_forget(lk_parallel *parallel);
 LK_NODISCARD lk_status lki_units_progress(lk_parallel *parallel);
 
 /* Where a parameter that is being read lies, or NULL. */
-const float *lki_units_find(const lk_parallel *parallel, uint32_t param);
+const void *lki_units_find(const lk_parallel *parallel, uint32_t param);
 
 #endif

@@ -45,7 +45,7 @@ static lk_parallel_options options_of(uint32_t buffers)
 static lki_layout *layout_of(const lk_parallel_options *options)
 {
     lki_owner   owners[2] = { { 0, 0 }, { 1, 0 } };
-    lki_deal    deal      = { owners, 2, 2, true, NULL };
+    lki_deal    deal      = { .owners = owners, .count = 2, .shards = 2, .whole_blocks = true };
     lki_layout *layout;
     assert_int_equal(lki_layout_open(&layout, model, PARAMS, options, &deal), LK_OK);
     return layout;

@@ -26,6 +26,13 @@ static uint32_t first_term(const lk_grad_term *terms, uint32_t block)
     return t;
 }
 
+/* Blocks of bf16 values round the weights that they read: these may come so, but not from files. */
+lk_dtype lki_gather_dtype(const lk_train_config *c)
+{
+    bool rounds = c->precision == LK_BF16 && c->gather_dtype != LK_I8;
+    return rounds && !lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? LK_BF16 : c->gather_dtype;
+}
+
 static bool strategy_files(const lk_train_config *c)
 {
     return lki_in_files(c, LK_OFFLOADED_STATES | LK_OFFLOADED_PARAMETERS);
@@ -67,8 +74,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .exec               = exec,
                                   .unit_buffers       = c->unit_buffers,
                                   .shard_hosts        = c->shard_hosts,
-                                  .buddies            = c->buddies && c->workers > 1,
-                                  .gather_dtype       = c->gather_dtype,
+                                   .buddies            = c->buddies && c->workers > 1,
+                                   .gather_dtype       = lki_gather_dtype(c),
                                   .keep_gathered      = c->keep_gathered,
                                   .term_count         = term_count,
                                   .state_count        = state_count,
@@ -156,7 +163,8 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     return status;
 }
 
-/* How many hosts keep the optimizer's state between them; *params: and the parameters, too. */
+/* How many hosts keep the optimizer's state between them; *params: and the parameters' values, too.
+ */
 static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
 {
     const char *name   = c->strategy != NULL ? c->strategy : "ddp";
@@ -165,7 +173,7 @@ static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *pa
     uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
     if (strategy_files(c)) /* rank 0 fetches all */
         count = 1;
-    *params            = count > 1 && (hybrid || strcmp(name, "zero3") == 0);
+    *params = count > 1 && (hybrid || strcmp(name, "zero3") == 0 || lki_gather_dtype(c) == LK_BF16);
     return count;
 }
 

@@ -300,11 +300,17 @@ static double pass_file_bytes(const lk_train_config *c, double elements)
     return lki_in_files(c, LK_OFFLOADED_PARAMETERS) ? sizeof(float) * elements : 0;
 }
 
-/* Of an element that hosts send each other. */
-static double parameter_width(const lk_train_config *c)
+/* Of all parameters, as hosts send them to each other. */
+static double parameter_bytes(const lk_train_config *c, const lk_model *model)
 {
-    bool quantised = c->gather_dtype == LK_I8 && lki_stage_of(c->strategy) == 3;
-    return (double)lk_rounded_bytes(quantised ? LK_I8 : LK_F32, MANY) / MANY;
+    const bool   quantised = c->gather_dtype == LK_I8 && lki_stage_of(c->strategy) == 3;
+    const bool   narrow    = lki_gather_dtype(c) == LK_BF16;
+    const double width     = (double)lk_rounded_bytes(quantised ? LK_I8 : LK_F32, MANY) / MANY;
+    double       bytes     = 0;
+    for (size_t p = 0; p < model->param_count; p++)
+        bytes += (narrow && model->params[p].bf16 ? sizeof(uint16_t) : width) *
+                 elements_of(model->params[p].shape);
+    return bytes;
 }
 
 static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
@@ -323,7 +329,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .shard_hosts    = sharing_hosts(c, hosts),
                             .buddies        = c->buddies && sharing_hosts(c, hosts) == hosts,
                             .gradient_bytes  = width * gradient_elements(from->model),
-                            .parameter_bytes = parameter_width(c) * elements,
+                            .parameter_bytes = parameter_bytes(c, from->model),
                             .bucket_bytes    = width / sizeof(float) * bucket,
                             .bandwidth       = from->rates->bandwidth,
                             .latency         = from->rates->latency,
