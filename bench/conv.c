@@ -67,9 +67,9 @@ static void conv_deinit(conv *c)
 static void call_f32(const conv *c, lk_exec *exec, const char *what)
 {
     if (strcmp(what, "forward") == 0)
-        lki_conv(exec, &c->shape, c->x, c->w, c->y, c->scratch);
+        lki_conv(exec, &c->shape, c->x, c->w, c->y, c->scratch, NULL);
     else if (strcmp(what, "input") == 0)
-        lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch);
+        lki_conv_backward_input(exec, &c->shape, c->y, c->w, c->x, false, c->scratch, NULL);
     else
         lki_conv_backward_weights(exec, &c->shape, c->x, c->y, c->w, c->scratch);
 }
@@ -78,9 +78,9 @@ static void call_bf16(const conv *c, lk_exec *exec, const char *what)
 {
     void *x = c->x, *y = c->y;
     if (strcmp(what, "forward") == 0)
-        lki_conv_bf16(exec, &c->shape, x, c->w, y, c->scratch);
+        lki_conv_bf16(exec, &c->shape, x, c->w, y, c->scratch, NULL);
     else if (strcmp(what, "input") == 0)
-        lki_conv_bf16_backward_input(exec, &c->shape, y, c->w, x, false, c->scratch);
+        lki_conv_bf16_backward_input(exec, &c->shape, y, c->w, x, false, c->scratch, NULL);
     else
         lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, c->scratch);
 }

@@ -60,6 +60,7 @@ typedef struct {
     const float *const *state;        /* [state_count], running values (BatchNorm) */
     void               *saved;        /* kept from forward to backward */
     void               *scratch;      /* garbage before and after every call */
+    const lk_pack      *pack;         /* of the weight in this direction, or NULL */
 
     /* backward only */
     const void   *dy;
@@ -121,6 +122,10 @@ typedef struct {
 
     void (*forward)(const lk_block_call *call);
     void (*backward)(const lk_block_call *call);
+
+    /* (optional) Bytes of a pack of the weight, for forward or for backward, 64-byte aligned. */
+    size_t (*pack_bytes)(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                         uint32_t samples, bool backward);
 
     /* (optional) What a sample needs, for lk_engine_flops(). */
     lk_block_flops (*flops)(const lk_block *block);
@@ -271,6 +276,7 @@ typedef struct {
     const float *const *state;  /* one a state */
     const lk_hooks     *hooks;  /* NULL: none */
     float               loss_scale; /* a power of two; 0 = 1, as it must be where values are BF16 */
+    uint64_t            version;    /* of params, for packs of weights; 0: none are kept */
 } lk_walk;
 
 /* Plans activations for `contexts` passes at a time of up to `micro_batch` samples each; nothing

@@ -64,6 +64,9 @@ typedef struct {
 
 typedef struct lk_exec lk_exec;
 
+/* Memory for a weight in the order in which a product reads it. */
+typedef struct lk_pack lk_pack;
+
 /* `threads` counts the caller; 0 means 1.  `isa` is "avx512_bf16", "avx512", "avx2", "neon",
  * "portable" or NULL or "auto" for the widest that this processor has.  LK_EINVAL for an unknown
  * name, LK_EUNSUPPORTED for one that this processor or build lacks. */

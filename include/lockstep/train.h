@@ -219,12 +219,12 @@ typedef struct {
     lk_parallel_cost shared;      /* by the workers of a host; and what a host sends in a step */
     size_t           activations; /* of each worker, with the blocks' scratch memory */
     uint64_t         spilled;     /* bytes of them that each worker has in a file instead */
+    size_t           packs;       /* of weights, packed, which workers of a host share */
     size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
     size_t           program;     /* of each worker: kernels' buffers, and about what any takes */
 } lk_train_cost;
 
-/* Bytes of memory of that host in all, without the data. */
-LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost);
+LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* in all, without the data */
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers
  * dealt to `hosts` hosts in equal parts.  The machine may be too small for it, and files other than

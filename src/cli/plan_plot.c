@@ -40,7 +40,7 @@ static void draw_bar(FILE *file, const plan_row *row, double x, double wide, dou
     const lk_parallel_cost *c = &row->cost.shared;
     const double parts[KINDS] = { (double)c->params, (double)c->optimizer, (double)c->gradients,
                                   (double)(row->cost.workers * row->cost.activations),
-                                  (double)(c->tables + c->messages +
+                                  (double)(c->tables + row->cost.packs + c->messages +
                                            row->cost.workers * row->cost.program) };
     double       y            = BOTTOM;
     for (int k = 0; k < KINDS; k++) {

@@ -15,7 +15,7 @@ static double activations_of(const lk_train_cost *c)
 
 static double buffers_of(const lk_train_cost *c)
 {
-    return (double)(c->shared.tables + c->shared.messages + c->workers * c->program);
+    return (double)(c->shared.tables + c->packs + c->shared.messages + c->workers * c->program);
 }
 
 static double samples_per_second(const plan_options *o, const plan_row *row)

@@ -92,6 +92,7 @@ static lk_status allocate(lk_engine *engine, const char *dir)
     LK_TRY(LKI_NEW(&engine->loss, layout->loss_rows, "rows of loss"));
     LK_TRY(LKI_NEW(&engine->hits, layout->loss_rows, "rows of hits"));
     LK_TRY(LKI_NEW(&engine->first_terms, model->block_count, "an engine"));
+    LK_TRY(lki_packs_init(&engine->packs, layout, model, engine->exec, engine->micro_batch));
     LK_TRY(lki_statistics_init(&engine->statistics, model, engine->contexts));
     for (size_t t = model->term_count; t-- > 0;)
         engine->first_terms[model->terms[t].block] = (uint32_t)t;
@@ -150,6 +151,7 @@ void lk_engine_free(lk_engine *engine)
     if (engine == NULL)
         return;
     lki_layout_deinit(&engine->layout);
+    lki_packs_deinit(&engine->packs);
     lki_spill_deinit(&engine->spill);
     lki_free(engine->memory);
     lki_free(engine->scratch);
@@ -224,6 +226,7 @@ double lk_engine_flops(const lk_engine *engine, uint32_t block)
 typedef struct {
     lk_block_call call;
     lk_block      block; /* of fewer positions */
+    lk_pack       pack;
     const float  *params[LK_BLOCK_PARAMS_MAX], *state[LK_BLOCK_PARAMS_MAX];
     const uint16_t *params_bf16[LK_BLOCK_PARAMS_MAX];
     float        *grads[LK_BLOCK_PARAMS_MAX], *sums[LK_BLOCK_PARAMS_MAX];
@@ -254,6 +257,7 @@ static void frame_init(frame *f, const lk_engine *engine, const lk_walk *walk, c
         .first_slot = pass->first_slot, .dtype = engine->layout.dtype, .params = f->params,
         .params_bf16 = f->params_bf16, .state = f->state,
         .saved = at(engine, context, place->saved), .scratch = engine->scratch,
+        .pack = lki_packs_of(&engine->packs, &f->pack, b, backward, walk->version),
     };
     for (uint32_t i = 0; i < entry->block.input_count; i++)
         f->call.x[i] =
@@ -579,21 +583,4 @@ void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
         tell(hooks->after_backward, hooks, b);
     }
     lki_trace_end(track, LKI_SPAN_BACKWARD, 0, begun);
-}
-
-lk_status lk_engine_status(const lk_engine *engine)
-{
-    return engine->spill.failure.status == LK_OK ? LK_OK : lki_fail_again(&engine->spill.failure);
-}
-
-double lk_engine_stalled(lk_engine *engine)
-{
-    double stalled        = engine->spill.stalled;
-    engine->spill.stalled = 0;
-    return stalled;
-}
-
-const char *lk_engine_offload_how(const lk_engine *engine)
-{
-    return engine->spill.store == NULL ? "" : lki_store_how(engine->spill.store);
 }

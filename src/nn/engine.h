@@ -4,6 +4,7 @@
 
 #include "nn/spill.h"
 #include "nn/layout.h"
+#include "nn/packs.h"
 #include "nn/statistics.h"
 
 struct lk_engine {
@@ -20,6 +21,7 @@ struct lk_engine {
     uint8_t        *hits;
     uint32_t       *first_terms; /* of each block: terms of a block are neighbours */
     lki_statistics  statistics;
+    lki_packs       packs;
 };
 
 /* What a training step needs for one sample in a block that lies at `place`. */

@@ -13,7 +13,7 @@
  *
  * Memory: three values of all contexts.
  */
-#include "nn/spill.h"
+#include "nn/engine.h"
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -141,4 +141,23 @@ void lki_spill_drop(lki_spill *a, uint32_t i)
     wait_for(a, i);
     a->coming[i - LKI_SPILL_RING] = true;
     start(a, i - LKI_SPILL_RING, false);
+}
+
+/* ---- What an engine tells of it ---------------------------------------------------------- */
+
+lk_status lk_engine_status(const lk_engine *engine)
+{
+    return engine->spill.failure.status == LK_OK ? LK_OK : lki_fail_again(&engine->spill.failure);
+}
+
+double lk_engine_stalled(lk_engine *engine)
+{
+    double stalled        = engine->spill.stalled;
+    engine->spill.stalled = 0;
+    return stalled;
+}
+
+const char *lk_engine_offload_how(const lk_engine *engine)
+{
+    return engine->spill.store == NULL ? "" : lki_store_how(engine->spill.store);
 }

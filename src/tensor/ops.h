@@ -10,7 +10,7 @@
 #define LKI_TENSOR_OPS_H
 
 #include "base/pool.h"
-#include "lockstep/tensor.h"
+#include "tensor/packs.h"
 
 lki_pool *lki_exec_pool(const lk_exec *exec);
 
@@ -29,7 +29,9 @@ typedef enum { LKI_ACT_NONE = 0, LKI_ACT_RELU, LKI_ACT_GELU_TANH, LKI_ACT_GELU_E
  *
  * Then, if `bias` (n): + bias.  Then, if `activation`: `pre` (m, n; may be NULL) receives the value
  * before it.  Then, if `residual` (m, n): + residual.  All this is in FP32.  c, pre and residual
- * are of one type, F32 or BF16, with rows ldc apart; BF16 results are rounded once, at the end. */
+ * are of one type, F32 or BF16, with rows ldc apart; BF16 results are rounded once, at the end.
+ *
+ * `pack`, if not NULL, keeps b as it is packed, and has lki_gemm_pack_bytes().  The same bits. */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
     lk_dtype       operands, result; /* LK_F32 or LK_BF16; 0 = LK_F32 */
@@ -42,9 +44,14 @@ typedef struct {
     lki_activation activation;
     void          *pre;
     const void    *residual;
+    const lk_pack *pack;
 } lki_gemm_args;
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);
+
+/* Of b, for products like this one with as many rows or fewer; looks at no memory.  0: it is not
+ * worth it, or b is read where it stands. */
+size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args);
 
 /* ---- Elementwise ------------------------------------------------------------------------- */
 
@@ -133,15 +140,17 @@ void lki_batchnorm_dx(lk_exec *exec, const lki_batchnorm_args *args, const float
 /* ---- Convolution and pooling, NHWC ------------------------------------------------------- */
 
 /* x (n, h, w, cin), weights (cout, cin, kh, kw) as PyTorch stores them, y (n, oh, ow, cout);
- * oh = (h + 2 pad - kh) / stride + 1.  No bias.  `scratch` has lki_conv_scratch_bytes(). */
+ * oh = (h + 2 pad - kh) / stride + 1.  No bias.  `scratch` has lki_conv_scratch_bytes(); `pack`,
+ * if not NULL, keeps the weights as this product reads them, and has lki_conv_pack_bytes(). */
 typedef struct {
     size_t n, h, w, cin, cout, kh, kw, stride, pad, oh, ow;
 } lki_conv_shape;
 size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
-              void *scratch);
+              void *scratch, const lk_pack *pack);
 void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
-                             const float *w, float *dx, bool add, void *scratch);
+                             const float *w, float *dx, bool add, void *scratch,
+                             const lk_pack *pack);
 void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
                                const float *dy, float *dw, void *scratch);
 
@@ -151,11 +160,15 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
  * they follow each other.  An odd last value is paired with +0; padding takes no other part. */
 size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape);
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
-                   uint16_t *y, void *scratch);
+                   uint16_t *y, void *scratch, const lk_pack *pack);
 void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
-                                  const float *w, uint16_t *dx, bool add, void *scratch);
+                                  const float *w, uint16_t *dx, bool add, void *scratch,
+                                  const lk_pack *pack);
 void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x,
                                     const uint16_t *dy, float *dw, void *scratch);
+
+/* Of the weights, for values of `dtype`: of y's product, or of dx's.  0: it is not worth it. */
+size_t lki_conv_pack_bytes(const lki_conv_shape *shape, lk_dtype dtype, bool backward);
 
 /* Of F32 or BF16.  Uses h, w, cin (= cout), kh, kw, stride, pad of the shape.  `argmax`
  * (n, oh, ow, c) keeps the input position h * w index of the first largest value; padding never

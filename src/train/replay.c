@@ -115,7 +115,8 @@ static lk_status make_alone(lki_session *s, lk_replay *r)
     lk_parallel_turn turn;
     lk_step_result   unused;
 
-    s->alone = true;
+    s->alone   = true;
+    s->version = 0;
     LK_TRY(lki_session_begin(s, r->step - 1));
     while (lk_parallel_next(s->parallel, &turn)) {
         if (turn.virtual_worker != r->virtual_worker)

@@ -116,17 +116,6 @@ lk_status lki_session_deal(lki_session *s, uint64_t start)
     return LK_OK;
 }
 
-/* Once rank 0 holds the directory it looks again: the run before may have saved since the check.
- * Every rank must have come past its own check, which would find the directory in use. */
-static lk_status own_directory(lki_session *s)
-{
-    const lk_train_config *c = s->config;
-    if (s->rank != 0 || c->checkpoint == NULL || s->replays)
-        return LK_OK;
-    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
-    return lki_checkpoint_check(c);
-}
-
 lk_status lki_session_open(lki_session *s)
 {
     const lk_train_config *c       = s->config;
@@ -140,13 +129,14 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_verify_same_data(s)); /* ranks meet here */
-    LK_TRY(own_directory(s));
+    LK_TRY(lki_own_directory(s));
     lk_comm_note(s->comm, 0, "making room for the model");
     LK_TRY(lki_session_model(s));
     LK_TRY(open_parallel(s));
     LK_TRY(lki_survival_open(s));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
+    LK_TRY(lki_keep_packs(s));
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
@@ -322,7 +312,8 @@ void lki_session_turn(lki_session *s)
                        .params_bf16 = s->param_bf16,
                        .state       = s->state_data,
                        .hooks       = &hooks,
-                       .loss_scale  = s->loss_scale };
+                       .loss_scale  = s->loss_scale,
+                       .version     = s->version };
 
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
@@ -347,6 +338,7 @@ static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn
         LK_ASSERT(batch->step == step && batch->micro_index == turn->micro_index &&
                   batch->virtual_worker == v);
     }
+    s->version = turn->again ? 0 : step + 1;
     return LK_OK;
 }
 

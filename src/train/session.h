@@ -63,6 +63,7 @@ typedef struct {
     float        *means;                    /* of all weights, where this host has only parts */
     uint32_t      together;   /* virtual workers of a turn: 1, or in lock step all of mine */
     lk_batch     *batches;    /* [together] */
+    uint64_t      version;    /* of the parameters that the turn reads; 0: packs are not for it */
     lk_pass      *passes;     /* [together]: micro-batches of a virtual worker continue them */
     float       **grads, **state_sums; /* [together] tables, fetched each turn; gradients block by
                                         * block */
@@ -110,6 +111,13 @@ LK_NODISCARD lk_status lki_train_complete(lk_train_config *config, bool runs);
 /* pin.c: binds the threads of s->exec, if that is wished and no other worker may run on their
  * cores.  All ranks meet there. */
 LK_NODISCARD lk_status lki_pin(lki_session *s);
+
+/* keep.c: has s->engine keep what it packs of weights, in memory that the workers of a host share;
+ * collective, unless this rank enters.  And the bytes of that on each host, where it is worth it;
+ * `gathers`: hosts have parts of the parameters only. */
+LK_NODISCARD lk_status lki_keep_packs(lki_session *s);
+LK_NODISCARD lk_status lki_pack_bytes(size_t *out, const lk_train_config *config,
+                                      const lk_model *model, const lk_exec *exec, bool gathers);
 
 /* estimate.c: completes `config` and builds its model for what needs no data: told, not run. */
 LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
@@ -207,6 +215,7 @@ LK_NODISCARD lk_status lki_run_hash(const lki_session *session, const char *weig
 
 /* Refuses a directory that already has checkpoints unless resuming. */
 LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
+LK_NODISCARD lk_status lki_own_directory(lki_session *session);
 
 /* LK_EINVAL names the first option that contradicts the checkpoint to resume from. */
 LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data);
@@ -258,7 +267,8 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
 LK_NODISCARD lk_status lki_session_open(lki_session *session);
 lk_status              lki_session_close(lki_session *session);
 
-/* Begins a step; runs the turn whose micro-batches are there; and a whole step, to its update. */
+/* Begins a step; runs the turn whose micro-batches are there, `again` if it is an audit's; and a
+ * whole step, to its update. */
 LK_NODISCARD lk_status lki_session_begin(lki_session *session, uint64_t step);
 void                   lki_session_turn(lki_session *session);
 LK_NODISCARD lk_status lki_session_step(lki_session *session, uint64_t step,

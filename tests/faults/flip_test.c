@@ -3,7 +3,8 @@
  * Goal:   a gradient that differs by one bit on one worker is found by `train --audit 1` in that
  *         step, and worker, virtual worker and tensor are named, on stderr and in the log; with
  *         --on-failure continue that worker is left out, and the weights and the log are those of
- *         the undisturbed run.  A bit that flips in the parameters between two steps is found in
+ *         the undisturbed run.  So is a bit in what is kept of weights, packed, which all workers
+ *         read.  A bit that flips in the parameters between two steps is found in
  *         the next one, and tensor, elements and worker are named.
  * Method: this program is the command as well, and its workers are copies of it, as ever.  In them
  *         the linker puts the calls below before the strategy's (flip_test.wrap), and LKT_FLIP says
@@ -12,6 +13,7 @@
  */
 #include "cli/command.h"
 #include "cli/commands.h"
+#include "comm/control.h"
 #include "parallel/strategy.h"
 
 #define MLP                                                                                        \
@@ -48,12 +50,23 @@ static void flip(float *value)
     flipped = true;
 }
 
+/* The first row of the first weight. */
+static void flip_packs(const lk_parallel *parallel)
+{
+    lk_arena *packs = lki_comm_arena_named(parallel->comm, "packs");
+    LK_ASSERT(packs != NULL);
+    for (uint32_t i = 0; i < 8; i++)
+        flip((float *)(void *)((char *)lk_arena_data(packs) + 64) + i);
+}
+
 void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t term)
 {
     if (term == TERM && parallel->micro + 1 == parallel->micros &&
         (strikes(parallel, "gradient", parallel->step) ||
          (parallel->remaking && strikes(parallel, "again", parallel->step))))
         flip(lk_parallel_grad(parallel, term));
+    if (term == TERM && strikes(parallel, "pack", parallel->step))
+        flip_packs(parallel);
     __real_lk_parallel_grad_ready(parallel, term);
 }
 
@@ -133,6 +146,15 @@ static void a_flipped_gradient_ends_the_run(void **state)
     run(&r, *state, "gradient 1", 2, "--audit 1");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "and there is no third rank to tell which (nothing was updated)");
+}
+
+/* A worker that reads it has other results than two that make them again. */
+static void a_flipped_pack_ends_the_run(void **state)
+{
+    static command_result r;
+    run(&r, *state, "pack 1", 3, "--audit 1");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "has made other results of virtual worker ");
 }
 
 static void a_worker_that_errs_is_left_out(void **state)
@@ -282,6 +304,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_flipped_gradient_ends_the_run),
+        cmocka_unit_test(a_flipped_pack_ends_the_run),
         cmocka_unit_test(a_worker_that_errs_is_left_out),
         cmocka_unit_test(nobody_notices_without_audits),
         cmocka_unit_test(flipped_parameters_are_found),

@@ -87,13 +87,23 @@ static void conv_buffers(const lk_block *block, const lk_exec *exec, lk_dtype dt
                                             : lki_conv_scratch_bytes(exec, &shape);
 }
 
+static size_t conv_pack_bytes(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                              uint32_t samples, bool backward)
+{
+    lki_conv_shape shape = conv_of(block, samples);
+    (void)exec;
+    return lki_conv_pack_bytes(&shape, dtype, backward);
+}
+
 static void conv_forward(const lk_block_call *call)
 {
     lki_conv_shape shape = conv_of(call->block, call->samples);
     if (call->dtype == LK_BF16)
-        lki_conv_bf16(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch);
+        lki_conv_bf16(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch,
+                      call->pack);
     else
-        lki_conv(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch);
+        lki_conv(call->exec, &shape, call->x[0], call->params[0], call->y, call->scratch,
+                 call->pack);
 }
 
 static void conv_backward_bf16(const lk_block_call *call)
@@ -103,7 +113,7 @@ static void conv_backward_bf16(const lk_block_call *call)
                                    call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_bf16_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
-                                     call->add[0], call->scratch);
+                                     call->add[0], call->scratch, call->pack);
 }
 
 static void conv_backward(const lk_block_call *call)
@@ -117,7 +127,7 @@ static void conv_backward(const lk_block_call *call)
                               call->scratch);
     if (call->dx[0] != NULL)
         lki_conv_backward_input(call->exec, &shape, call->dy, call->params[0], call->dx[0],
-                                call->add[0], call->scratch);
+                                call->add[0], call->scratch, call->pack);
 }
 
 /* Pairs of an output place and a place of the kernel that meet inside the image, along one side. */
@@ -142,6 +152,7 @@ const lk_block_type lk_block_conv = {
     .name     = "conv",
     .plan     = conv_plan,
     .buffers  = conv_buffers,
+    .pack_bytes = conv_pack_bytes,
     .forward  = conv_forward,
     .backward = conv_backward,
     .bf16     = true,

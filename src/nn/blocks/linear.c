@@ -103,24 +103,40 @@ static void linear_buffers(const lk_block *block, const lk_exec *exec, lk_dtype 
     *scratch = activation_of(block) != LKI_ACT_NONE ? bytes : 0;
 }
 
+/* The shape of either product with the weight: y, or dx. */
+static lki_gemm_args product_of(const lk_block *block, lk_dtype dtype, uint32_t samples,
+                                bool backward)
+{
+    const lk_linear_options *options = block->options;
+    size_t in = lki_width(block->x[0]), out = options->out;
+    return (lki_gemm_args){ .operands    = dtype,
+                            .result      = dtype,
+                            .wide_b      = dtype == LK_BF16,
+                            .transpose_b = backward ? options->transposed : !options->transposed,
+                            .m           = samples * lki_rows(block->x[0]),
+                            .n           = backward ? in : out,
+                            .k           = backward ? out : in };
+}
+
+static size_t linear_pack_bytes(const lk_block *block, const lk_exec *exec, lk_dtype dtype,
+                                uint32_t samples, bool backward)
+{
+    lki_gemm_args gemm = product_of(block, dtype, samples, backward);
+    return lki_gemm_pack_bytes(exec, &gemm);
+}
+
 static void linear_forward(const lk_block_call *call)
 {
     const lk_block          *block   = call->block;
     const lk_linear_options *options = block->options;
-    lki_gemm_args gemm = {
-        .operands = call->dtype,
-        .result = call->dtype,
-        .transpose_b = !options->transposed,
-        .m = call->samples * lki_rows(block->x[0]),
-        .n = options->out,
-        .k = lki_width(block->x[0]),
-        .a = call->x[0],
-        .c = call->y,
-        .bias = options->no_bias ? NULL : call->params[1],
-        .activation = activation_of(block),
-        .pre = keeps_pre(block) && call->training ? call->saved : NULL,
-        .residual = block->input_count == 2 ? call->x[1] : NULL,
-    };
+    lki_gemm_args gemm = product_of(block, call->dtype, call->samples, false);
+    gemm.a          = call->x[0];
+    gemm.c          = call->y;
+    gemm.bias       = options->no_bias ? NULL : call->params[1];
+    gemm.activation = activation_of(block);
+    gemm.pre        = keeps_pre(block) && call->training ? call->saved : NULL;
+    gemm.residual   = block->input_count == 2 ? call->x[1] : NULL;
+    gemm.pack       = call->pack;
     lki_weight_of(call, 0, &gemm);
     lki_gemm(call->exec, &gemm);
 }
@@ -165,15 +181,11 @@ static void linear_backward(const lk_block_call *call)
         lki_pass_gradient(call, 1, rows * out, call->dy);
     if (call->dx[0] == NULL)
         return;
-    lki_gemm_args input = { .operands = call->dtype,
-                            .result = call->dtype,
-                            .transpose_b = options->transposed,
-                            .accumulate = call->add[0],
-                            .m = rows,
-                            .n = in,
-                            .k = out,
-                            .a = dz,
-                            .c = call->dx[0] };
+    lki_gemm_args input = product_of(block, call->dtype, call->samples, true);
+    input.accumulate = call->add[0];
+    input.a          = dz;
+    input.c          = call->dx[0];
+    input.pack       = call->pack;
     lki_weight_of(call, 0, &input);
     lki_gemm(call->exec, &input);
 }
@@ -190,6 +202,7 @@ const lk_block_type lk_block_linear = {
     .name     = "linear",
     .plan     = linear_plan,
     .buffers  = linear_buffers,
+    .pack_bytes = linear_pack_bytes,
     .forward  = linear_forward,
     .backward = linear_backward,
     .residual = true,

@@ -27,6 +27,8 @@
  */
 #include "tensor/ops/conv.h"
 
+#include <string.h>
+
 #include "tensor/onednn/onednn.h"
 
 enum {
@@ -49,8 +51,19 @@ typedef struct {
     const float                 *w;
     float                       *matrix;
     size_t                  panel, first;   /* floats of a panel; the first of this wave */
+    lki_pack_turn           turn;
+    float                  *kept;           /* with a turn: all of the matrix, ... */
+    size_t                  kept_panel;     /* ... without what bf16 leaves empty */
     size_t                  ry, rx, ty, tx; /* dx: first tap and number of taps of a residue */
 } weights;
+
+/* Panel `index` of this wave is made. */
+static void weights_keep(const weights *m, size_t index)
+{
+    if (m->turn == LKI_PACK_MINE)
+        memcpy(m->kept + (m->first + index) * m->kept_panel, m->matrix + index * m->panel,
+               m->kept_panel * sizeof *m->kept);
+}
 
 /* Sixteen output channels. */
 static void weights_forward_task(void *context, size_t index, uint32_t thread)
@@ -69,6 +82,7 @@ static void weights_forward_task(void *context, size_t index, uint32_t thread)
     });
     if (m->bf16 != NULL)
         m->bf16->round_rows(taps, s->cin, m->matrix + index * m->panel);
+    weights_keep(m, index);
 }
 
 /* Sixteen input channels of the taps of one residue, last tap first. */
@@ -94,6 +108,7 @@ static void weights_input_task(void *context, size_t index, uint32_t thread)
     }
     if (m->bf16 != NULL)
         m->bf16->round_rows(m->ty * m->tx, s->cout, m->matrix + index * m->panel);
+    weights_keep(m, index);
 }
 
 /* ---- Points that meet the same taps ------------------------------------------------------ */
@@ -290,22 +305,34 @@ static void grid_task(void *context, size_t index, uint32_t thread)
     });
 }
 
+/* Makes the matrix of a wave, or finds it. */
+static void grid_weights(grid *g, lki_task pack, weights *m)
+{
+    m->first  = g->first / LANES;
+    g->matrix = m->matrix;
+    g->panel  = m->panel;
+    if (m->turn == LKI_PACK_THERE) {
+        g->matrix = m->kept + m->first * m->kept_panel;
+        g->panel  = m->kept_panel;
+        return;
+    }
+    lki_exec_run(g->exec, blocks_of(g->last - g->first, LANES), pack, m);
+}
+
 /* `pack` makes a panel of m's matrix. */
 static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 {
-    size_t tasks = tasks_of_all(g);
-    g->exec      = exec;
-    g->matrix    = m->matrix;
-    g->panel     = m->panel;
-    g->columns   = columns_of(g->y.taps * g->x.taps * g->c);
+    size_t tasks  = tasks_of_all(g);
+    g->exec       = exec;
+    m->kept_panel = g->y.taps * g->x.taps * g->c * LANES;
+    g->columns    = columns_of(g->y.taps * g->x.taps * g->c);
     g->kernels   = lki_exec_kernels(exec)->conv;
     m->kernels   = g->kernels;
     m->bf16      = g->bf16;
     size_t wave  = lki_conv_wave(m->panel / LANES, g->to_c, g->columns);
     for (; g->first < g->to_c; g->first = g->last) {
-        g->last  = lki_min(g->to_c, g->first + wave);
-        m->first = g->first / LANES;
-        lki_exec_run(exec, blocks_of(g->last - g->first, LANES), pack, m);
+        g->last = lki_min(g->to_c, g->first + wave);
+        grid_weights(g, pack, m);
         lki_exec_run(exec, tasks * blocks_of(g->last - g->first, g->columns), grid_task, g);
     }
 }
@@ -313,10 +340,12 @@ static void grid_run(lk_exec *exec, grid *g, lki_task pack, weights *m)
 /* ---- Forward ----------------------------------------------------------------------------- */
 
 /* `g` has the images. */
-static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float *w, float *matrix)
+static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float *w, float *matrix,
+                    const lk_pack *pack)
 {
     weights m = { .shape = s, .w = w, .matrix = matrix,
-                  .panel = s->kh * s->kw * s->cin * LANES };
+                  .panel = s->kh * s->kw * s->cin * LANES, .turn = lki_pack_begin(pack) };
+    m.kept     = pack != NULL ? pack->data : NULL;
     g->n       = s->n;
     g->y       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->oh, s->kh, s->h };
     g->x       = (axis){ -(ptrdiff_t)s->pad, s->stride, s->ow, s->kw, s->w };
@@ -325,15 +354,17 @@ static void forward(lk_exec *exec, const lki_conv_shape *s, grid *g, const float
     g->to_c    = s->cout;
     g->to_step = 1;
     grid_run(exec, g, weights_forward_task, &m);
+    if (m.turn == LKI_PACK_MINE)
+        lki_pack_end(pack);
 }
 
 void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const float *w, float *y,
-              void *scratch)
+              void *scratch, const lk_pack *pack)
 {
     grid g = { .image = x, .c = shape->cin, .to = y };
     if (lki_other_conv(exec, shape, LKI_ONEDNN_Y, false, x, w, y))
         return;
-    forward(exec, shape, &g, w, scratch);
+    forward(exec, shape, &g, w, scratch, pack);
 }
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
@@ -352,8 +383,10 @@ static axis residue_of(size_t *first, size_t r, size_t in, size_t out, size_t ke
 
 /* `images` has the images, and what happens to the result. */
 static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *images,
-                           const float *w, float *matrix)
+                           const float *w, float *matrix, const lk_pack *pack)
 {
+    lki_pack_turn turn = lki_pack_begin(pack);
+    float        *kept = pack != NULL ? pack->data : NULL;
     for (size_t r = 0; r < s->stride * s->stride; r++) {
         grid   g  = *images;
         size_t ry = r / s->stride, rx = r % s->stride;
@@ -366,19 +399,26 @@ static void backward_input(lk_exec *exec, const lki_conv_shape *s, const grid *i
         g.x = residue_of(&g.to_x0, rx, s->w, s->ow, s->kw, s->stride, s->pad);
         weights m = { .shape = s, .w = w, .matrix = matrix,
                       .panel = g.y.taps * g.x.taps * s->cout * LANES,
+                      .turn = turn, .kept = kept,
                       .ry = ry, .rx = rx, .ty = g.y.taps, .tx = g.x.taps };
-        if (g.y.count > 0 && g.x.count > 0)
-            grid_run(exec, &g, weights_input_task, &m);
+        if (g.y.count == 0 || g.x.count == 0)
+            continue;
+        grid_run(exec, &g, weights_input_task, &m);
+        if (turn != LKI_PACK_NONE)
+            kept += blocks_of(s->cin, LANES) * m.kept_panel;
     }
+    if (turn == LKI_PACK_MINE)
+        lki_pack_end(pack);
 }
 
 void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const float *dy,
-                             const float *w, float *dx, bool add, void *scratch)
+                             const float *w, float *dx, bool add, void *scratch,
+                             const lk_pack *pack)
 {
     grid g = { .image = dy, .c = shape->cout, .to = dx, .add = add };
     if (lki_other_conv(exec, shape, LKI_ONEDNN_X, add, dx, w, dy))
         return;
-    backward_input(exec, shape, &g, w, scratch);
+    backward_input(exec, shape, &g, w, scratch, pack);
 }
 
 static size_t matrix_bytes(const lki_conv_shape *s)
@@ -392,6 +432,18 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)
 {
     (void)exec;
     return lki_max(lki_conv_weights_bytes(shape), matrix_bytes(shape));
+}
+
+/* All residues of backward together have each tap once. */
+size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backward)
+{
+    size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;
+    size_t places = s->n * (backward ? s->h * s->w : s->oh * s->ow);
+    if (places > LKI_PACKED_ROWS)
+        return 0;
+    if (dtype == LK_BF16)
+        deep = (deep + 1) / 2;
+    return s->kh * s->kw * deep * lki_round_up(wide, LANES) * sizeof(float);
 }
 
 /* ---- In bf16 ----------------------------------------------------------------------------- */
@@ -429,22 +481,23 @@ static const float *words_of(lk_exec *exec, const lki_conv_shape *s, size_t rows
 }
 
 void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
-                   uint16_t *y, void *scratch)
+                   uint16_t *y, void *scratch, const lk_pack *pack)
 {
     const lki_conv_shape *s = shape;
     grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cin + 1) / 2, .to = y };
     g.image = words_of(exec, s, s->n * s->h, s->w, s->cin, x, scratch);
-    forward(exec, s, &g, w, scratch);
+    forward(exec, s, &g, w, scratch, pack);
 }
 
 void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
-                                  const float *w, uint16_t *dx, bool add, void *scratch)
+                                  const float *w, uint16_t *dx, bool add, void *scratch,
+                                  const lk_pack *pack)
 {
     const lki_conv_shape *s = shape;
     grid g = { .bf16 = lki_exec_kernels(exec)->bf16->conv, .c = (s->cout + 1) / 2, .to = dx,
                .add = add };
     g.image = words_of(exec, s, s->n * s->oh, s->ow, s->cout, dy, scratch);
-    backward_input(exec, s, &g, w, scratch);
+    backward_input(exec, s, &g, w, scratch, pack);
 }
 
 size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape)

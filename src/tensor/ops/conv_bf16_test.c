@@ -48,17 +48,28 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
     void     *scratch = scratch_new(exec, s);
     uint16_t *y = nn_values_bf16(c.y, 7, 1), *dx = nn_values_bf16(c.x, 4, scale * scale);
     float    *dw = nn_values(c.w, 6);
+    conv_pack forward, backward;
     for (size_t i = 0; i < c.w; i++)
         dw[i] *= scale * scale;
 
-    lki_conv_bf16(exec, s, want->x, want->w, y, scratch);
-    nn_same_bf16(exec, "y", c.y, y, want->y);
-    lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, true, scratch);
+    for (int way = 0; way < pack_ways(exec); way++) {
+        memset(y, 0xff, c.y * sizeof *y);
+        lki_conv_bf16(exec, s, want->x, want->w, y, scratch,
+                      pack_of(&forward, s, LK_BF16, false, way));
+        nn_same_bf16(exec, "y", c.y, y, want->y);
+    }
+    lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, true, scratch, NULL);
     nn_same_bf16(exec, "dx added", c.x, dx, want->sum);
-    lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, false, scratch);
-    nn_same_bf16(exec, "dx", c.x, dx, want->dx);
+    for (int way = 0; way < pack_ways(exec); way++) {
+        memset(dx, 0xff, c.x * sizeof *dx);
+        lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, false, scratch,
+                                     pack_of(&backward, s, LK_BF16, true, way));
+        nn_same_bf16(exec, "dx", c.x, dx, want->dx);
+    }
     lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, scratch);
     nn_same(exec, "dw", c.w, dw, want->dw);
+    free(forward.pack.data);
+    free(backward.pack.data);
     free(scratch);
     free(y);
     free(dx);
@@ -111,7 +122,7 @@ static void conv_gradients(void **state)
         float    *w = nn_values(c.w, 2), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);
         float    *wide_x = nn_widen(x, c.x), *wide_dy = nn_widen(dy, c.y);
         void     *scratch = scratch_new(exec, &s);
-        lki_conv_bf16_backward_input(exec, &s, dy, w, dx, false, scratch);
+        lki_conv_bf16_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
         lki_conv_bf16_backward_weights(exec, &s, x, dy, dw, scratch);
         float *wide_dx = nn_widen(dx, c.x);
         exact  e = { &s, nn_doubles(wide_x, c.x), nn_doubles(w, c.w), nn_doubles(wide_dy, c.y) };

@@ -21,9 +21,14 @@ static void forward_bits(void **state)
         float *y = nn_values(c.y, 3), *want = nn_values(c.y, 4);
         lki_reference_conv(&s, x, w, want);
         for (size_t k = 0; k < m.count; k++) {
-            void *scratch = scratch_new(m.exec[k], &s);
-            lki_conv(m.exec[k], &s, x, w, y, scratch);
-            nn_same(m.exec[k], "y", c.y, y, want);
+            void     *scratch = scratch_new(m.exec[k], &s);
+            conv_pack p;
+            for (int way = 0; way < pack_ways(m.exec[k]); way++) {
+                memset(y, 0xff, c.y * sizeof *y);
+                lki_conv(m.exec[k], &s, x, w, y, scratch, pack_of(&p, &s, LK_F32, false, way));
+                nn_same(m.exec[k], "y", c.y, y, want);
+            }
+            free(p.pack.data);
             free(scratch);
         }
         free(x);
@@ -45,12 +50,17 @@ static void input_bits(void **state)
         float *dy = nn_values(c.y, 1), *w = nn_values(c.w, 2), *want = nn_values(c.x, 3);
         lki_reference_conv_backward_input(&s, dy, w, want, add);
         for (size_t k = 0; k < m.count; k++) {
-            void  *scratch = scratch_new(m.exec[k], &s);
-            float *dx      = nn_values(c.x, 3);
-            lki_conv_backward_input(m.exec[k], &s, dy, w, dx, add, scratch);
-            nn_same(m.exec[k], "dx", c.x, dx, want);
+            void     *scratch = scratch_new(m.exec[k], &s);
+            conv_pack p;
+            for (int way = 0; way < pack_ways(m.exec[k]); way++) {
+                float *dx = nn_values(c.x, 3);
+                lki_conv_backward_input(m.exec[k], &s, dy, w, dx, add, scratch,
+                                        pack_of(&p, &s, LK_F32, true, way));
+                nn_same(m.exec[k], "dx", c.x, dx, want);
+                free(dx);
+            }
+            free(p.pack.data);
             free(scratch);
-            free(dx);
         }
         free(dy);
         free(w);
@@ -96,7 +106,7 @@ static void conv_gradients(void **state)
         float *x = nn_values(c.x, 1), *w = nn_values(c.w, 2), *dy = nn_values(c.y, 3);
         float *dx = nn_values(c.x, 4), *dw = nn_values(c.w, 5), *old_dw = nn_values(c.w, 5);
         void  *scratch = scratch_new(exec, &s);
-        lki_conv_backward_input(exec, &s, dy, w, dx, false, scratch);
+        lki_conv_backward_input(exec, &s, dy, w, dx, false, scratch, NULL);
         lki_conv_backward_weights(exec, &s, x, dy, dw, scratch);
         exact e = { &s, nn_doubles(x, c.x), nn_doubles(w, c.w), nn_doubles(dy, c.y) };
         nn_gradient("dx", exact_loss, &e, e.x, c.x, dx, NULL);

@@ -58,6 +58,7 @@ typedef struct {
     const lki_gemm_kernels *kernels;
     lk_exec                *exec;
     float                  *packed;
+    const float            *kept;         /* all of b, packed: args->pack has it; or NULL */
     lk_dtype                result;
     size_t                  bytes, pair;  /* of an operand's element; elements in a word */
     size_t                  b_bytes;      /* of an element of b as it is stored */
@@ -118,6 +119,12 @@ static void pack_task(void *context, size_t index, uint32_t thread)
     for (size_t j = first; j < end; j += width)
         pack_b(p, p->k + k0, k, p->col + j, lki_min(width, p->columns - j),
                p->packed + k0 * padded_columns(p) + j * k);
+}
+
+/* b for words k0 .. k0 + k from column `col` on, as the whole of it is packed. */
+static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
+{
+    return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
 }
 
 /* Rows of a as the micro-kernels take them: in place, or packed into the thread's buffer. */
@@ -219,7 +226,9 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         block.k         = lki_min(LKI_GEMM_K, p->depth - k0);
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
         block.b_panel   = block.k * width;
-        if (p->b_in_place) {
+        if (p->kept != NULL) {
+            block.b = kept_b(p, p->k + k0, block.k, p->col + j);
+        } else if (p->b_in_place) {
             block.b       = operand_at(p->args->b, p->k + k0, p->ldb, p->col + j, p->b_bytes);
             block.b_row   = p->ldb;
             block.b_panel = width;
@@ -242,6 +251,10 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
     block->b       = packed;
     block->b_row   = width;
     block->b_panel = width * block->k;
+    if (p->kept != NULL) {
+        block->b = kept_b(p, k0, block->k, col);
+        return;
+    }
     if (p->b_in_place && block->n % width == 0) {
         block->b       = operand_at(g->b, k0, p->ldb, col, p->b_bytes);
         block->b_row   = p->ldb;
@@ -325,7 +338,7 @@ static void run_slab(product *p)
 {
     choose_tiles(p);
     size_t panels = divide_up(p->columns, p->kernels->columns);
-    if (!p->b_in_place)
+    if (!p->b_in_place && p->kept == NULL)
         lki_exec_run(p->exec, divide_up(p->depth, LKI_GEMM_K) * divide_up(panels, p->pack_panels),
                      pack_task, p);
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
@@ -353,7 +366,7 @@ static void run_groups(product *p)
     while (p->tiles_across * down % threads != 0 && m / (down + 1) >= 2 * p->kernels->rows)
         down++;
     p->tiles_down = down;
-    p->b_in_place = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS;
+    p->b_in_place = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS && p->kept == NULL;
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, group_task, p);
 }
 
@@ -377,8 +390,10 @@ static bool may_use_b_in_place(const product *p)
 /* The columns of a slab: a result in bf16 needs all of k at once, as its sums have no place. */
 static size_t slab_columns(const product *p)
 {
-    if (p->b_in_place)
+    if (p->b_in_place || (p->kept != NULL && p->result == LK_F32))
         return p->args->n;
+    if (p->kept != NULL)
+        return SUM_COLUMNS;
     if (p->result == LK_F32)
         return SLAB_COLUMNS;
     return lki_min(SUM_COLUMNS, LKI_EXEC_SHARED / lki_max(p->steps, 1) / p->kernels->columns *
@@ -400,7 +415,8 @@ static void run_slabs(product *p)
     size_t limit = slab_columns(p);
     for (p->col = 0; p->col < p->args->n; p->col += p->columns) {
         p->columns  = lki_min(limit, p->args->n - p->col);
-        size_t room = p->b_in_place ? p->steps : LKI_EXEC_SHARED / padded_columns(p);
+        size_t room = p->b_in_place || p->kept != NULL ? p->steps
+                                                       : LKI_EXEC_SHARED / padded_columns(p);
         p->k        = 0;
         do {
             p->depth = p->steps - p->k <= room ? p->steps - p->k : room / LKI_GEMM_K * LKI_GEMM_K;
@@ -410,18 +426,47 @@ static void run_slabs(product *p)
     }
 }
 
-void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
+/* ---- Packs ------------------------------------------------------------------------------- */
+
+/* A b that is read in place, be it by few rows or by many, has none. */
+static bool has_pack(const product *p)
 {
-    if (lki_other_gemm(exec, args) || lki_gemm_turned(exec, args))
-        return;
+    return p->args->transpose_b || p->pair == 2 || !may_use_b_in_place(p);
+}
+
+/* All of b. */
+static void make_pack(const product *p)
+{
+    product whole     = *p;
+    size_t  panels    = divide_up(p->args->n, p->kernels->columns);
+    whole.columns     = p->args->n;
+    whole.depth       = p->steps;
+    whole.packed      = p->args->pack->data;
+    whole.pack_panels = lki_max(1, panels / lk_exec_threads(p->exec) / 4);
+    lki_exec_run(p->exec, divide_up(p->steps, LKI_GEMM_K) * divide_up(panels, whole.pack_panels),
+                 pack_task, &whole);
+    lki_pack_end(p->args->pack);
+}
+
+static void use_pack(product *p)
+{
+    lki_pack_turn turn = has_pack(p) ? lki_pack_begin(p->args->pack) : LKI_PACK_NONE;
+    if (turn == LKI_PACK_MINE)
+        make_pack(p);
+    if (turn != LKI_PACK_NONE)
+        p->kept = p->args->pack->data;
+}
+
+/* ---- The product ------------------------------------------------------------------------- */
+
+static product product_of(const lk_exec *exec, const lki_gemm_args *args)
+{
     const lki_kernels *all   = lki_exec_kernels(exec);
     bool               brain = args->operands == LK_BF16, wide = args->wide_b;
     product            p     = {
                       .args    = args,
                       .all     = all,
                       .kernels = brain ? all->bf16->gemm : all->gemm,
-                      .exec    = exec,
-                      .packed  = lki_exec_shared(exec),
                       .result  = args->result == LK_BF16 ? LK_BF16 : LK_F32,
                       .bytes   = brain ? 2 : 4,
                       .b_bytes = brain && !wide ? 2 : 4,
@@ -432,11 +477,30 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
     };
     LK_ASSERT(brain || !wide);
     p.pack_panel = wide ? p.kernels->pack_wide_b : p.kernels->pack_b;
+    p.steps      = divide_up(args->k, p.pair);
+    return p;
+}
+
+size_t lki_gemm_pack_bytes(const lk_exec *exec, const lki_gemm_args *args)
+{
+    product p = product_of(exec, args);
+    if (args->m > LKI_PACKED_ROWS || !has_pack(&p) || lki_gemm_turns(exec, args))
+        return 0;
+    return p.steps * lki_round_up(args->n, p.kernels->columns) * sizeof(float);
+}
+
+void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
+{
+    if (lki_other_gemm(exec, args) || lki_gemm_turned(exec, args))
+        return;
+    product p = product_of(exec, args);
+    p.exec    = exec;
+    p.packed  = lki_exec_shared(exec);
     if (args->m == 0 || args->n == 0)
         return;
-    p.steps      = divide_up(args->k, p.pair);
+    use_pack(&p);
     p.pack_a     = must_pack_a(&p);
-    p.b_in_place = args->m > FEW_ROWS && may_use_b_in_place(&p);
+    p.b_in_place = args->m > FEW_ROWS && p.kept == NULL && may_use_b_in_place(&p);
     if (goes_by_groups(&p))
         run_groups(&p);
     else

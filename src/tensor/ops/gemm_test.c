@@ -18,6 +18,11 @@ static float    a[ROOM], b[ROOM], start[ROOM], bias[ROOM], residual[ROOM], want[
     want_pre[ROOM], got_pre[ROOM];
 static uint16_t a16[ROOM], b16[ROOM], start16[ROOM];
 
+/* Without a pack; where one is made; where it is there; and where another one is making it. */
+enum { PACK_NONE, PACK_NEW, PACK_THERE, PACK_BUSY, PACK_WAYS };
+static _Alignas(64) float pack_room[2 * ROOM];
+static lki_pack_state     pack_state;
+
 typedef struct {
     size_t m, n, k;
 } size;
@@ -32,6 +37,25 @@ static const size sizes[] = {
     { 31, 70, 140 }, { 64, 130, 128 }, { 96, 193, 129 }, { 32, 65, 391 },
 };
 
+/* False where this product has none; on one exec of each instruction set there are some. */
+static bool open_pack(const lk_exec *exec, lki_gemm_args *args, int way)
+{
+    static const lk_pack pack  = { .state = &pack_state, .version = 3, .data = pack_room };
+    size_t               bytes = lki_gemm_pack_bytes(exec, args);
+
+    args->pack = way == PACK_NONE ? NULL : &pack;
+    if (way == PACK_NONE || bytes == 0 || lk_exec_threads(exec) != 3)
+        return way == PACK_NONE;
+    LK_ASSERT(bytes <= sizeof pack_room);
+    if (way == PACK_THERE) {
+        assert_int_equal(pack_state, 2 * pack.version + 1);
+        return true;
+    }
+    memset(pack_room, 0xff, bytes);
+    pack_state = way == PACK_NEW ? 2 * pack.version - 1 : 2 * pack.version;
+    return true;
+}
+
 static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
 {
     size_t rows = args.ldc != 0 ? args.ldc : args.n, used = args.m * rows;
@@ -45,16 +69,19 @@ static void check(lk_exec *const *execs, size_t count, lki_gemm_args args)
     args.pre = want_pre;
     lki_reference_gemm(&args);
     for (size_t e = 0; e < count; e++) {
-        memcpy(got, from, bytes);
-        memcpy(got_pre, from, bytes);
-        args.c   = got;
-        args.pre = got_pre;
-        lki_gemm(execs[e], &args);
-        if (memcmp(got, want, bytes) != 0 || memcmp(got_pre, want_pre, bytes) != 0)
-            fail_msg("%s, %u threads: m %zu n %zu k %zu, a%s b%s, operands %d, result %d differ "
-                     "from the scalar loop", lk_exec_isa(execs[e]), lk_exec_threads(execs[e]),
-                     args.m, args.n, args.k, args.transpose_a ? "'" : "",
-                     args.transpose_b ? "'" : "", (int)args.operands, (int)args.result);
+        for (int way = PACK_NONE; way < PACK_WAYS && open_pack(execs[e], &args, way); way++) {
+            memcpy(got, from, bytes);
+            memcpy(got_pre, from, bytes);
+            args.c   = got;
+            args.pre = got_pre;
+            lki_gemm(execs[e], &args);
+            if (memcmp(got, want, bytes) != 0 || memcmp(got_pre, want_pre, bytes) != 0)
+                fail_msg("%s, %u threads: m %zu n %zu k %zu, a%s b%s, operands %d, result %d, "
+                         "pack %d differ from the scalar loop", lk_exec_isa(execs[e]),
+                         lk_exec_threads(execs[e]), args.m, args.n, args.k,
+                         args.transpose_a ? "'" : "", args.transpose_b ? "'" : "",
+                         (int)args.operands, (int)args.result, way);
+        }
     }
 }
 

@@ -148,24 +148,34 @@ static void thread_task(void *context, size_t index, uint32_t thread)
         tile(t, &p, row, lki_min(each, p.end - row), lki_exec_private(t->exec, thread));
 }
 
-bool lki_gemm_turned(lk_exec *exec, const lki_gemm_args *args)
+static turned turned_of(const lk_exec *exec, const lki_gemm_args *args)
 {
     const lki_kernels *all = lki_exec_kernels(exec);
     turned             t   = {
                       .args   = args,
                       .all    = all,
-                      .exec   = exec,
                       .lda    = args->lda != 0 ? args->lda : args->k,
                       .ldb    = args->ldb != 0 ? args->ldb : args->k,
                       .ldc    = args->ldc != 0 ? args->ldc : args->n,
                       .width  = all->gemm->columns,
                       .panels = divide_up(args->m, all->gemm->columns),
     };
-    if (args->m == 0)
-        return false;
-    t.groups = count_groups(t.panels, lk_exec_threads(exec));
+    t.groups = count_groups(lki_max(1, t.panels), lk_exec_threads(exec));
     t.shares = lk_exec_threads(exec) / t.groups;
-    if (!is_worth_it(&t))
+    return t;
+}
+
+bool lki_gemm_turns(const lk_exec *exec, const lki_gemm_args *args)
+{
+    turned t = turned_of(exec, args);
+    return args->m > 0 && is_worth_it(&t);
+}
+
+bool lki_gemm_turned(lk_exec *exec, const lki_gemm_args *args)
+{
+    turned t = turned_of(exec, args);
+    t.exec   = exec;
+    if (args->m == 0 || !is_worth_it(&t))
         return false;
     lki_pool_each(lki_exec_pool(exec), thread_task, &t);
     return true;

@@ -8,4 +8,7 @@
  * only; else it does nothing and returns false.  The same bits. */
 bool lki_gemm_turned(lk_exec *exec, const lki_gemm_args *args);
 
+/* Whether it would; looks at no memory. */
+bool lki_gemm_turns(const lk_exec *exec, const lki_gemm_args *args);
+
 #endif

@@ -38,6 +38,39 @@ static inline counts counts_of(const lki_conv_shape *s)
                      s->n * s->oh * s->ow * s->cout };
 }
 
+/* Way 0 is without a pack; in 1 it is made, in 2 it is there, in 3 another one is making it.  NULL
+ * where there is none. */
+typedef struct {
+    lk_pack        pack;
+    lki_pack_state state;
+} conv_pack;
+
+/* On one exec of each instruction set all of them. */
+static inline int pack_ways(const lk_exec *exec)
+{
+    return lk_exec_threads(exec) == 3 ? 4 : 1;
+}
+
+static inline const lk_pack *pack_of(conv_pack *p, const lki_conv_shape *s, lk_dtype dtype,
+                                     bool backward, int way)
+{
+    size_t bytes = lki_conv_pack_bytes(s, dtype, backward);
+    if (way == 0)
+        *p = (conv_pack){ .pack = { .version = 3 } };
+    if (way == 0 || bytes == 0)
+        return NULL;
+    if (way == 1)
+        p->pack.data = nn_bytes(bytes);
+    if (way == 2)
+        assert_int_equal(p->state, 2 * p->pack.version + 1);
+    else
+        p->state = way == 1 ? 1 : 2 * p->pack.version;
+    if (way != 2)
+        memset(p->pack.data, 0xff, bytes);
+    p->pack.state = &p->state;
+    return &p->pack;
+}
+
 typedef struct { const lki_conv_shape *s; double *x, *w, *dy; } exact;
 
 /* Scatters instead of gathering: every input value, through every tap, to where it lands. */

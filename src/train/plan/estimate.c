@@ -138,6 +138,29 @@ static lk_status estimate_parallel(const lk_train_config *c, const lk_model *mod
     return status;
 }
 
+/* How many hosts keep the optimizer's state between them; *params: and their values, too. */
+static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
+{
+    const char *name   = c->strategy != NULL ? c->strategy : "ddp";
+    bool        hybrid = strcmp(name, "hybrid") == 0;
+    uint32_t    group  = c->shard_hosts > 0 ? c->shard_hosts : 1;
+    uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
+    if (strategy_files(c)) /* rank 0 fetches all */
+        count = 1;
+    *params = count > 1 && (hybrid || strcmp(name, "zero3") == 0 || lki_gather_dtype(c) == LK_BF16);
+    return count;
+}
+
+/* Whether parameters are gathered for each block. */
+static bool gathers(const lk_train_config *c, uint32_t hosts)
+{
+    const char *name = c->strategy != NULL ? c->strategy : "ddp";
+    bool        parted;
+    (void)count_keepers(c, hosts, &parted);
+    parted = parted && (strcmp(name, "zero3") == 0 || strcmp(name, "hybrid") == 0);
+    return parted || lki_in_files(c, LK_OFFLOADED_PARAMETERS);
+}
+
 static lk_status estimate_model(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                 lk_train_cost *out)
 {
@@ -155,26 +178,14 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
                                  lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) ? &out->spilled : NULL,
                                  model, exec, c->precision, c->micro_batch, together);
     if (status == LK_OK)
+        status = lki_pack_bytes(&out->packs, c, model, exec, gathers(c, hosts));
+    if (status == LK_OK)
         status = estimate_parallel(c, model, sizes, hosts, out);
     out->workers = most;
     out->program = PROGRAM_BYTES + kernel_bytes(c->threads);
     lk_exec_free(exec);
     lki_free(sizes);
     return status;
-}
-
-/* How many hosts keep the optimizer's state between them; *params: and the parameters' values, too.
- */
-static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
-{
-    const char *name   = c->strategy != NULL ? c->strategy : "ddp";
-    bool        hybrid = strcmp(name, "hybrid") == 0;
-    uint32_t    group  = c->shard_hosts > 0 ? c->shard_hosts : 1;
-    uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
-    if (strategy_files(c)) /* rank 0 fetches all */
-        count = 1;
-    *params = count > 1 && (hybrid || strcmp(name, "zero3") == 0 || lki_gather_dtype(c) == LK_BF16);
-    return count;
 }
 
 /* What rank 0 copies of all values and states that a checkpoint has; where hosts keep parts, the
@@ -224,7 +235,7 @@ size_t lk_train_cost_bytes(const lk_train_cost *c)
 {
     const lk_parallel_cost *shared = &c->shared;
     return shared->params + shared->optimizer + shared->gradients + shared->tables +
-           shared->messages + c->workers * (c->activations + c->program) + c->snapshot;
+           shared->messages + c->packs + c->workers * (c->activations + c->program) + c->snapshot;
 }
 
 lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_cost *out)

@@ -111,6 +111,7 @@ lk_status lki_session_enter(lki_session *s, lki_position *at, lk_train_result *r
     LK_TRY(go_in(s, at, result));
     LK_TRY(lki_pace_open(s));
     LK_TRY(lki_session_turns(s));
+    LK_TRY(lki_keep_packs(s));
     LK_TRY(lki_session_deal(s, at->done));
     s->outside = false;
     return LK_OK;

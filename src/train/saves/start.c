@@ -56,6 +56,17 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     return LK_OK;
 }
 
+/* Once rank 0 holds the directory it looks again: the run before may have saved since the check.
+ * Every rank must have come past its own check, which would find the directory in use. */
+lk_status lki_own_directory(lki_session *s)
+{
+    const lk_train_config *c = s->config;
+    if (s->rank != 0 || c->checkpoint == NULL || s->replays)
+        return LK_OK;
+    LK_TRY(lki_lock_take(&s->lock, c->checkpoint, s->journal));
+    return lki_checkpoint_check(c);
+}
+
 /* Whether this run goes on with that one; leaves what else it goes on with. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],

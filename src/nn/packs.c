@@ -1,0 +1,70 @@
+/* packs.c -- the layout of packs; see packs.h. */
+#include "nn/packs.h"
+
+#include "base/memory.h"
+#include "nn/engine.h"
+#include "nn/engine_packs.h"
+#include "nn/widen.h"
+
+enum { LINE = 64 };
+
+static size_t bytes_of(const lki_block_entry *entry, const lki_place *place, const lk_exec *exec,
+                       lk_dtype dtype, uint32_t micro_batch, bool backward)
+{
+    bool wanted = !backward || (place->wanted && place->dx[0]);
+    if (entry->type->pack_bytes == NULL || !wanted)
+        return 0;
+    return entry->type->pack_bytes(&entry->block, exec, lki_taken_dtype(entry, dtype), micro_batch,
+                                   backward);
+}
+
+lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout, const lk_model *model,
+                         const lk_exec *exec, uint32_t micro_batch)
+{
+    *packs = (lki_packs){ .at = NULL };
+    LK_TRY(LKI_NEW(&packs->at, 2 * model->block_count, "packs of weights"));
+    for (size_t i = 0; i < 2 * model->block_count; i++) {
+        size_t bytes = bytes_of(&model->blocks[i / 2], &layout->places[i / 2], exec, layout->dtype,
+                                micro_batch, i % 2 == 1);
+        packs->at[i] = bytes > 0 ? packs->bytes : SIZE_MAX;
+        if (bytes > 0)
+            packs->bytes += LINE + lki_round_up(bytes, LINE);
+    }
+    return LK_OK;
+}
+
+void lki_packs_deinit(lki_packs *packs)
+{
+    lki_free(packs->at);
+}
+
+const lk_pack *lki_packs_of(const lki_packs *packs, lk_pack *room, uint32_t b, bool backward,
+                            uint64_t version)
+{
+    size_t at = packs->at[2 * (size_t)b + backward];
+    if (packs->memory == NULL || at == SIZE_MAX || version == 0)
+        return NULL;
+    *room = (lk_pack){ .state   = (lki_pack_state *)(void *)(packs->memory + at),
+                       .version = version,
+                       .data    = (float *)(void *)(packs->memory + at + LINE) };
+    return room;
+}
+
+lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model, const lk_exec *exec,
+                                lk_dtype dtype, uint32_t micro_batch)
+{
+    lki_layout layout;
+    lki_packs  packs;
+
+    LK_TRY(lki_layout_init(&layout, model, exec, dtype, micro_batch, false));
+    lk_status status = lki_packs_init(&packs, &layout, model, exec, micro_batch);
+    *out             = packs.bytes;
+    lki_packs_deinit(&packs);
+    lki_layout_deinit(&layout);
+    return status;
+}
+
+void lki_engine_keep_packs(lk_engine *engine, void *memory)
+{
+    engine->packs.memory = memory;
+}

@@ -1,0 +1,139 @@
+/* packs_test.c -- engines that keep packed weights.
+ *
+ * Goal:   steps of two workers that share packs have the bits of steps without, though parameters
+ *         change from step to step; where packs are being made by one that is gone they have, too;
+ *         and a walk without a version reads none.
+ * Control: packs that are damaged, and versions that stay, show.
+ */
+#include "nn/engine_packs.h"
+#include "nn/testing_nets.h"
+
+#include "base/memory.h"
+
+enum { STEPS = 3 };
+
+typedef struct {
+    void      *memory;
+    size_t     bytes;
+} packs;
+
+static packs packs_open(const net *n, lk_dtype dtype)
+{
+    packs p = { .memory = NULL };
+    MUST(lki_engine_pack_bytes(&p.bytes, n->model, n->exec, dtype, SAMPLES));
+    assert_true(p.bytes > 0);
+    p.memory = aligned_alloc(64, p.bytes);
+    assert_non_null(p.memory);
+    memset(p.memory, 0, p.bytes);
+    return p;
+}
+
+/* What follows a pack's state: all that is not one. */
+static void damage(const net *n, const packs *p)
+{
+    const lki_packs *layout = &n->engine->packs;
+    for (size_t i = 0; i < 2 * n->model->block_count; i++)
+        if (layout->at[i] != SIZE_MAX)
+            memset((char *)p->memory + layout->at[i] + 64, 0x3f, 64);
+}
+
+static void begin_all(const net *n, const packs *p, uint64_t version)
+{
+    for (size_t i = 0; i < 2 * n->model->block_count; i++)
+        if (n->engine->packs.at[i] != SIZE_MAX)
+            *(lki_pack_state *)(void *)((char *)p->memory + n->engine->packs.at[i]) = 2 * version;
+}
+
+/* The parameters of step `step`. */
+static void set_params(const net *n, uint32_t step)
+{
+    uint32_t        count;
+    const lk_param *params = lk_model_params(n->model, &count);
+    for (uint32_t i = 0; i < count; i++)
+        for (size_t k = 0; k < lk_shape_count(params[i].shape); k++)
+            net_param(n, i)[k] = 0.5F * noise(1000 + 100 * step + i, (uint32_t)k) +
+                                 (params[i].init == LK_INIT_ONE ? 1.0F : 0);
+}
+
+/* Two turns of a step, the second of fewer samples. */
+static size_t turns(const net *n, uint64_t version, unsigned char *out)
+{
+    float  *images = noise_floats(2, (size_t)2 * SAMPLES * 216);
+    lk_walk walk   = net_walk(n, true);
+    size_t  bytes  = 0;
+
+    walk.version = version;
+    for (uint32_t i = 0; i < 2; i++) {
+        lk_pass pass = pass_of(n, 0, i, i == 0 ? SAMPLES : 2, images);
+        net_clear((net *)(uintptr_t)n);
+        lk_engine_forward(n->engine, &walk, &pass, 1);
+        lk_engine_backward(n->engine, &walk, &pass, 1);
+        bytes = collect(n, 0, &pass, out, bytes);
+    }
+    lki_free(images);
+    return bytes;
+}
+
+static const build    nets[]   = { plain_decoder, checkpointed_decoder, convnet };
+static const lk_dtype dtypes[] = { LK_F32, LK_BF16, LK_F16 };
+
+static void test_steps_with_packs_have_the_bits_of_those_without(void **state)
+{
+    static unsigned char want[RESULT_BYTES], got[RESULT_BYTES];
+    (void)state;
+    for (size_t i = 0; i < 9; i++) {
+        lk_dtype dtype = dtypes[i % 3];
+        net      left  = net_open_as(dtype, nets[i / 3](), 1, NULL, SAMPLES, 1);
+        net      right = net_open_as(dtype, nets[i / 3](), 2, NULL, SAMPLES, 1);
+        packs    p     = packs_open(&left, dtype);
+        for (uint32_t step = 0; step < STEPS; step++) {
+            set_params(&left, step);
+            set_params(&right, step);
+            lki_engine_keep_packs(left.engine, NULL);
+            size_t bytes = turns(&left, step + 1, want);
+            lki_engine_keep_packs(left.engine, p.memory);
+            lki_engine_keep_packs(right.engine, p.memory);
+            if (step == 1)
+                begin_all(&left, &p, step + 1);
+            assert_same_results(want, bytes, got, turns(&right, step + 1, got));
+            assert_same_results(want, bytes, got, turns(&left, step + 1, got));
+        }
+        net_close(&left);
+        net_close(&right);
+        free(p.memory);
+    }
+}
+
+static void test_damaged_and_old_packs_show_where_they_are_read(void **state)
+{
+    static unsigned char want[RESULT_BYTES], got[RESULT_BYTES];
+    (void)state;
+    for (size_t i = 0; i < 9; i++) {
+        lk_dtype dtype = dtypes[i % 3];
+        net      n     = net_open_as(dtype, nets[i / 3](), 1, NULL, SAMPLES, 1);
+        packs    p     = packs_open(&n, dtype);
+        lki_engine_keep_packs(n.engine, p.memory);
+        size_t bytes = turns(&n, 1, want);
+        damage(&n, &p);
+        assert_same_results(want, bytes, got, turns(&n, 0, got));
+        assert_int_equal(turns(&n, 1, got), bytes);
+        assert_memory_not_equal(got, want, bytes);
+        assert_same_results(want, bytes, got, turns(&n, 2, got));
+        set_params(&n, 1);
+        (void)turns(&n, 0, want);
+        (void)turns(&n, 2, got);
+        assert_memory_not_equal(got, want, bytes);
+        assert_same_results(want, bytes, got, turns(&n, 3, got));
+        net_close(&n);
+        free(p.memory);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps_with_packs_have_the_bits_of_those_without),
+        cmocka_unit_test(test_damaged_and_old_packs_show_where_they_are_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
