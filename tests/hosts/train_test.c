@@ -7,7 +7,10 @@
  */
 #include "hosts/nodes.h"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+
+enum { PIPE_BYTES = 4096 };
 
 #define MLP                                                                                      \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
@@ -76,7 +79,7 @@ static void make_pipe(held *h, const char *folder)
     assert_int_equal(mkfifo(path, 0600), 0);
     h->log = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(h->log >= 0);
-    assert_int_equal(fcntl(h->log, F_SETPIPE_SZ, 4096), 4096);
+    assert_int_equal(fcntl(h->log, F_SETPIPE_SZ, PIPE_BYTES), PIPE_BYTES);
 }
 
 static void read_pipe(const held *h)
@@ -89,16 +92,19 @@ static void read_pipe(const held *h)
 /* Two nodes with two workers each, some steps on: rank 0 stands before the full pipe at last. */
 static void start_held_each(held *h, const char *folder, const char *const options[2])
 {
-    char byte, line[256];
+    char line[256];
+    int  held_bytes = 0;
     make_pipe(h, folder);
     nodes_begin(&h->j, folder);
     for (uint32_t i = 0; i < 2; i++) {
         (void)snprintf(line, sizeof line, "--log pipe %s", options[i]);
         start(&h->j, 2, i, 2, line);
     }
-    for (double since = seconds_now(); read(h->log, &byte, 1) != 1; nap())
+    for (double since = seconds_now(); held_bytes < PIPE_BYTES * 3 / 4; nap()) {
+        assert_int_equal(ioctl(h->log, FIONREAD, &held_bytes), 0);
         if (seconds_now() - since > LIMIT_SECONDS)
-            nodes_fail(&h->j, "nothing in the log");
+            nodes_fail(&h->j, "too little in the log");
+    }
 }
 
 static void start_held(held *h, const char *folder, const char *options)
