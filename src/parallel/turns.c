@@ -196,6 +196,7 @@ static void end_remaking(lk_parallel *parallel)
         end_terms(parallel);
         lki_audit_finish(parallel);
     }
+    catch_up(parallel, UINT32_MAX);
     parallel->micro    = 0;
     parallel->turning  = false;
     parallel->remaking = false;

@@ -223,6 +223,19 @@ static const run_model overflowing = {
     OTHER_OPTIMIZER("adamw --precision fp16 --initial-scale 8388608 --scale-window 2")
 };
 
+/* Every step is skipped at first, and each has an evaluation behind it. */
+static void evaluations_may_follow_skipped_steps(void **state)
+{
+    static const run_model gpt = {
+        "gpt, fp16",
+        "gpt --data synthetic:tokens=4000,vocab=31 --layers 1 --heads 2 --width 16 --context 13 "
+        "--optimizer adamw --lr 1e-3 --validation 0.1 --eval-every 1 --precision fp16 "
+        "--initial-scale 4294967296"
+    };
+    (void)state;
+    check_ways(&gpt, 16, 2); /* zero3 */
+}
+
 /* Each in a few ways; lars and lamb with both strategies that go over hosts. */
 static void other_optimizers_have_the_same_bits(void **state)
 {
@@ -315,6 +328,7 @@ int main(void)
         cmocka_unit_test(resnet_has_the_same_bits),
         cmocka_unit_test(other_precisions_have_the_same_bits),
         cmocka_unit_test(other_optimizers_have_the_same_bits),
+        cmocka_unit_test(evaluations_may_follow_skipped_steps),
         cmocka_unit_test(sync_batchnorm_has_the_same_bits),
         cmocka_unit_test(a_run_goes_on_anywhere),
         cmocka_unit_test(what_defines_the_result_changes_it),

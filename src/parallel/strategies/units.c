@@ -542,7 +542,10 @@ lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term)
     for (; self->at < end; self->at++) /* who waits for a file goes on here alone */
         LK_TRY(self->supply == NULL ? prepare(parallel, self->at, all)
                                     : read_at(parallel, self->at, all));
-    return term == UINT32_MAX ? finish_all(parallel) : LK_OK;
+    if (term != UINT32_MAX)
+        return LK_OK;
+    self->at = 0;
+    return finish_all(parallel);
 }
 
 lk_status lki_units_progress(lk_parallel *parallel)

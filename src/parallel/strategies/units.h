@@ -20,7 +20,8 @@ void                   lki_units_close(lk_parallel *parallel);
  * the next call.  They are in memory even if it fails. */
 LK_NODISCARD lk_status lki_units_read(lk_parallel *parallel, uint32_t term);
 
-/* What the turn has not read yet, up to the last read of the block of `term`; UINT32_MAX: all. */
+/* What the turn has not read yet, up to the last read of the block of `term`; UINT32_MAX: all, and
+ * the next read is the first again. */
 LK_NODISCARD lk_status lki_units_catch_up(lk_parallel *parallel, uint32_t term);
 
 /* Whether the turn has no read of the term's block to come. */
