@@ -52,18 +52,6 @@ static inline void moment(void)
         longjmp(fate.out, 1);
 }
 
-void __real_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, const float *g, float *p,
-                                float *const *state);
-void __wrap_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, const float *g, float *p,
-                                float *const *state);
-void __real_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, float *g, const float *p,
-                                float *const *state);
-void __wrap_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, float *g, const float *p,
-                                float *const *state);
 lk_status __real_lk_barrier(lk_comm *comm);
 lk_status __wrap_lk_barrier(lk_comm *comm);
 lk_status __real_lk_tree_reduce_start(lk_request **out, lk_comm *comm, const lk_tree_op *op);
@@ -117,33 +105,27 @@ static inline void second_half(float *const *state, size_t half,
         out[i] = state[i] == NULL ? NULL : state[i] + half;
 }
 
-void __wrap_lk_optimizer_update(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, const float *g, float *p,
-                                float *const *state)
-{
-    size_t half = n / 2;
-    float *rest[LK_OPTIMIZER_STATES_MAX];
-    second_half(state, half, rest);
-    moment();
-    __real_lk_optimizer_update(optimizer, exec, update, half, g, p, state);
-    moment();
-    __real_lk_optimizer_update(optimizer, exec, update, n - half, g + half, p + half, rest);
-    moment();
-}
+/* What an optimizer does to a slice, in halves: `G` and `P` are types of gradients and values. */
+#define IN_HALVES(CALL, G, P)                                                                    \
+    void __real_##CALL(const lk_optimizer *, const lk_exec *, const lk_update *, size_t, G *,    \
+                       P *, float *const *);                                                     \
+    void __wrap_##CALL(const lk_optimizer *, const lk_exec *, const lk_update *, size_t, G *,    \
+                       P *, float *const *);                                                     \
+    void __wrap_##CALL(const lk_optimizer *optimizer, const lk_exec *exec,                       \
+                       const lk_update *update, size_t n, G *g, P *p, float *const *state)       \
+    {                                                                                            \
+        size_t half = n / 2;                                                                     \
+        float *rest[LK_OPTIMIZER_STATES_MAX];                                                    \
+        second_half(state, half, rest);                                                          \
+        moment();                                                                                \
+        __real_##CALL(optimizer, exec, update, half, g, p, state);                               \
+        moment();                                                                                \
+        __real_##CALL(optimizer, exec, update, n - half, g + half, p + half, rest);              \
+        moment();                                                                                \
+    }
 
-void __wrap_lk_optimizer_direct(const lk_optimizer *optimizer, const lk_exec *exec,
-                                const lk_update *update, size_t n, float *g, const float *p,
-                                float *const *state)
-{
-    size_t half = n / 2;
-    float *rest[LK_OPTIMIZER_STATES_MAX];
-    second_half(state, half, rest);
-    moment();
-    __real_lk_optimizer_direct(optimizer, exec, update, half, g, p, state);
-    moment();
-    __real_lk_optimizer_direct(optimizer, exec, update, n - half, g + half, p + half, rest);
-    moment();
-}
+IN_HALVES(lk_optimizer_update, const float, float)
+IN_HALVES(lk_optimizer_direct, float, const float)
 
 lk_status __wrap_lk_barrier(lk_comm *comm)
 {
