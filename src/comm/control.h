@@ -139,6 +139,16 @@ static inline bool lki_members_have(const lki_members *members, uint32_t rank)
     return (members->words[rank / 64] >> rank % 64 & 1) != 0;
 }
 
+/* Whether any of `ranks` is one of them. */
+static inline bool lki_members_any(const lki_members *members, lki_roster ranks)
+{
+    uint32_t i = 0;
+
+    while (i < ranks.count && !lki_members_have(members, ranks.first + i))
+        i++;
+    return i < ranks.count;
+}
+
 static inline void lki_members_add(lki_members *members, uint32_t rank)
 {
     members->words[rank / 64] |= UINT64_C(1) << rank % 64;

@@ -2,7 +2,7 @@
  *
  * Goal:   where ranks leave together a rank, or the launcher of a host, that is stopped after the
  *         others have seen the end holds up nobody for longer than the timeout: it is killed and
- *         noted, and the job has not failed.
+ *         noted, and the job has not failed; nor has it where other ranks were lost before.
  * Method: the workers are this very program; they stop themselves, or their launcher, behind the
  *         last barrier.
  */
@@ -12,15 +12,31 @@
 #include "comm/control.h"
 #include "launch/rebuild_jobs.h"
 
+/* The rank is killed, and the others meet again. */
+static bool go_on_without(lk_comm **comm, uint32_t rank)
+{
+    lk_comm *before = *comm;
+
+    while (lk_barrier(before) == LK_OK)
+        if (lk_comm_rank(before) == rank)
+            (void)raise(SIGKILL);
+    if (lk_comm_rebuild(comm, before, NULL) != LK_OK)
+        return false;
+    lk_comm_free(before);
+    return lk_barrier(*comm) == LK_OK;
+}
+
 /* "worker MODE PLACE RANK": behind the barrier this rank stops itself, or the process that has
- * started it. */
+ * started it; before, another may be lost. */
 static int work(char **argv)
 {
     lk_comm *comm;
 
     (void)setenv("LOCKSTEP_TIMEOUT_MS", "20000", 1); /* for coming together on a busy machine */
-    if (lk_join(&comm) != LK_OK || lk_barrier(comm) != LK_OK)
+    if (lk_join(&comm) != LK_OK)
         return 90;
+    if (strcmp(argv[3], "lost") == 0 ? !go_on_without(&comm, 1) : lk_barrier(comm) != LK_OK)
+        return 91;
     bool chosen = lk_comm_rank(comm) == (uint32_t)atoi(argv[4]);
     if (chosen && strcmp(argv[2], "rank") == 0) {
         if (strcmp(argv[3], "left") == 0)
@@ -83,6 +99,20 @@ static void a_launcher_is_killed(void **state)
     }
 }
 
+/* Of two hosts the other has lost its only rank; of three there is one that has seen the end. */
+static void a_launcher_is_killed_where_others_were_lost(void **state)
+{
+    (void)state;
+    for (uint32_t hosts = 2; hosts <= 3; hosts++) {
+        lk_launch_options options = over(hosts, LK_ON_FAILURE_CONTINUE);
+        options.workers           = hosts;
+        assert_good(launch(options, "launcher", "lost", 0), "launcher", "lost", hosts);
+        assert_noted("the launcher of host0 (node 0, pid ");
+        assert_noted(") has not ended with the others, and is killed\n");
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc >= 5 && strcmp(argv[1], "worker") == 0)
@@ -91,6 +121,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_is_killed),
         cmocka_unit_test(a_launcher_is_killed),
+        cmocka_unit_test(a_launcher_is_killed_where_others_were_lost),
     };
     return cmocka_run_group_tests_name("launch.alone", tests, NULL, NULL);
 }

@@ -9,8 +9,9 @@
  *
  * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
  * Before all have met they would wait for it, as for a host that is late; but this one will not
- * come, so then the job ends.  One that does not end when the others have is killed.  When the one
- * above dies, all do.
+ * come, so then the job ends.  One that does not end when the others have is killed.  One that is
+ * stopped is missed by the others, unless all are: then the one above misses them.  When that dies,
+ * all do.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,47 +30,12 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "launch/cores.h"
-#include "launch/job.h"
+#include "launch/family.h"
 
 enum { AT_SIGNALS, AT_SINKS, AT_HOSTS = 3, PER_HOST = 3 }; /* places in `polled` */
 enum { OF_PIDFD, OF_STREAMS };
 
 static const double linger_s = 5; /* for those that have not ended when the first has */
-
-/* What a launcher says when all have met, and when it has ended; each in one write. */
-typedef struct {
-    bool             ended, left; /* or: it has left the others, on request */
-    lk_status        status;
-    lk_launch_result result;
-    char             message[LKI_MESSAGE_BYTES];
-} report;
-
-typedef struct {
-    pid_t      pid;     /* 0 = not running */
-    int        pidfd, orders, reports; /* orders: where to write them; reports: where to read */
-    lki_stream streams[2];
-    uint32_t   first, count; /* its ranks */
-    bool       met, by_us;   /* it has met the others; it was killed from here */
-    bool       reported, left;
-    report     said;
-    int        status; /* of waitpid() */
-} emulated;
-
-typedef struct {
-    const lk_launch_options *options;
-    uint32_t                 count, running;
-    emulated                *hosts;
-    lki_signals              signals;
-    lki_sink                 sinks[2];
-    struct pollfd           *polled;
-    double                   asked_at; /* seconds; when the job was asked to stop, or 0 */
-    double                   kill_at;  /* the same; 0 = not planned */
-    const emulated          *first_lost; /* of those that did not report, and were not killed from
-                                          * here; NULL = none */
-    int                      listener;
-    char                     endpoint[64];
-    unsigned char            key[LK_JOB_KEY_BYTES];
-} family;
 
 static void close_if_open(int *fd)
 {
@@ -80,7 +46,7 @@ static void close_if_open(int *fd)
 
 /* ---- Starting them ----------------------------------------------------------------------- */
 
-static lk_status listen_on_loopback(family *f)
+static lk_status listen_on_loopback(lki_family *f)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t          bytes   = sizeof address;
@@ -95,9 +61,9 @@ static lk_status listen_on_loopback(family *f)
     return LK_OK;
 }
 
-static lk_status family_open(family *f, const lk_launch_options *options)
+static lk_status family_open(lki_family *f, const lk_launch_options *options)
 {
-    *f = (family){.options  = options,
+    *f = (lki_family){.options  = options,
                   .count    = options->hosts,
                   .listener = -1,
                   .signals  = {.fd = -1}};
@@ -105,7 +71,7 @@ static lk_status family_open(family *f, const lk_launch_options *options)
     for (uint32_t i = 0; i < f->count; i++) {
         uint64_t all = options->workers;
         uint32_t end = (uint32_t)(all * (i + 1) / f->count);
-        emulated *h  = &f->hosts[i];
+        lki_emulated *h  = &f->hosts[i];
         h->pidfd = h->orders = h->reports = h->streams[0].from = h->streams[1].from = -1;
         h->first = (uint32_t)(all * i / f->count);
         h->count = end - h->first;
@@ -120,7 +86,7 @@ static lk_status family_open(family *f, const lk_launch_options *options)
 }
 
 /* The host's workers get the cores that they would have as workers of one host. */
-static void take_cores(const family *f, const emulated *h)
+static void take_cores(const lki_family *f, const lki_emulated *h)
 {
     static lki_cores cores;
     cpu_set_t        mine, share;
@@ -136,19 +102,19 @@ static void take_cores(const family *f, const emulated *h)
 
 static void say_met(int reports)
 {
-    const report said = {.ended = false};
+    const lki_report said = {.ended = false};
     (void)!write(reports, &said, sizeof said);
 }
 
 static void say_left(int reports)
 {
-    const report said = {.left = true};
+    const lki_report said = {.left = true};
     (void)!write(reports, &said, sizeof said);
 }
 
 /* In the child: the launcher of host `i`.  The rest of the family is no business of it. */
-static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, const int output[2],
-                                pid_t parent)
+static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int reports,
+                                const int output[2], pid_t parent)
 {
     char              name[32];
     lki_host          host    = {.name     = name,
@@ -158,7 +124,7 @@ static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, 
                                  .left     = say_left,
                                  .reports  = reports};
     lk_launch_options options = *f->options;
-    report            said    = {.ended = true};
+    lki_report        said    = {.ended = true};
 
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         _exit(1);
@@ -189,7 +155,7 @@ static _Noreturn void be_a_host(family *f, uint32_t i, int orders, int reports, 
 }
 
 /* The ends of four pipes: ours go to the host, `theirs` to its launcher. */
-static lk_status connect_host(const family *f, emulated *h, int theirs[4])
+static lk_status connect_host(const lki_family *f, lki_emulated *h, int theirs[4])
 {
     int ends[2];
 
@@ -210,9 +176,9 @@ static lk_status connect_host(const family *f, emulated *h, int theirs[4])
     return LK_OK;
 }
 
-static lk_status start_host(family *f, uint32_t i)
+static lk_status start_host(lki_family *f, uint32_t i)
 {
-    emulated *h         = &f->hosts[i];
+    lki_emulated *h         = &f->hosts[i];
     int       theirs[4] = {-1, -1, -1, -1};
     pid_t     parent    = getpid();
     lk_status st        = connect_host(f, h, theirs);
@@ -236,14 +202,14 @@ static lk_status start_host(family *f, uint32_t i)
 
 /* ---- Watching them ----------------------------------------------------------------------- */
 
-static void order(const family *f, lki_order what)
+static void order(const lki_family *f, lki_order what)
 {
     for (uint32_t i = 0; i < f->count; i++)
         if (f->hosts[i].pid > 0)
             (void)!write(f->hosts[i].orders, &what, sizeof what);
 }
 
-static void take_signals(family *f)
+static void take_signals(lki_family *f)
 {
     struct signalfd_siginfo info;
 
@@ -263,13 +229,15 @@ static void take_signals(family *f)
 }
 
 /* "host1 (node 1, ranks 2 to 3) is lost: its launcher was killed by SIGKILL" */
-static void say_how_lost(const family *f, const emulated *h, lk_launch_result *result)
+static void say_how_lost(const lki_family *f, const lki_emulated *h, lk_launch_result *result)
 {
     uint32_t        i    = (uint32_t)(h - f->hosts);
     int             sent = WIFSIGNALED(h->status) ? WTERMSIG(h->status) : 0;
     char            to[24] = "", how[64];
 
-    if (sent != 0)
+    if (h->stopped)
+        (void)snprintf(how, sizeof how, "did not run, and was killed");
+    else if (sent != 0)
         (void)snprintf(how, sizeof how, "was killed by SIG%s", sigabbrev_np(sent));
     else
         (void)snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(h->status));
@@ -285,7 +253,7 @@ static void say_how_lost(const family *f, const emulated *h, lk_launch_result *r
                    h->met ? "" : " before all hosts had met");
 }
 
-static void note_lost(const family *f, const emulated *h)
+static void note_lost(const lki_family *f, const lki_emulated *h)
 {
     lk_launch_result result;
 
@@ -294,9 +262,9 @@ static void note_lost(const family *f, const emulated *h)
         f->options->note(f->options->note_context, result.cause);
 }
 
-static void hear_reports(emulated *h)
+static void hear_reports(lki_emulated *h)
 {
-    report said;
+    lki_report said;
 
     while (read(h->reports, &said, sizeof said) == (ssize_t)sizeof said) {
         h->met      = h->met || !said.ended;
@@ -306,7 +274,7 @@ static void hear_reports(emulated *h)
     }
 }
 
-static void host_ended(family *f, emulated *h)
+static void host_ended(lki_family *f, lki_emulated *h)
 {
     if (waitpid(h->pid, &h->status, WNOHANG) != h->pid)
         return;
@@ -320,7 +288,8 @@ static void host_ended(family *f, emulated *h)
     if (lost && f->first_lost == NULL)
         f->first_lost = h;
     if (lost && h->met && f->options->on_failure == LK_ON_FAILURE_CONTINUE) {
-        note_lost(f, h); /* and those that are left may go on */
+        if (!h->stopped)
+            note_lost(f, h); /* and those that are left may go on */
         return;
     }
     double end = lki_seconds() + (lost && !h->met ? 0 : linger_s);
@@ -328,34 +297,19 @@ static void host_ended(family *f, emulated *h)
         f->kill_at = end;
 }
 
-static void kill_all(const family *f)
+/* ---- The loop ------------------------------------------------------------------------------ */
+
+/* Milliseconds until it is time to kill, or to look who is stopped. */
+static int time_left(const lki_family *f)
 {
-    for (uint32_t i = 0; i < f->count; i++)
-        if (f->hosts[i].pid > 0) {
-            f->hosts[i].by_us = true;
-            (void)kill(f->hosts[i].pid, SIGKILL);
-        }
+    double now = lki_seconds(), left = f->looked_at + LKI_FAMILY_LOOK_S - now;
+
+    if (f->kill_at > now && f->kill_at - now < left)
+        left = f->kill_at - now;
+    return left > 0 ? (int)(left * 1e3) + 1 : 1;
 }
 
-/* Where the others have done all, nothing else would say it. */
-static void note_late(const family *f)
-{
-    const emulated *well = NULL;
-
-    for (uint32_t i = 0; i < f->count; i++)
-        if (f->hosts[i].reported && !f->hosts[i].said.result.failed)
-            well = &f->hosts[i];
-    for (uint32_t i = 0; i < f->count && well != NULL && f->options->note != NULL; i++) {
-        const emulated *h = &f->hosts[i];
-        char            text[128];
-        (void)snprintf(text, sizeof text, "the launcher of host%u (node %u, pid %d) has not ended "
-                       "with the others, and is killed", i, i, (int)h->pid);
-        if (h->pid > 0 && !h->by_us)
-            f->options->note(f->options->note_context, text);
-    }
-}
-
-static void prepare(family *f)
+static void prepare(lki_family *f)
 {
     f->polled[AT_SIGNALS] = (struct pollfd){.fd = f->signals.fd, .events = POLLIN};
     for (uint32_t s = 0; s < 2; s++)
@@ -371,7 +325,7 @@ static void prepare(family *f)
     }
 }
 
-static void move_output(family *f)
+static void move_output(lki_family *f)
 {
     for (uint32_t s = 0; s < 2; s++)
         if (f->polled[AT_SINKS + s].revents != 0)
@@ -383,17 +337,14 @@ static void move_output(family *f)
                 (void)lki_stream_read(&f->hosts[i].streams[s], &f->sinks[s]);
 }
 
-static lk_status watch(family *f)
+static lk_status watch(lki_family *f)
 {
     while (f->running > 0) {
-        double left = f->kill_at > 0 ? (f->kill_at - lki_seconds()) * 1e3 : 0;
-        if (f->kill_at > 0 && left <= 0) {
-            note_late(f);
-            kill_all(f);
-        }
+        if (f->kill_at > 0 && lki_seconds() >= f->kill_at)
+            lki_family_end_late(f);
+        lki_family_look(f);
         prepare(f);
-        int wait_ms = f->kill_at <= 0 ? -1 : left > 0 ? (int)left + 1 : 100;
-        if (poll(f->polled, AT_HOSTS + PER_HOST * (nfds_t)f->count, wait_ms) < 0) {
+        if (poll(f->polled, AT_HOSTS + PER_HOST * (nfds_t)f->count, time_left(f)) < 0) {
             if (errno != EINTR)
                 return lk_fail(LK_ENOMEM, "cannot watch the hosts: poll: %s", strerror(errno));
             continue;
@@ -408,7 +359,7 @@ static lk_status watch(family *f)
 }
 
 /* What is left in the pipes, now that nobody writes to them any more. */
-static void finish_output(family *f)
+static void finish_output(lki_family *f)
 {
     for (uint32_t s = 0; s < 2; s++) {
         lki_sink *sink = &f->sinks[s];
@@ -425,13 +376,18 @@ static void finish_output(family *f)
 
 /* ---- How it ended ------------------------------------------------------------------------ */
 
-/* All that live on say the same, save one that could not do its part: it says more. */
-static lk_status judge(const family *f, lk_launch_result *result)
+/* All that live on say the same, save one that could not do its part: it says more.  Where they
+ * have lost node 0 each speaks for itself: then who has seen the end is right. */
+static lk_status judge(const lki_family *f, lk_launch_result *result)
 {
-    const emulated *best = NULL, *lost = f->first_lost;
+    const lki_emulated *best = NULL, *lost = f->first_lost, *seen = lki_family_complete(f);
 
+    if (seen != NULL) {
+        *result = seen->reported ? seen->said.result : (lk_launch_result){.rank = seen->first};
+        return LK_OK;
+    }
     for (uint32_t i = 0; i < f->count; i++) {
-        const emulated *h = &f->hosts[i];
+        const lki_emulated *h = &f->hosts[i];
         if (h->reported && !h->left
             && (best == NULL || (best->said.status == LK_OK && h->said.status != LK_OK)))
             best = h;
@@ -445,11 +401,11 @@ static lk_status judge(const family *f, lk_launch_result *result)
     return LK_OK;
 }
 
-static void family_close(family *f)
+static void family_close(lki_family *f)
 {
-    kill_all(f);
+    lki_family_kill(f);
     for (uint32_t i = 0; f->hosts != NULL && i < f->count; i++) {
-        emulated *h = &f->hosts[i];
+        lki_emulated *h = &f->hosts[i];
         while (h->pid > 0 && waitpid(h->pid, NULL, 0) < 0 && errno == EINTR)
             continue;
         close_if_open(&h->pidfd);
@@ -469,8 +425,8 @@ static void family_close(family *f)
 
 lk_status lki_launch_hosts(const lk_launch_options *options, lk_launch_result *result)
 {
-    family    f;
-    lk_status st = family_open(&f, options);
+    lki_family f;
+    lk_status  st = family_open(&f, options);
 
     for (uint32_t i = 0; i < f.count && st == LK_OK; i++)
         st = start_host(&f, i);

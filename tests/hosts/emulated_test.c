@@ -145,6 +145,30 @@ static void a_stopped_launcher_is_a_lost_host(void **state)
     nobody_is_left(&j);
 }
 
+/* Nobody is left who could miss them but the one above. */
+static void stopped_launchers_are_lost_where_no_other_runs(void **state)
+{
+    static const char *const ways[] = { "--timeout 1", "--timeout 1 --on-failure continue" };
+    static job j;
+    for (uint32_t one_dies = 0; one_dies < 2; one_dies++) {
+        char words[192];
+        start(&j, *state, ways[one_dies], SLEEPS);
+        for (uint32_t h = one_dies; h < HOSTS; h++)
+            assert_int_equal(kill(j.launchers[h], SIGSTOP), 0);
+        if (one_dies)
+            assert_int_equal(kill(j.launchers[0], SIGKILL), 0);
+        node_ends(&j.j, 0, 1, one_dies ? "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
+                                         "its launcher was killed by SIGKILL\n"
+                                       : "lockstep run: host host0 (node 0, ranks 0 to 1) is lost: "
+                                         "its launcher did not run, and was killed\n");
+        (void)snprintf(words, sizeof words, "note: the launcher of host1 (node 1, pid %d) has been "
+                       "stopped (by SIGSTOP or a debugger) for 1 s, no other host is left to miss "
+                       "it, and it is killed\n", (int)j.launchers[1]);
+        assert_says(j.j.ended[0].err, words);
+        nobody_is_left(&j);
+    }
+}
+
 static void a_killed_worker_is_named_with_its_host(void **state)
 {
     static job j;
@@ -212,6 +236,7 @@ int main(void)
         cmocka_unit_test(ranks_and_lines_are_those_of_hosts),
         cmocka_unit_test(a_killed_launcher_is_a_lost_host),
         cmocka_unit_test(a_stopped_launcher_is_a_lost_host),
+        cmocka_unit_test(stopped_launchers_are_lost_where_no_other_runs),
         cmocka_unit_test(a_killed_worker_is_named_with_its_host),
         cmocka_unit_test(all_die_with_the_launcher_above),
         cmocka_unit_test(a_request_to_stop_counts_once),

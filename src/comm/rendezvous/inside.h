@@ -37,6 +37,7 @@ struct lki_rendezvous {
     lki_node         *roster;
     lki_introduction *workers;
     bool              verdict_told, finished, together;
+    bool              out; /* no rank of this node is in the group any more */
     lki_outcome       outcome; /* of this node, once finished */
 };
 

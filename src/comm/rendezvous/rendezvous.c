@@ -148,14 +148,16 @@ void lki_rendezvous_lose(lki_rendezvous *r, const char *why)
     }
 }
 
-/* Nobody is left to say how the job ended: what this node knows, if it is worse. */
+/* Nobody is left to say how the job ended: what this node knows, if it is worse.  Without a rank in
+ * the last group it knows nothing. */
 static lki_outcome outcome_alone(const lki_rendezvous *r)
 {
     lki_outcome lost = { .weight = LKI_WEIGHT_LOST, .failed = true, .exit_code = 1 };
 
     (void)snprintf(lost.cause, sizeof lost.cause, "%s", r->why);
     bool complete = r->together && r->outcome.weight == 0;
-    return complete || r->outcome.weight > lost.weight ? r->outcome : lost;
+    bool worse    = complete || r->outcome.weight > lost.weight;
+    return worse && !r->out ? r->outcome : lost;
 }
 
 /* ---- Letters into events ----------------------------------------------------------------- */
@@ -243,6 +245,7 @@ static void take_late(lki_rendezvous *r, const lki_letter *letter, lki_event *ou
                             .timeout_ms = letter->asked.timeout_ms };
         return;
     case LKI_LETTER_GROUP:
+        r->out = !lki_members_any(&letter->group.members, r->roster[r->self].roster);
         *out = (lki_event){ .kind = LKI_EVENT_GROUP, .epoch = letter->group.epoch,
                             .members = letter->group.members };
         return;

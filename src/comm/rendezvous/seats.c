@@ -366,15 +366,6 @@ static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
 
 /* ---- The next group ---------------------------------------------------------------------- */
 
-static bool any_of(const lki_members *members, lki_roster ranks)
-{
-    uint32_t rank = ranks.first;
-
-    while (rank < ranks.first + ranks.count && !lki_members_have(members, rank))
-        rank++;
-    return rank < ranks.first + ranks.count;
-}
-
 static void remove_all(lki_members *members, lki_roster ranks)
 {
     for (uint32_t rank = ranks.first; rank < ranks.first + ranks.count; rank++)
@@ -386,7 +377,7 @@ static void admit(lki_server *server)
 {
     for (uint32_t i = 0; i < server->options.nodes && !server->closed; i++) {
         const lki_seat_of_node *seat = &server->seats[i];
-        if (!any_of(&server->members, seat->ranks))
+        if (!lki_members_any(&server->members, seat->ranks))
             continue;
         for (uint32_t k = seat->ranks.first; k < seat->ranks.first + seat->ranks.count; k++)
             if (lki_members_have(&server->entrants, k))
@@ -407,14 +398,14 @@ static void settle(lki_server *server)
         else if (seat->in_group && !seat->settled)
             return;
     }
-    if (!any_of(&server->members, all))
+    if (!lki_members_any(&server->members, all))
         return;
     admit(server);
     group.group = (lki_group_letter){ .epoch = ++server->epoch, .admits = !server->closed,
                                       .members = server->members };
     for (uint32_t i = 0; i < server->options.nodes; i++) {
         lki_seat_of_node *seat = &server->seats[i];
-        seat->in_group         = any_of(&server->members, seat->ranks);
+        seat->in_group         = lki_members_any(&server->members, seat->ranks);
         seat->settled = seat->introduced = false;
     }
     memset(server->workers, 0, server->world * sizeof *server->workers);
