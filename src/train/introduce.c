@@ -94,8 +94,9 @@ lk_status lki_introduce(lki_session *s)
                         s->config->virtual_workers, s->micro_count, s->config->micro_batch);
         for (uint32_t r = 0; r < s->ranks; r++) {
             unsigned long long pid = all[3 * r], first = all[3 * r + 1], count = all[3 * r + 2];
-            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s", r,
-                            pid, host_text(s, r, text), first, first + (count - 1) * s->stride,
+            lki_journal_say(s->journal, "rank %u (pid %llu%s) runs virtual workers %llu-%llu%s",
+                            lk_comm_world_rank(s->comm, r), pid, host_text(s, r, text), first,
+                            first + (count - 1) * s->stride,
                             s->stride > 1 && count > 1 ? every : "");
         }
         lki_tell_kernels(s, false);

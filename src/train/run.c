@@ -124,7 +124,7 @@ lk_status lki_session_open(lki_session *s)
     lk_comm_note(s->comm, 0, "opening data");
     if (c->host_memory > 0)
         LK_TRY(lki_comm_limit_memory(s->comm, c->host_memory));
-    if (s->rank == 0)
+    if (s->rank == 0 && s->journal == NULL)
         LK_TRY(lki_journal_open(&s->journal, c));
     LK_TRY(lk_dataset_open(&s->dataset, c->data, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
@@ -538,10 +538,8 @@ static lk_status open_and_loop(lki_session *s, lk_train_result *result)
     lk_status status = lki_session_open(s);
 
     while (lki_survives(s, status)) {
-        (void)lki_session_close(s);
         LK_TRY(lki_regroup(s));
-        *s     = lki_session_of(s->config, s->given, s->comm);
-        status = lki_session_open(s);
+        status = lki_cannot_begin(s, lki_session_open(s));
     }
     result->speaks  = s->rank == 0;
     lki_position at = { .done = s->start };

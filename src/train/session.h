@@ -92,6 +92,8 @@ typedef struct {
     double        stalled;        /* seconds of waiting for the offload file, so far */
     lki_pace     *pace;           /* what ranks take for their virtual workers */
     lki_survival *survival;       /* what is needed to go on without ranks, else NULL */
+    uint32_t      lost_early;     /* ranks, before the first step ... */
+    double        lost_seconds;   /* ... and what that took */
     bool          patient;        /* rank 0 works, and the others wait */
     bool          replays;        /* leaves the checkpoints' directory alone: replay.c ... */
     bool          alone;          /* ... and runs a turn whose gradients nobody sums */

@@ -245,6 +245,51 @@ static void the_log_and_the_lock_move_to_another_host(void **state)
     assert_true(moved > 0);
 }
 
+/* ---- Before the first step ------------------------------------------------------------------ */
+
+static void who_is_lost_before_the_first_step_is_told(void **state)
+{
+    static job j;
+    char       wanted[65], words[160];
+    undisturbed(*state, MLP SLOW, 3, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 3 --hosts 2");
+    hold_early(&j);
+    job_hit(&j, j.worker[1], SIGKILL);
+    (void)kill(j.worker[3], SIGCONT);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    (void)snprintf(words, sizeof words, "rank 1 (host host0, pid %d) was killed by SIGKILL ",
+                   (int)j.worker[1]);
+    assert_says(j.result.err, words);
+    assert_says(j.result.err, "; the run begins with 3 of 4 workers; ");
+    assert_says(j.result.err, "note: the run has lost 1 rank and went on with 3;");
+}
+
+/* Without the other host the options do not hold any more: that is a loss as well. */
+static void what_cannot_begin_without_a_host_is_started_again(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP SLOW, 3, wanted);
+    for (uint32_t again = 0; again < 2; again++) {
+        job_start(&j, *state, 4, again ? MLP GOES_ON SLOW "--steps 3 --hosts 2 --strategy hybrid "
+                                         "--shard-hosts 2 --checkpoint ck --restart"
+                                       : MLP GOES_ON SLOW "--steps 3 --hosts 2 --strategy hybrid "
+                                         "--shard-hosts 2 --checkpoint ck");
+        hold_early(&j);
+        hit_launcher(&j, 3);
+        (void)job_wait(&j);
+        assert_says(j.result.err, "host host1 (node 1, ranks 2 to 3) is lost: ");
+        assert_says(j.result.err, "; the run begins with 2 of 4 workers; ");
+        assert_says(j.result.err, "2 of 4 workers are left, on 1 of 2 hosts, with which this run "
+                    "cannot begin: ");
+        if (again)
+            assert_undisturbed(&j, wanted);
+        else
+            assert_int_equal(j.result.status, 1);
+    }
+}
+
 /* ---- Other ends ---------------------------------------------------------------------------- */
 
 static void who_is_stopped_elsewhere_is_killed(void **state)
@@ -347,6 +392,8 @@ int main(void)
         cmocka_unit_test_setup(a_host_is_asked_to_leave, begin_afresh),
         cmocka_unit_test_setup(a_host_with_a_part_of_the_state_does_not_leave_alone, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
+        cmocka_unit_test_setup(who_is_lost_before_the_first_step_is_told, begin_afresh),
+        cmocka_unit_test_setup(what_cannot_begin_without_a_host_is_started_again, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_elsewhere_is_killed, begin_afresh),
         cmocka_unit_test_setup(what_a_host_has_alone_is_lost_with_it, begin_afresh),
         cmocka_unit_test_setup(a_buddy_has_what_a_host_had, begin_afresh),

@@ -143,6 +143,27 @@ static void the_log_before_a_resume_stays(void **state)
     assert_string_equal(steps.out, wanted);
 }
 
+/* Nobody has made a step yet: the others begin without, and the loss is told, and counted. */
+static void who_is_lost_before_the_first_step_is_told(void **state)
+{
+    static job j;
+    char       wanted[65], words[160];
+    undisturbed(*state, MLP SLOW, 3, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 3");
+    hold_early(&j);
+    job_hit(&j, j.worker[1], SIGKILL);
+    (void)kill(j.worker[3], SIGCONT);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    (void)snprintf(words, sizeof words, "rank 1 (pid %d) was killed by SIGKILL at step 0 in making "
+                   "room for the model; the run begins with 3 of 4 workers; ", (int)j.worker[1]);
+    assert_says(j.result.err, words);
+    (void)snprintf(words, sizeof words, "\nrank 3 (pid %d) runs virtual workers 2-3\n",
+                   (int)j.worker[3]);
+    assert_says(j.result.err, words);
+    assert_says(j.result.err, "note: the run has lost 1 rank and went on with 3;");
+}
+
 /* ---- Blows of the job's own ---------------------------------------------------------------- */
 
 /* The log's pipe holds the run up until there was a blow of each kind. */
@@ -413,6 +434,7 @@ int main(void)
         cmocka_unit_test_setup(three_of_four_are_killed, begin_afresh),
         cmocka_unit_test_setup(the_log_and_checkpoints_are_whole, begin_afresh),
         cmocka_unit_test_setup(the_log_before_a_resume_stays, begin_afresh),
+        cmocka_unit_test_setup(who_is_lost_before_the_first_step_is_told, begin_afresh),
         cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
         cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
         cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),

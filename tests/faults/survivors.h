@@ -8,6 +8,9 @@
 
 enum { LONGER = 300 }; /* steps of runs in which workers are replaced */
 
+/* Takes long to open. */
+#define SLOW "--hidden 2000,2000 --flight fl "
+
 /* Evaluates and checkpoints between many of its short steps. */
 #define BUSY                                                                                       \
     "train mlp --data synthetic:images=320,h=4,w=4,c=1,classes=3 --validation 0.2 --eval-every 2 " \
@@ -78,6 +81,35 @@ static inline void await_nth(job *j, const char *word, uint32_t nth)
             return;
         (void)read_log(j, (unsigned long)-1);
     }
+}
+
+/* Whether rank `last` makes room for the model, as its flight record in "fl" says; learns who all
+ * are. */
+static inline bool makes_room(job *j, uint32_t last)
+{
+    char     line[256];
+    bool     makes = false;
+    uint32_t rank;
+    int      pid;
+    (void)snprintf(line, sizeof line, "%s inspect --flight %s/fl 2>/dev/null", LK_TEST_COMMAND,
+                   j->folder);
+    FILE *said = popen(line, "r");
+    while (fgets(line, sizeof line, said) != NULL)
+        if (sscanf(line, " %u running %d", &rank, &pid) == 2 && rank <= last) {
+            j->worker[rank] = (pid_t)pid;
+            makes = rank == last && strstr(line, "  0  making room for the model") != NULL;
+        }
+    (void)pclose(said);
+    return makes;
+}
+
+/* Stops the last rank before its first step: all have joined then, and nobody begins without it. */
+static inline void hold_early(job *j)
+{
+    uint32_t last = j->workers - 1;
+    for (double since = seconds_now(); !makes_room(j, last);)
+        check_waiting(j, since, "a rank that makes room for the model");
+    assert_int_equal(kill(j->worker[last], SIGSTOP), 0);
 }
 
 /* Waits until the one that is started in its place can enter; the run is held up by its log.

@@ -47,6 +47,7 @@ typedef struct {
     const uint32_t *bounds; /* of their shares before, where those had moved */
     bool           planned; /* between two steps, as all had agreed */
     bool           late;    /* somebody was waited for in vain */
+    bool           early;   /* nobody has made a step */
     const char    *why;
     uint32_t       lost, left, entered; /* ranks */
     uint64_t       done;       /* steps */

@@ -44,7 +44,8 @@ lk_status lki_survival_open(lki_session *s)
         return LK_OK;
     LK_TRY(lk_comm_arena(&arena, s->comm, "minutes", sizeof(lki_minutes)));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
-    s->survival->minutes = lk_arena_data(arena);
+    *s->survival = (lki_survival){ .minutes = lk_arena_data(arena), .lost = s->lost_early,
+                                   .seconds = s->lost_seconds };
     return LK_OK;
 }
 
@@ -172,14 +173,52 @@ void lki_take_group(lki_session *s, lk_comm *next)
     s->patient = false;
 }
 
+/* A session that is not open, of the same run. */
+static void begin_anew(lki_session *s, lk_comm *comm)
+{
+    uint32_t lost    = s->lost_early;
+    double   seconds = s->lost_seconds;
+
+    (void)lki_session_close(s);
+    *s              = lki_session_of(s->config, s->given, comm);
+    s->lost_early   = lost;
+    s->lost_seconds = seconds;
+}
+
 lk_status lki_regroup(lki_session *s)
 {
-    lk_comm *before = s->comm, *next;
+    double         begun  = lki_seconds();
+    lk_error       why    = *lk_error_last();
+    lk_comm       *before = s->comm, *next;
+    lki_succession t      = { .early = true, .why = why.message, .before = before,
+                              .late  = why.status == LK_ETIMEOUT };
+
+    begin_anew(s, before);
     LK_TRY(lk_comm_rebuild(&next, before, NULL));
     lki_take_group(s, next);
+    t.now     = next;
+    t.lost    = lk_comm_size(before) - s->ranks;
+    t.seconds = lki_seconds() - begun;
+    s->lost_early += t.lost;
+    s->lost_seconds += t.seconds;
+    s->depleted      = s->ranks < s->config->workers_least;
+    lk_status status = s->rank == 0 ? lki_journal_open(&s->journal, s->config) : LK_OK;
+    if (status == LK_OK)
+        lki_tell_succession(s, &t);
     if (before != s->given)
         lk_comm_free(before);
-    return LK_OK;
+    return status;
+}
+
+lk_status lki_cannot_begin(const lki_session *s, lk_status status)
+{
+    lk_error why = *lk_error_last();
+
+    if (s->lost_early == 0 || status != LK_EINVAL)
+        return status;
+    return lk_fail(LK_EPEER, "%u of %u workers are left, on %u of %u hosts, with which this run "
+                   "cannot begin: %.300s", s->ranks, lk_comm_size(s->given), lk_comm_hosts(s->comm),
+                   lk_comm_hosts(s->given), why.message);
 }
 
 lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_comm *comm,

@@ -16,8 +16,12 @@ void                   lki_survival_close(lki_session *s);
 /* Whether `status` is that ranks were lost, and the others can go on. */
 bool lki_survives(const lki_session *s, lk_status status);
 
-/* Before the first step: the group without those who were lost.  The session is closed. */
+/* Before the first step, after lki_survives(): says who was lost.  The session is a new one, of
+ * those who are left, to be opened again. */
 LK_NODISCARD lk_status lki_regroup(lki_session *s);
+
+/* Opening that again failed; where it is the loss that does not suit, that is the reason. */
+lk_status lki_cannot_begin(const lki_session *s, lk_status status);
 
 /* What is left to do of the last complete step, once a run has gone on. */
 typedef struct {

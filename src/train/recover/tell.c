@@ -8,6 +8,8 @@
 #include "parallel/virtual.h"
 #include "train/recover/succession.h"
 
+enum { FATE_BYTES = LKI_LIST_BYTES + 32 };
+
 /* ---- Numbers ----------------------------------------------------------------------------- */
 
 void lki_list_end(lki_list *l)
@@ -58,6 +60,14 @@ static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *t
     return false;
 }
 
+static void list_gone(lki_list *gone, const lki_succession *t)
+{
+    for (uint32_t r = 0; r < lk_comm_size(t->before); r++)
+        if (!is_left(t->before, r, t->now))
+            lki_list_add(gone, lk_comm_world_rank(t->before, r));
+    lki_list_end(gone);
+}
+
 static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 {
     const lk_comm    *before = t->before, *now = t->now;
@@ -65,9 +75,7 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
     const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds, NULL };
 
     *l = (legacy){ .ranks = { .count = 0 } };
-    for (uint32_t r = 0; r < lk_comm_size(before); r++)
-        if (!is_left(before, r, now))
-            lki_list_add(&l->gone, lk_comm_world_rank(before, r));
+    list_gone(&l->gone, t);
     for (uint32_t v = 0; v < leaves; v++)
         if (!is_left(before, lki_share_rank(&then, v), now))
             lki_list_add(&l->workers, v);
@@ -76,7 +84,6 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
             lki_list_add(&l->ranks, lk_comm_world_rank(now, r));
     lki_list_end(&l->ranks);
     lki_list_end(&l->workers);
-    lki_list_end(&l->gone);
 }
 
 /* Who is new, and what is his now. */
@@ -108,8 +115,10 @@ static void tell_entered(const lki_session *s, const lki_succession *t)
  * the time of the next group that is known everywhere. */
 static void say_what_killed(const lki_succession *t, char why[LKI_WHY_BYTES])
 {
-    char who[LKI_WHO_BYTES];
+    char who[LKI_WHO_BYTES], when[40] = "before the first step";
 
+    if (!t->early)
+        (void)snprintf(when, sizeof when, "at step %llu", (unsigned long long)t->done + 1);
     (void)snprintf(why, LKI_WHY_BYTES, "%s", t->why);
     if (t->late || lk_comm_hosts(t->before) == 1 || strstr(why, " was killed by ") != NULL)
         return;
@@ -119,17 +128,44 @@ static void say_what_killed(const lki_succession *t, char why[LKI_WHY_BYTES])
         if (is_left(t->before, r, t->now) || signal == 0)
             continue;
         lki_board_who(who, t->now->board, rank, "");
-        (void)snprintf(why, LKI_WHY_BYTES, "%s was killed by SIG%s at step %llu", who,
-                       sigabbrev_np(signal), (unsigned long long)t->done + 1);
+        (void)snprintf(why, LKI_WHY_BYTES, "%s was killed by SIG%s %s", who, sigabbrev_np(signal),
+                       when);
         return;
     }
+}
+
+/* " (ranks 1-2 are lost)", where the reason does not tell it. */
+static void say_fate(const lki_succession *t, const lki_list *gone, char fate[FATE_BYTES])
+{
+    bool several = gone->count > 1;
+
+    fate[0] = '\0';
+    if (t->planned ? t->left > 0 && t->lost > 0 : several || t->late)
+        (void)snprintf(fate, FATE_BYTES, " (rank%s %s %s)", several ? "s" : "", gone->text,
+                       t->planned ? several ? "are gone" : "is gone"
+                       : !t->late ? "are lost"
+                       : several  ? "were killed"
+                                  : "was killed");
+}
+
+/* Nobody had anything yet that others could take over. */
+static void tell_early(const lki_session *s, const lki_succession *t)
+{
+    lki_list gone = { .count = 0 };
+    char     why[LKI_WHY_BYTES], fate[FATE_BYTES];
+
+    list_gone(&gone, t);
+    say_what_killed(t, why);
+    say_fate(t, &gone, fate);
+    lki_journal_note(s->journal, "%s%s; the run begins with %u of %u workers; %.1f ms", why, fate,
+                     s->ranks, lk_comm_size(s->given), 1e3 * t->seconds);
 }
 
 static void tell_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
     legacy   l;
-    char     why[LKI_WHY_BYTES], fate[LKI_LIST_BYTES + 32] = "", redone[64] = "nothing was redone";
+    char     why[LKI_WHY_BYTES], fate[FATE_BYTES], redone[64] = "nothing was redone";
 
     find_legacy(&l, t, leaves);
     bool several = l.gone.count > 1;
@@ -139,12 +175,7 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
                        (unsigned long long)t->done);
     else
         say_what_killed(t, why);
-    if (t->planned ? t->left > 0 && t->lost > 0 : several || t->late)
-        (void)snprintf(fate, sizeof fate, " (rank%s %s %s)", several ? "s" : "", l.gone.text,
-                       t->planned ? several ? "are gone" : "is gone"
-                       : !t->late ? "are lost"
-                       : several  ? "were killed"
-                                  : "was killed");
+    say_fate(t, &l.gone, fate);
     if (!t->planned)
         (void)snprintf(redone, sizeof redone, "%u of %u were unfinished", t->unfinished, leaves);
     lki_journal_note(s->journal, "%s%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms",
@@ -154,7 +185,9 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
 
 void lki_tell_succession(const lki_session *s, const lki_succession *t)
 {
-    if (t->lost + t->left > 0)
+    if (t->early)
+        tell_early(s, t);
+    else if (t->lost + t->left > 0)
         tell_gone(s, t);
     if (t->entered > 0)
         tell_entered(s, t);
