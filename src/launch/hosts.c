@@ -292,7 +292,7 @@ static void host_ended(lki_family *f, lki_emulated *h)
             note_lost(f, h); /* and those that are left may go on */
         return;
     }
-    double end = lki_seconds() + (lost && !h->met ? 0 : linger_s);
+    double end = lki_seconds() + (h->met ? linger_s : 0);
     if (f->kill_at <= 0 || end < f->kill_at)
         f->kill_at = end;
 }

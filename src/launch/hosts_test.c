@@ -2,7 +2,7 @@
  *
  * Goal:   nobody waits for one that is killed before all have met: the job ends at once, the host
  *         is named, and the job may be started again, whether or not it would go on after a
- *         failure.
+ *         failure.  Nor is anybody waited for who has heard a request to stop before.
  *         Silence is missed after the job's timeout.
  * Method: the linker puts the calls below before the rendezvous's (hosts_test.wrap).  The launcher
  *         of one host does not come to one of them: it is killed before it has looked for the
@@ -14,9 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "comm/rendezvous.h"
 #include "launch/nodes.h"
 #include "lockstep/launch.h"
@@ -25,13 +27,14 @@ enum { HOSTS = 3, WORKERS = 6 };
 typedef enum { NEVER, OPENING, LISTENING } moment;
 
 static int32_t doomed; /* this node ... */
-static moment  last;   /* ... dies here */
+static moment  last;   /* ... dies here, ... */
+static int     of;     /* ... of this signal */
 static int32_t node;   /* of this process */
 
 static void may_be_the_last(moment now)
 {
     if (node == doomed && now == last)
-        (void)raise(SIGKILL);
+        (void)kill(getpid(), of);
 }
 
 /* clang-format off */
@@ -54,7 +57,7 @@ lk_status __wrap_lki_rendezvous_next(lki_rendezvous *rendezvous, lki_event *out)
     return __real_lki_rendezvous_next(rendezvous, out);
 }
 
-static void launch(lk_on_failure on_failure, lk_launch_result *result)
+static void launch(lk_on_failure on_failure, lk_status expected, lk_launch_result *result)
 {
     char             *argv[]  = { (char[]){ "true" }, NULL };
     lk_launch_options options = { .workers    = WORKERS,
@@ -62,7 +65,7 @@ static void launch(lk_on_failure on_failure, lk_launch_result *result)
                                   .argv       = argv,
                                   .join_ms    = 20000,
                                   .on_failure = on_failure };
-    assert_int_equal(lk_launch(&options, result), LK_OK);
+    assert_int_equal(lk_launch(&options, result), expected);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
 }
 
@@ -73,10 +76,11 @@ static void who_does_not_come_to_the_meeting_is_named(void **state)
     char                       wanted[160];
 
     (void)state;
+    of = SIGKILL;
     for (last = OPENING; last <= LISTENING; last++)
         for (doomed = 0; doomed < HOSTS; doomed++)
             for (size_t i = 0; i < 2; i++) {
-                launch(on_failure[i], &result);
+                launch(on_failure[i], LK_OK, &result);
                 (void)snprintf(wanted, sizeof wanted,
                                "host host%d (node %d, ranks %d to %d) is lost: its launcher was "
                                "killed by SIGKILL before all hosts had met", doomed, doomed,
@@ -87,8 +91,27 @@ static void who_does_not_come_to_the_meeting_is_named(void **state)
                 assert_int_equal(result.rank, 2 * doomed);
             }
     last = NEVER;
-    launch(LK_ON_FAILURE_CONTINUE, &result);
+    launch(LK_ON_FAILURE_CONTINUE, LK_OK, &result);
     assert_false(result.failed);
+}
+
+/* No launcher stays for as long as it may after another's end, which is 5 s. */
+static void who_is_asked_to_stop_before_ends_all(void **state)
+{
+    lk_launch_result result;
+    double           begun = lki_seconds();
+
+    (void)state;
+    of = SIGTERM;
+    for (last = OPENING; last <= LISTENING; last++)
+        for (doomed = 0; doomed < HOSTS; doomed++) {
+            launch(LK_ON_FAILURE_CONTINUE, LK_ESTOPPED, &result);
+            assert_string_equal(lk_error_last()->message,
+                                "SIGTERM came while waiting for the other nodes");
+            assert_int_equal(result.exit_code, 128 + SIGTERM);
+        }
+    last = NEVER;
+    assert_true(lki_seconds() - begun < 5 * 2 * HOSTS);
 }
 
 /* From 1 s to 10 s. */
@@ -106,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_does_not_come_to_the_meeting_is_named),
+        cmocka_unit_test(who_is_asked_to_stop_before_ends_all),
         cmocka_unit_test(silence_is_as_long_as_other_waits),
     };
     return cmocka_run_group_tests_name("launch.hosts", tests, NULL, NULL);
