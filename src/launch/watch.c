@@ -311,8 +311,8 @@ static void leave(lki_job *job)
 
     job->leaving = true;
     lki_control_request_leave(job->control);
-    lki_job_note(job, "host %s (node %u) leaves when the step is over, and the others go on",
-                 here->host, lki_rendezvous_self(job->rendezvous));
+    lki_job_note(job, "host %s (node %u) is asked to leave when the step is over", here->host,
+                 lki_rendezvous_self(job->rendezvous));
 }
 
 static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)

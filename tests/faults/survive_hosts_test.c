@@ -187,8 +187,8 @@ static void a_host_is_asked_to_leave(void **state)
             goes_on(*state, MLP, 2, STEPS, wanted);
         } else {
             assert_undisturbed(&j, wanted);
-            assert_says(j.result.err, node == 1 ? "note: host host1 (node 1) leaves when the step"
-                                                : "note: host host2 (node 2) leaves when the step");
+            assert_says(j.result.err, node == 1 ? "note: host host1 (node 1) is asked to leave"
+                                                : "note: host host2 (node 2) is asked to leave");
             assert_says(j.result.err, "nothing was redone");
             assert_says(j.result.err, " left on request, and the run went on with ");
             assert_null(strstr(j.result.err, "is lost"));
@@ -209,6 +209,8 @@ static void a_host_with_a_part_of_the_state_does_not_leave_alone(void **state)
     job_hit(&j, launcher_of(&j, 2), SIGTERM);
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 75);
+    assert_says(j.result.err, "note: host host1 (node 1) is asked to leave when the step is "
+                "over\n");
     assert_says(j.result.err, "stopped on request after step");
     goes_on(*state, MLP, 2, STEPS, wanted);
 }
