@@ -127,7 +127,7 @@ const lki_command lki_command_version = {
 
 /* ---- main -------------------------------------------------------------------------------- */
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         write_overview(stderr);
@@ -141,10 +141,18 @@ int main(int argc, char **argv)
     const lki_command *command = find(name);
     if (command == NULL)
         return refuse_unknown(argv[1]);
-    int status = command->main(argc - 1, argv + 1);
-    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+    return command->main(argc - 1, argv + 1);
+}
+
+/* What could not be written some time ago has left no reason. */
+int main(int argc, char **argv)
+{
+    int status = run(argc, argv);
+    if (fflush(stdout) != 0)
         perror("lockstep: writing to standard output");
-        return LKI_EXIT_FAILURE;
-    }
-    return status;
+    else if (ferror(stdout) != 0)
+        fputs("lockstep: not all could be written to standard output\n", stderr);
+    else
+        return status;
+    return LKI_EXIT_FAILURE;
 }

@@ -123,16 +123,20 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-/* What rank 0 begins with is what counts: its checkpoints may be on its host alone. */
+/* What rank 0 begins with is what counts: its checkpoints may be on its host alone, which counts
+ * the starts. */
 static void say_again(const char *command, const char *cause, int64_t from, bool elsewhere,
                       uint32_t times, uint32_t most)
 {
-    char where[64];
-    (void)snprintf(where, sizeof where,
-                   from >= 0 ? "the checkpoint of step %lld"
-                   : elsewhere ? "what node 0 has" : "the beginning", (long long)from);
-    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s (%u of %u without a "
-                    "newer one)\n", command, cause, where, times, most);
+    char where[64] = "what node 0 has", count[64] = "";
+    if (!elsewhere) {
+        (void)snprintf(where, sizeof where,
+                       from >= 0 ? "the checkpoint of step %lld" : "the beginning",
+                       (long long)from);
+        (void)snprintf(count, sizeof count, " (%u of %u without a newer one)", times, most);
+    }
+    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s%s\n", command, cause,
+            where, count);
 }
 
 enum { JOIN_MS = 300000 }; /* where nothing else is asked for */
@@ -177,7 +181,7 @@ int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint,
         last           = newest;
         if (!result.lost || times > most)
             return say_end(argv[0], &result);
-        say_again(argv[0], result.cause, newest, how.nodes > 1 && how.node != 0, times, most);
+        say_again(argv[0], result.cause, newest, checkpoint == NULL, times, most);
         how.chaos.seed++; /* the same blows again would let nobody get further */
         (void)setenv(again, "1", 1);
     }

@@ -220,6 +220,19 @@ static void a_closed_input_or_output_is_no_success(void **state)
     assert_says(r.err, "standard output is closed");
 }
 
+static void a_full_output_is_no_success(void **state)
+{
+    static const char *const lines[] = { "--help >/dev/full", "version >/dev/full" };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        static command_result r;
+        run_command(&r, *state, lines[i]);
+        if (r.status != 1)
+            fail_msg("lockstep %s: status %d", lines[i], r.status);
+        assert_string_equal(r.err,
+                            "lockstep: writing to standard output: No space left on device\n");
+    }
+}
+
 static void what_is_not_there_is_no_usage_error(void **state)
 {
     static const struct {
@@ -250,6 +263,7 @@ int main(void)
         cmocka_unit_test(each_mistake_has_its_error),
         cmocka_unit_test(mistakes_of_a_file_name_its_lines),
         cmocka_unit_test(a_closed_input_or_output_is_no_success),
+        cmocka_unit_test(a_full_output_is_no_success),
         cmocka_unit_test(what_is_not_there_is_no_usage_error),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
