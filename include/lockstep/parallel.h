@@ -54,8 +54,7 @@ typedef struct {
  * gradient of a term of it, lk_parallel_grad().  Where some virtual workers use it and others do
  * not, those add nothing, and the mean is over what all have reported. */
 typedef enum {
-    LK_UNUSED_SKIP = 0, /* it stays as it is, with its optimizer's state, and the step is not
-                         * counted for it */
+    LK_UNUSED_SKIP = 0, /* it and its optimizer's state stay as they are, without this step */
     LK_UNUSED_ZERO,     /* its gradient is 0, and momentum and weight decay go on; nobody looks */
     LK_UNUSED_STATIC,   /* as SKIP, but what the first step uses every other must, and nothing
                          * else: LK_EINVAL names what does not.  Buckets without any do not travel
@@ -123,12 +122,11 @@ typedef struct {
     unsigned       offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */
     lk_bucket_hook hook; /* NULL = none; not with noise_decay, which compares what it changes */
     void          *hook_context;
-    /* Audits: the turns of this share of the virtual workers, drawn by the seed, are made again by
-     * another rank, which lk_parallel_next() asks for at the end of its own, and compared by hash
-     * before anything is updated.  If they differ a third rank decides, and LK_ECORRUPT names the
-     * odd one on all ranks; with `survives` on that one alone, which is to leave; the others make
-     * the step again.  0 = none; takes memory for a gradient of each rank.  Not in lock step, nor
-     * with "zero3" over several hosts. */
+    /* Audits: the turns of this share of virtual workers, drawn by the seed, are made again by
+     * another rank, which lk_parallel_next() asks for after its own, and compared by hash before
+     * the update.  If they differ a third rank decides, and LK_ECORRUPT names the odd one on all
+     * ranks; with `survives` on that one alone, which is to leave; the others make the step again.
+     * 0 = none; takes a gradient of each rank.  Not in lock step, nor with "zero3" over hosts. */
     double audit;
     /* Virtual workers move from slow ranks to fast ones between steps, by what ranks took for
      * theirs: lk_step_result.moved.  With ddp and zero1, not in lock step; else LK_EUNSUPPORTED.
@@ -136,9 +134,13 @@ typedef struct {
     bool     rebalance;
     uint64_t rebalance_seed;
     /* A rank without work makes virtual workers of late ones of its host, also such as are begun;
-     * the first result counts.  With ddp and zero1; not in lock step, with audit or with hook.
-     * Memory: a gradient of each rank where V is below 2 N, and with survives. */
+     * the first result counts.  With ddp and zero1; not in lock step, with audit or hook.  Takes a
+     * gradient of each rank where V is below 2 N, and with survives. */
     bool duplicate;
+    /* Backup workers (Chen et al., Revisiting Distributed Synchronous SGD, 2016): of a step only
+     * the ranks - backups that are done first count, and the mean is over what they have; the rest
+     * is dropped.  Not exact: who is first is a matter of time.  With ddp and zero1 on one host. */
+    uint32_t backups;
 } lk_parallel_options;
 
 /* The name that a strategy goes by here: "ddp", "zero2" and "zero3" are FSDP's "NO_SHARD",
@@ -181,9 +183,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_estimate(lk_parallel_cost *out, const 
 LK_API double lk_zero_paper_bytes(uint32_t stage, double parameters, uint32_t workers,
                                   double state_bytes);
 
-/* What DeepSpeed's estimators of ZeRO-2 and ZeRO-3 say (bytes; they print GiB and write GB).  The
- * largest layer is for stage 3; `created_whole`: every process builds the model before it is split
- * (without zero.Init). */
+/* What DeepSpeed's estimators of ZeRO-2 and ZeRO-3 say (bytes; they print GiB and write GB).  For
+ * stage 3: the largest layer; `created_whole`: without zero.Init every process builds all. */
 typedef enum { LK_OFFLOAD_NONE = 0, LK_OFFLOAD_OPTIMIZER, LK_OFFLOAD_ALL } lk_offload;
 typedef struct { double cpu, gpu; } lk_deepspeed_bytes; /* of a node, of a GPU */
 LK_API lk_deepspeed_bytes lk_deepspeed_estimate(uint32_t stage, lk_offload offload,
@@ -247,7 +248,8 @@ LK_API LK_NODISCARD lk_status lk_parallel_begin_micros(lk_parallel *parallel, ui
 /* The next micro-batch to compute; false when this rank's part is done (or something failed, or no
  * step was begun: lk_parallel_finish() says so). */
 LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
-/* Whether the rest of the turn may be left out, as another rank has made it all: duplicate. */
+/* Whether the rest of the turn may be left out: another rank has made it all (duplicate), or the
+ * step has all that counts (backups). */
 LK_API bool lk_parallel_dropped(lk_parallel *parallel);
 
 /* In lock step: which virtual worker of my share, counted from 0, the calls below are about; the
@@ -315,8 +317,7 @@ LK_API double lk_noise_scale(const lk_noise *noise);
 /* Moves communication forward: call between blocks.  Optional. */
 LK_API void lk_parallel_progress(lk_parallel *parallel);
 
-/* Adds to the current virtual worker's sums: loss, what the loss is averaged over, right answers.
- */
+/* Adds to the current virtual worker's sums: loss, samples, what it is averaged over, hits. */
 LK_API void lk_parallel_report(lk_parallel *parallel, double loss_sum, uint64_t samples,
                                uint64_t count, uint64_t hits);
 
@@ -330,6 +331,7 @@ typedef struct {
     uint32_t audited; /* virtual workers that were made again, and came out alike */
     uint32_t moved;   /* virtual workers that have another rank from the next step on */
     uint32_t duplicated; /* virtual workers that another rank than theirs has made: duplicate */
+    uint32_t dropped; /* virtual workers that did not count: backups */
 } lk_step_result;
 
 /* Completes the reduction, checks that loss and norm are finite (LK_ENONFINITE: nothing was
@@ -377,13 +379,11 @@ typedef struct {
  * slice is updated once.  One that was not so far has changed nothing, and is made again: *standing
  * tells which is the next.  Of that one ddp and zero1 keep what any rank, also a dead one, has
  * finished of virtual workers, so that lk_parallel_next() gives the ranks only the others.
- * `failed` stays the caller's, to be freed; if this fails, with LK_EPEER because one more was lost,
- * it can be called again with the next group.  NULL: this rank was not in the group before, whose
- * arenas it has been given.
+ * `failed` stays the caller's, to be freed; if this fails with LK_EPEER, as one more was lost, it
+ * can be called again with the next group.  NULL: this rank was not in the one before.
  *
  * On several hosts, which may be at different places of the step, where these keep parts of the
- * model as long as each part is on one that has a rank left: else LK_EPEER.  Not in lock step:
- * LK_EUNSUPPORTED. */
+ * model as long as each part is on one that has a rank left: else LK_EPEER.  Not in lock step. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,

@@ -130,10 +130,10 @@ typedef struct {
     lk_rebalance rebalance; /* by default ON with ddp and zero1, not with LK_BATCHNORM_SYNC */
     uint64_t     rebalance_seed; /* see lk_parallel_options */
     lk_duplicate duplicate; /* AUTO: ON where it can be and takes no memory */
+    uint32_t     backup_workers; /* lk_parallel_options.backups: nothing is exact then; 0 = none */
     lk_param_group groups[LK_GROUPS_MAX];
     uint32_t       group_count;
-    lk_dtype        comm_dtype; /* what gradients travel as: LK_F32 (or 0), LK_BF16, LK_F16, LK_I8,
-                                 * LK_I4; see lk_parallel_options */
+    lk_dtype        comm_dtype; /* what gradients travel as; see lk_parallel_options */
     lk_dtype        gather_dtype; /* what parameters are read as: LK_F32 (or 0; in bf16 runs
                                    * what may be is LK_BF16 then), LK_I8; see there */
     bool            keep_gathered;

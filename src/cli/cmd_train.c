@@ -281,6 +281,9 @@ const lki_option lki_train_table[] = {
       .help = "a worker without work makes virtual workers of one on its host that is late, also "
               "one that is begun, and the first result counts: off, auto (with ddp and zero1, "
               "where it takes no memory), or on (or say why not)" },
+    LKI_U32("backup-workers", "B", AT(config.backup_workers), 0, 4095, "0",
+            "drop the B workers that are last from every step, with all their samples (with ddp "
+            "and zero1 on one host); not exact: the result depends on who is slow"),
     { .name = "chaos", .type = LKI_OPTION_CUSTOM, .value = "SEED,RATE", .read = read_chaos,
       .preset = "none", .help = LKI_CHAOS_HELP },
     LKI_U32("loader-threads", "N", AT(config.loader_threads), 1, 256, "1",

@@ -23,11 +23,12 @@ static double samples_per_second(const plan_options *o, const plan_row *row)
     return o->train.config.global_batch / row->step.seconds;
 }
 
-/* Of what travels nothing is quantised. */
+/* Of what travels nothing is quantised, and nothing is dropped. */
 static bool is_exact(const plan_options *o)
 {
     lk_dtype gradients = o->train.config.comm_dtype;
-    return gradients != LK_I8 && gradients != LK_I4 && o->train.config.gather_dtype != LK_I8;
+    return gradients != LK_I8 && gradients != LK_I4 && o->train.config.gather_dtype != LK_I8 &&
+           o->train.config.backup_workers == 0;
 }
 
 /* ---- Text -------------------------------------------------------------------------------- */

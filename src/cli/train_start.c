@@ -386,6 +386,18 @@ static const char *cannot_audit(const train_options *options, uint32_t hosts)
                : NULL;
 }
 
+/* Why --backup-workers cannot be; NULL: it can, or was not asked for. */
+static const char *no_backups(const train_options *options, uint32_t hosts)
+{
+    if (options->config.backup_workers == 0)
+        return NULL;
+    return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
+           : options->on_failure == LK_ON_FAILURE_CONTINUE
+               ? "--backup-workers is not for runs that go on where workers are lost: leave out "
+                 "--on-failure continue, and MIN of --workers MIN:MAX"
+               : NULL;
+}
+
 /* Why --chaos cannot be; NULL: it can, or was not asked for. */
 static const char *no_chaos(const train_options *options)
 {
@@ -440,6 +452,7 @@ static int start(train_options *options, char **argv)
     if (why == NULL && cannot_go_on(options) != NULL)
         return refuse_going_on(options, cannot_go_on(options));
     why               = why != NULL ? why : no_chaos(options);
+    why               = why != NULL ? why : no_backups(options, hosts);
     why               = why != NULL ? why : cannot_group(options, hosts);
     why               = why != NULL ? why : cannot_audit(options, hosts);
     why               = why != NULL ? why : cannot_have_buddies(options);

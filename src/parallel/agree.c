@@ -26,6 +26,7 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->hook != NULL,
                                  parallel->largest,
                                  parallel->duplicates,
+                                 parallel->backups.count,
                                  options->rebalance_seed,
                                  options->seed,
                                  options->bucket_bytes,

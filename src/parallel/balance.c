@@ -251,7 +251,10 @@ static lki_rank_time time_of(const lk_parallel *parallel, uint32_t rank, bool sh
         const lki_report *report = lki_report_of(parallel, v);
         if (shared ? lki_share_rank(&parallel->dealing, v) != rank : report->maker != rank)
             continue;
-        time.virtual_workers++;
+        time.virtual_workers += report->counting != LKI_NOT_BEGUN;
+        time.dropped += report->counting != LKI_COUNTS;
+        for (uint32_t k = 0; k < parallel->micro_count; k++)
+            time.samples += report->samples[k];
         time.seconds += report->seconds;
         time.data += report->data;
     }
@@ -266,8 +269,10 @@ void lki_balance_hear(lk_parallel *parallel)
 
     for (uint32_t r = 0; r < parallel->ranks; r++) {
         lki_rank_time time = time_of(parallel, r, !lki_claims_on(parallel));
-        if (time.virtual_workers == 0) /* others have made all of its */
+        if (time.virtual_workers == 0) /* others have made all of its, or nobody */
             time = time_of(parallel, r, true);
+        if (time.virtual_workers == 0)
+            time.virtual_workers = 1;
         parallel->times[r] = time;
     }
     if (b == NULL || parallel->mended || parallel->ranks == 1)

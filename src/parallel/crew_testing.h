@@ -213,14 +213,21 @@ static inline lkt_crew lkt_make_crew(const lk_param *model, const char *strategy
                                     .state_count  = 1 } };
 }
 
-/* The crew's hash must be that of one worker who makes all. */
-static inline void lkt_must_be_single(lkt_crew *w)
+/* One worker who makes all. */
+static inline lkt_crew lkt_single_of(const lkt_crew *w)
 {
-    char     want[65], got[65];
     lkt_crew single           = lkt_make_crew(w->model, "single", w->options.virtual_workers, 1);
     single.options.comm_dtype = w->options.comm_dtype;
     single.options.unused     = w->options.unused;
     single.steps              = w->steps;
+    return single;
+}
+
+/* The crew's hash must be that of it. */
+static inline void lkt_must_be_single(lkt_crew *w)
+{
+    char     want[65], got[65];
+    lkt_crew single = lkt_single_of(w);
     lkt_run_crew(&single, want);
     lkt_run_crew(w, got);
     assert_string_equal(got, want);

@@ -132,6 +132,8 @@ static size_t lay_out(lk_parallel *parallel, char *base)
     parallel->reports    = carve(base, &at, parallel->leaves * parallel->report_bytes);
     if (parallel->duplicates)
         parallel->claim_words = carve(base, &at, parallel->leaves * sizeof(lki_claim));
+    if (parallel->backups.count > 0)
+        parallel->backups.word = carve(base, &at, sizeof *parallel->backups.word);
     return lki_ledger_lay_out(parallel, base, at);
 }
 
@@ -291,6 +293,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     LK_TRY(lki_ledger_describe(parallel, options));
     parallel->lock_step   = options->lock_step;
     LK_TRY(lki_claims_describe(parallel, options));
+    LK_TRY(lki_backups_describe(parallel, options));
     parallel->noise_decay = options->noise_decay;
     if (parallel->lock_step && parallel->ops->rounds && parallel->leaves > parallel->ranks)
         return lk_fail(LK_EINVAL,

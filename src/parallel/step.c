@@ -214,10 +214,8 @@ static bool overflows(const lk_parallel *parallel, lk_step_result *result)
     if (!lk_loss_scaling_skips(&parallel->scaling) ||
         (isfinite(result->loss) && isfinite(result->grad_norm)))
         return false;
-    if (isnan(result->loss))
-        result->loss = (double)NAN;
-    if (isnan(result->grad_norm))
-        result->grad_norm = (double)NAN;
+    result->loss      = isnan(result->loss) ? (double)NAN : result->loss;
+    result->grad_norm = isnan(result->grad_norm) ? (double)NAN : result->grad_norm;
     return true;
 }
 
@@ -567,6 +565,7 @@ lk_status lki_step_finish(lk_parallel *parallel, const lki_gradients *sums, doub
     result->audited    = lki_audit_alike(parallel);
     result->duplicated = lki_claims_count(parallel);
     lki_balance_hear(parallel);
+    result->dropped = lki_backups_dropped(parallel);
     lki_order_hear(parallel);
     LK_TRY(lki_usage_collect(parallel, &result->unused));
     LK_TRY(scale_loss(parallel, result));

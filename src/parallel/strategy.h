@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "device/reduce.h"
+#include "parallel/backups.h"
 #include "parallel/layout.h"
 #include "parallel/recover/ledger.h"
 #include "parallel/recover/remains.h"
@@ -91,6 +92,10 @@ typedef struct {
     lk_status (*elsewhere)(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun);
     lk_status (*watch)(lk_parallel *parallel, double seconds, bool *over);
 
+    /* (optional) Zeros take the place of all that my virtual workers have made in this step, and
+     * travel; my last one is over (backups.h). */
+    lk_status (*leave_out)(lk_parallel *parallel);
+
     /* (optional) After a failure, when `steps` steps are complete: leaves in parallel->remains what
      * there is of the next one.  Collective. */
     lk_status (*salvage)(lk_parallel *parallel, uint64_t steps);
@@ -127,14 +132,16 @@ typedef struct {
     uint32_t micros;    /* micro-batches of this step */
     uint32_t maker;     /* the rank that has made it */
     uint32_t reorders;  /* of rank 0's first: its terms were not finished in the layout's order */
+    lki_counting counting; /* whether it does */
     uint64_t samples[]; /* of each micro-batch; then a bit for each parameter that is used */
 } lki_report;
 
 /* What a rank took for its turns in a step, by its own clock, without waiting for others; 0 where
  * ranks that are lost have made part of the step. */
 typedef struct {
-    uint32_t virtual_workers;
+    uint32_t virtual_workers, dropped; /* dropped: of its share, those that did not count */
     double   seconds, data; /* data: of these, those that it waited for data */
+    uint64_t samples;       /* that count */
     double   pace; /* seconds of a virtual worker, by which shares have moved last; 0: none have */
 } lki_rank_time;
 
@@ -188,6 +195,7 @@ struct lk_parallel {
     bool             duplicates; /* idle ranks make others' virtual workers ... */
     uint32_t         spares;  /* ... in so many gradients more of each rank */
     lki_claims      *claims;  /* if so */
+    lki_backups      backups; /* ranks that are late are dropped from a step */
     lki_round_plan   rounds; /* if they are dealt so */
 
     /* Running state: state_width elements, padded per state; its sums follow the gradients. */

@@ -73,6 +73,7 @@ lk_status lk_parallel_begin_micros(lk_parallel *parallel, uint64_t step, uint32_
     if (parallel->audit != NULL)
         lki_audit_begin(parallel);
     lki_claims_begin(parallel);
+    lki_backups_begin(parallel);
     return LK_OK;
 }
 
@@ -202,6 +203,19 @@ static void end_remaking(lk_parallel *parallel)
     parallel->remaking = false;
 }
 
+/* The turns of one virtual worker are over, and perhaps with it those of all. */
+static void end_leaf(lk_parallel *parallel)
+{
+    bool last       = parallel->leaf + 1 == lki_turns(parallel);
+    parallel->micro = 0;
+    if (last && parallel->backups.count > 0 && !lki_backups_arrive(parallel)) {
+        keep(parallel, lki_backups_leave_out(parallel));
+        return;
+    }
+    keep(parallel, parallel->ops->end_leaf(parallel));
+    parallel->leaf += parallel->together;
+}
+
 static void end_turn(lk_parallel *parallel)
 {
     bool own = parallel->leaf < lki_turns(parallel); /* or it sits out, and has no report */
@@ -222,9 +236,7 @@ static void end_turn(lk_parallel *parallel)
     parallel->chosen = 0;
     if (lki_audit_watches(parallel))
         lki_audit_finish(parallel);
-    keep(parallel, parallel->ops->end_leaf(parallel));
-    parallel->micro = 0;
-    parallel->leaf += parallel->together;
+    end_leaf(parallel);
 }
 
 static void begin_report(lk_parallel *parallel)
@@ -285,12 +297,19 @@ static bool next_again(lk_parallel *parallel)
 static void end_own(lk_parallel *parallel)
 {
     lki_report *report = lki_report_of(parallel, lki_leaf_now(parallel));
-    end_turn(parallel);
+    if (parallel->dropped)
+        keep(parallel, lki_backups_leave_out(parallel));
+    else
+        end_turn(parallel);
     report->seconds += lki_seconds() - parallel->turned - parallel->waited;
 }
 
 static bool next_own(lk_parallel *parallel)
 {
+    if (lki_backups_over(parallel)) {
+        keep(parallel, lki_backups_leave_out(parallel));
+        return false;
+    }
     if (parallel->micro == 0)
         begin_leaves(parallel);
     if (failed(parallel))
@@ -393,8 +412,9 @@ static bool next_claimed(lk_parallel *parallel)
 
 bool lk_parallel_dropped(lk_parallel *parallel)
 {
-    if (parallel->turning && lki_claims_on(parallel) && !parallel->dropped)
-        parallel->dropped = lki_claims_lost(parallel);
+    if (parallel->turning && !parallel->dropped)
+        parallel->dropped = lki_claims_on(parallel) ? lki_claims_lost(parallel)
+                                                    : lki_backups_over(parallel);
     return parallel->dropped;
 }
 

@@ -8,11 +8,20 @@
 
 #include "base/file.h"
 #include "comm/control.h"
+#include "parallel/balance.h"
 #include "tensor/exec.h"
 #include "train/saves/save.h"
 #include "train/recover/survive.h"
 
 /* ---- What it was --------------------------------------------------------------------------- */
+
+static uint64_t samples_that_count(const lki_session *s)
+{
+    uint64_t samples = 0;
+    for (uint32_t r = 0; r < s->ranks; r++)
+        samples += lki_balance_time(s->parallel, r).samples;
+    return samples;
+}
 
 void lki_session_record(const lki_session *s, const lk_step_result *result, double loss_scale,
                         lki_step_record *record)
@@ -29,6 +38,9 @@ void lki_session_record(const lki_session *s, const lk_step_result *result, doub
     record->audited    = result->audited;
     record->moved      = result->moved;
     record->duplicated = result->duplicated;
+    record->dropped    = result->dropped;
+    if (s->config->backup_workers > 0)
+        record->samples = samples_that_count(s);
     record->noise      = lk_parallel_noise(s->parallel);
     record->skipped    = lk_parallel_scaler(s->parallel).skipped;
 }

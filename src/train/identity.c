@@ -256,6 +256,8 @@ json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *da
     (void)json_object_set_new(object, "drop-last", json_boolean(config->drop_last));
     put_scaling(object, &config->scaling);
     put_optimizer(object, config);
+    if (config->backup_workers > 0)
+        put_integer(object, "backup-workers", config->backup_workers);
     if (config->keep_best > 0)
         put_text(object, "best-by", config->best_by == LK_BEST_BY_ACCURACY ? "accuracy" : "loss");
     return object;
@@ -338,8 +340,9 @@ static lk_status refuse(const char *key, const json_t *value, const json_t *othe
     return status;
 }
 
-/* The precision may change, and what gradients and parameters travel as, which the exactness id
- * tells, and then there is a loss scale or none; so may there be best checkpoints from here on. */
+/* The precision may change, what gradients and parameters travel as, and which workers count, which
+ * the exactness id tells, and then there is a loss scale or none; so may there be best checkpoints
+ * from here on. */
 static bool is_free(const char *key, const json_t *other)
 {
     static const char *const later[] = { "loss-scale", "initial-scale", "scale-window",
@@ -348,7 +351,7 @@ static bool is_free(const char *key, const json_t *other)
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
         may_come = may_come || strcmp(key, later[i]) == 0;
     return strcmp(key, "precision") == 0 || strcmp(key, "comm-dtype") == 0 ||
-           strcmp(key, "gather-dtype") == 0 ||
+           strcmp(key, "gather-dtype") == 0 || strcmp(key, "backup-workers") == 0 ||
            (may_come && other == NULL);
 }
 
@@ -377,7 +380,7 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 bool lki_is_exact(const lk_train_config *config)
 {
     return config->comm_dtype != LK_I8 && config->comm_dtype != LK_I4 &&
-           config->gather_dtype != LK_I8;
+           config->gather_dtype != LK_I8 && config->backup_workers == 0;
 }
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33])
@@ -388,13 +391,14 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     int        length = snprintf(
                text, sizeof text,
                "lockstep kernels %d rng %d tree %d dtype %s%s%s%s%s virtual-workers %u micro-batch "
-               "%u global-batch %u data %s%s%s",
+               "%u global-batch %u data %s%s%s%s",
                KERNEL_REVISION, RNG_REVISION, TREE_REVISION, lk_precision_name(config->precision),
                config->scaling.rule > LK_SCALE_NONE ? " scaled" : "",
                rounds ? " travels as " : "", rounds ? lk_precision_name(config->comm_dtype) : "",
                config->gather_dtype == LK_I8 ? " read as int8" : "", config->virtual_workers,
                config->micro_batch, config->global_batch, data->content_hash,
-               config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "");
+               config->onednn != NULL ? " onednn" : "", config->hook != NULL ? " hook" : "",
+               config->backup_workers > 0 ? " backup workers" : "");
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);

@@ -56,9 +56,15 @@ void lki_tell_kernels(lki_session *s, bool end)
                          failure);
 }
 
-void lki_tell_rounding(const lki_session *s)
+void lki_tell_bits(const lki_session *s)
 {
     const char *name = lk_precision_name(s->config->comm_dtype);
+    if (s->config->backup_workers > 0)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: of a step the %u workers count that come "
+                         "first, and what the others have is dropped (--backup-workers %u); its "
+                         "bits depend on who that is", s->ranks - s->config->backup_workers,
+                         s->config->backup_workers);
     if (s->config->gather_dtype == LK_I8)
         lki_journal_note(s->journal,
                          "note: this run is not exact: parameters are read as int8, in blocks of "
@@ -100,7 +106,7 @@ lk_status lki_introduce(lki_session *s)
                             s->stride > 1 && count > 1 ? every : "");
         }
         lki_tell_kernels(s, false);
-        lki_tell_rounding(s);
+        lki_tell_bits(s);
         lki_order_tell(s);
     }
     lki_free(all);

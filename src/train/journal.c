@@ -308,18 +308,22 @@ static void write_rates(const lki_step_record *r, char text[96])
     if (r->tokens > 0)
         used = snprintf(text, 96, ", \"tokens_per_s\": %.1f", (double)r->tokens / r->seconds);
     if (r->duplicated > 0)
-        (void)snprintf(text + used, 96 - (size_t)used, ", \"duplicated\": %u", r->duplicated);
+        used += snprintf(text + used, 96 - (size_t)used, ", \"duplicated\": %u", r->duplicated);
+    if (r->dropped > 0)
+        (void)snprintf(text + used, 96 - (size_t)used, ", \"dropped\": %u", r->dropped);
 }
 
-/* What travels otherwise than as it is. */
+/* What travels otherwise than as it is, and whether that or another thing is not exact. */
 static void write_travels(const lk_train_config *config, char text[96])
 {
-    text[0] = '\0';
+    int used = 0;
+    text[0]  = '\0';
     if (config->comm_dtype != LK_F32 || config->gather_dtype != LK_F32)
-        (void)snprintf(text, 96, ", \"comm_dtype\": \"%s\", \"gather_dtype\": \"%s\"%s",
-                       lk_precision_name(config->comm_dtype),
-                       lk_precision_name(config->gather_dtype),
-                       lki_is_exact(config) ? "" : ", \"exact\": false");
+        used = snprintf(text, 96, ", \"comm_dtype\": \"%s\", \"gather_dtype\": \"%s\"",
+                        lk_precision_name(config->comm_dtype),
+                        lk_precision_name(config->gather_dtype));
+    if (!lki_is_exact(config))
+        (void)snprintf(text + used, 96 - (size_t)used, ", \"exact\": false");
 }
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)

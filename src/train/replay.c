@@ -71,6 +71,9 @@ static lk_status complete(lk_train_config *c, const lk_replay *r)
     c->duplicate        = LK_DUPLICATE_OFF;
     c->offload          = NULL;
     c->checkpoint_async = false;
+    if (c->backup_workers > 0)
+        return lk_fail(LK_EINVAL, "what a run with --backup-workers has dropped depends on time, "
+                                  "so none of its steps can be made again");
     LK_TRY(find_start(c, r));
     LK_TRY(lk_train_check(c));
     return check(c, r);

@@ -339,6 +339,7 @@ static lk_status load_turn(lki_session *s, uint64_t step, const lk_parallel_turn
                   batch->virtual_worker == v);
     }
     s->version = turn->again ? 0 : step + 1;
+    s->turns++;
     return LK_OK;
 }
 
@@ -409,6 +410,7 @@ lk_status lki_session_begin(lki_session *s, uint64_t step)
 {
     lki_track *track = lki_exec_track(s->exec);
     uint64_t   begun = lki_trace_begin(track);
+    s->turns = 0;
     lki_claims_from(s->parallel, WORTH_SECONDS);
     lk_status status = lk_parallel_begin(s->parallel, step);
     if (status == LK_OK)

@@ -63,6 +63,7 @@ typedef struct {
     float        *means;                    /* of all weights, where this host has only parts */
     uint32_t      together;   /* virtual workers of a turn: 1, or in lock step all of mine */
     lk_batch     *batches;    /* [together] */
+    uint64_t      turns;      /* of the step under way, so far */
     uint64_t      version;    /* of the parameters that the turn reads; 0: packs are not for it */
     lk_pass      *passes;     /* [together]: micro-batches of a virtual worker continue them */
     float       **grads, **state_sums; /* [together] tables, fetched each turn; gradients block by
@@ -144,7 +145,7 @@ LK_NODISCARD lk_status lki_introduce(lki_session *s);
 /* Whose products they are, if not ours, and, at the end, whether they all were; as what gradients
  * travel, if not as they are. */
 void lki_tell_kernels(lki_session *session, bool end);
-void lki_tell_rounding(const lki_session *session);
+void lki_tell_bits(const lki_session *session);
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
 
@@ -344,6 +345,7 @@ struct lki_step_record {
     uint32_t audited;    /* virtual workers that came out alike, where there are audits */
     uint32_t moved;      /* virtual workers that have another rank after it */
     uint32_t duplicated; /* virtual workers that another rank has made than theirs */
+    uint32_t dropped;    /* virtual workers that did not count */
     lk_noise noise;      /* so far, if it is wanted */
     double   stalled;    /* seconds of rank 0's waiting for its offload file */
     double   seconds, data_seconds, compute_seconds, finish_seconds;

@@ -332,6 +332,53 @@ static void other_kernels_are_named(void **state)
     assert_says(r.err, "--kernels onednn multiplies FP32 values alone");
 }
 
+/* Two of four virtual workers in each step, whoever has them. */
+static void backup_workers_are_labelled(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --quiet --log b.log "
+                                "--checkpoint b");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: this run is not exact: of a step the 1 workers count");
+    (void)run_shell(&r, *state, "grep -c '\"dropped\": 2,.*\"exact\": false}' b.log");
+    assert_string_equal(r.out, "3\n");
+    run_command(&r, *state, "inspect b");
+    assert_says(r.out, " (not exact)\n");
+    run_command(&r, *state, MLP "--steps 4 --checkpoint b --resume --log b.log");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: the checkpoint has exactness id");
+    assert_null(strstr(r.err, "not exact: of a step"));
+    (void)run_shell(&r, *state, "tail -2 b.log");
+    assert_null(strstr(r.out, "\"exact\""));
+    assert_null(strstr(r.out, "\"dropped\""));
+}
+
+static void and_refused_where_they_are_not_for(void **state)
+{
+    static const char *const cases[][2] = {
+        { "train mlp " DATA "--hosts 2 ", "--backup-workers is for workers of one host" },
+        { "train mlp " DATA "--on-failure continue ", "go on where workers are lost" },
+        { "train mlp " DATA "--strategy zero2 ", "take --strategy ddp or zero1" },
+        { "train mlp " DATA "--backup-workers 2 ", "--backup-workers 2 of --workers 2" },
+        { "train mlp " DATA "--rebalance on ", "leave out --rebalance" },
+        { "train mlp " DATA "--duplicate on ", "leave one of them out" },
+        { "train mlp " DATA "--audit 1 ", "what --audit would compare" },
+        { "train mlp " DATA "--noise-scale 0.9 ", "what --noise-scale compares" },
+        { "train resnet " DATA "--batchnorm sync ", "take --batchnorm ghost" },
+        { "verify mlp " DATA "--step 1 --virtual-worker 0 ", "of its steps can be made again" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char                  line[512];
+        static command_result r;
+        bool                  counted = strstr(cases[i][0], "--backup-workers") != NULL;
+        (void)snprintf(line, sizeof line, "%s --steps 2 --global-batch 8 --lr 0.1 --workers 2 %s",
+                       cases[i][0], counted ? "" : "--backup-workers 1");
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 2);
+        assert_says(r.err, cases[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +395,8 @@ int main(void)
         cmocka_unit_test(a_trained_gpt_writes),
         cmocka_unit_test(a_default_is_recorded),
         cmocka_unit_test(other_kernels_are_named),
+        cmocka_unit_test(backup_workers_are_labelled),
+        cmocka_unit_test(and_refused_where_they_are_not_for),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -300,6 +300,13 @@ lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self)
     return LK_OK;
 }
 
+lk_status lki_ddp_start_all(lk_parallel *parallel, lki_ddp *self)
+{
+    for (uint32_t b = 0; b < self->reduction_count; b++)
+        self->reductions[b].pending = 0;
+    return lki_ddp_start(parallel, self);
+}
+
 lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status status)
 {
     if (!parallel->ledger.kept || (status != LK_EPEER && status != LK_ETIMEOUT))
@@ -311,7 +318,7 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
     lki_ddp *self = lki_ddp_of(parallel);
-    if (!self->last_leaf || self->lost.status != LK_OK)
+    if (!self->last_leaf || self->lost.status != LK_OK || parallel->backups.count > 0)
         return LK_OK;
     const lki_layout *layout = parallel->layout;
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
@@ -345,7 +352,7 @@ static lk_status ddp_end_leaf(lk_parallel *parallel)
         lki_ddp_merge(parallel, self);
     if (!self->last_leaf || self->lost.status != LK_OK)
         return LK_OK;
-    return lki_ddp_remember(parallel, self, lki_ddp_start(parallel, self));
+    return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
 }
 
 static lk_status ddp_progress(lk_parallel *parallel)
@@ -364,9 +371,7 @@ static lk_status start_without_leaves(lk_parallel *parallel, lki_ddp *self)
 {
     lki_ddp_begin_step(parallel, self);
     self->merge_count = 0;
-    for (uint32_t b = 0; b < self->reduction_count; b++)
-        self->reductions[b].pending = 0;
-    return lki_ddp_start(parallel, self);
+    return lki_ddp_start_all(parallel, self);
 }
 
 static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
@@ -413,7 +418,7 @@ static lki_passes ddp_passes(const lk_parallel *parallel, uint32_t host)
     .detach = ddp_detach, .begin_leaf = ddp_begin_leaf, .term_ready = ddp_term_ready,            \
     .end_leaf = ddp_end_leaf, .progress = ddp_progress, .reduce = ddp_reduce,                    \
     .begin_other = lki_ddp_begin_other, .end_other = lki_ddp_end_other,                          \
-    .elsewhere = lki_ddp_elsewhere, .watch = lki_ddp_watch,                                      \
+    .elsewhere = lki_ddp_elsewhere, .watch = lki_ddp_watch, .leave_out = lki_ddp_leave_out,      \
     .relay = ddp_relay, .fits = lki_ddp_fits, .redeal = ddp_redeal, .salvage = ddp_salvage,      \
     .passes = ddp_passes
 

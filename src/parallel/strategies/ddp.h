@@ -86,11 +86,14 @@ LK_NODISCARD lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self);
 void                   lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self);
 void                   lki_ddp_merge(lk_parallel *parallel, lki_ddp *self);
 LK_NODISCARD lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self);
+/* The same of all, as everything is there. */
+LK_NODISCARD lk_status lki_ddp_start_all(lk_parallel *parallel, lki_ddp *self);
 /* With a ledger the loss of a peer is told when this rank's virtual workers are all made. */
 LK_NODISCARD lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self,
                                         lk_status status);
 
 /* ddp_others.c: see lki_strategy_ops. */
+LK_NODISCARD lk_status lki_ddp_leave_out(lk_parallel *parallel);
 bool                   lki_ddp_begin_other(lk_parallel *parallel, lki_gradients *out,
                                            uint32_t *place);
 void                   lki_ddp_end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place,

@@ -1,4 +1,5 @@
-/* ddp_others.c -- virtual workers of one rank that another rank makes (claims.h).
+/* ddp_others.c -- virtual workers of one rank that another rank makes (claims.h), or that are
+ * dropped (backups.h).
  *
  * Who makes one that is not its own, or that another may have made meanwhile, makes it in one of
  * its buffers that is free.  All buffers of a host are in one arena, so it stays there: the rank
@@ -135,4 +136,26 @@ lk_status lki_ddp_watch(lk_parallel *parallel, double seconds, bool *over)
 {
     lki_ddp *self = lki_ddp_of(parallel);
     return lki_ddp_remember(parallel, self, wait_for(self, seconds, over));
+}
+
+/* ---- Left out of a step ------------------------------------------------------------------ */
+
+/* One buffer of zeros stands for every node; sums may go to the first node's, which is another one
+ * where there are several. */
+lk_status lki_ddp_leave_out(lk_parallel *parallel)
+{
+    lki_ddp *self = lki_ddp_of(parallel);
+
+    if (!self->begun)
+        lki_ddp_begin_step(parallel, self);
+    self->astray      = true;
+    self->merge_count = 0;
+    float *zeros = lki_ddp_buffer(parallel, self->plan.nodes[self->plan.node_count > 1].buffer);
+    lki_clear(parallel, zeros, parallel->width);
+    for (uint32_t b = 0; b < self->reduction_count; b++) {
+        lki_reduction *r = &self->reductions[b];
+        for (uint32_t i = 0; i < r->op.node_count; i++)
+            r->nodes[i].data = zeros + r->first;
+    }
+    return lki_ddp_start_all(parallel, self);
 }

@@ -14,6 +14,11 @@
 #include "train/observe/stragglers.h"
 #include "train/recover/succession.h"
 
+/* Of a rank, so far: steps in which it did not count, and its virtual workers in them. */
+typedef struct {
+    uint64_t steps, virtual_workers;
+} dropped;
+
 struct lki_pace {
     lki_stragglers stragglers;
     lki_rank_time  *times;  /* [ranks]: of a step */
@@ -23,6 +28,8 @@ struct lki_pace {
     bool           judged; /* the last step has filled a window */
     uint64_t       moves, workers; /* so far: steps after which some have, and how many */
     uint64_t       duplicated; /* virtual workers that others have made, so far */
+    dropped       *dropped;    /* [ranks], with backup workers */
+    uint64_t       steps;      /* so far */
 };
 
 /* ---- Whether ----------------------------------------------------------------------------- */
@@ -55,18 +62,52 @@ static const char *why_none_others(const lk_train_config *c)
 bool lki_pace_moves(const lk_train_config *c)
 {
     return c->rebalance == LK_REBALANCE_ON ||
-           (c->rebalance == LK_REBALANCE_DEFAULT && why_not(c) == NULL);
+           (c->rebalance == LK_REBALANCE_DEFAULT && c->backup_workers == 0 && why_not(c) == NULL);
 }
 
 bool lki_pace_duplicates(const lk_train_config *c)
 {
-    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
+    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL &&
+                c->backup_workers == 0;
     return c->duplicate == LK_DUPLICATE_ON ||
            (c->duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
 }
 
+/* With what no worker can be dropped from a step; NULL: nothing of that. */
+static const char *why_no_backups(const lk_train_config *c)
+{
+    return c->workers_here > 0 && c->workers_here < c->workers
+               ? "is for workers of one host"
+           : c->strategy != NULL && strcmp(c->strategy, "ddp") != 0 &&
+                   strcmp(c->strategy, "zero1") != 0
+               ? "drops gradients before they are summed: take --strategy ddp or zero1"
+           : c->model_options.batchnorm == LK_BATCHNORM_SYNC
+               ? "cannot drop what --batchnorm sync has already shared: take --batchnorm ghost"
+           : c->rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out --rebalance"
+           : c->duplicate == LK_DUPLICATE_ON
+               ? "drops what is late, and --duplicate has it made: leave one of them out"
+           : c->audit > 0 ? "drops what --audit would compare: leave one of them out"
+           : c->noise_decay > 0 ? "drops what --noise-scale compares: leave one of them out"
+           : c->survives ? "is not for runs that go on where workers are lost: leave out "
+                           "--on-failure continue, and MIN of --workers MIN:MAX"
+           : c->hook != NULL ? "may drop what a hook was given: leave one of them out"
+                             : NULL;
+}
+
+static lk_status check_backups(const lk_train_config *c)
+{
+    const char *why = why_no_backups(c);
+    if (c->backup_workers == 0)
+        return LK_OK;
+    if (c->backup_workers >= c->workers)
+        return lk_fail(LK_EINVAL, "--backup-workers %u of --workers %u leaves none that counts: "
+                                  "give fewer", c->backup_workers, c->workers);
+    return why == NULL ? LK_OK : lk_fail(LK_EINVAL, "--backup-workers %s", why);
+}
+
 lk_status lki_pace_check(const lk_train_config *c)
 {
+    LK_TRY(check_backups(c));
     const char *name   = c->strategy != NULL ? c->strategy : "ddp";
     const char *why    = why_not(c);
     const char *others = why_none_others(c);
@@ -85,8 +126,10 @@ static void free_books(lki_pace *p)
     lki_free(p->times);
     lki_free(p->bounds);
     lki_free(p->before);
+    lki_free(p->dropped);
     p->times  = NULL;
     p->bounds = p->before = NULL;
+    p->dropped            = NULL;
     p->moved = p->judged = false;
 }
 
@@ -106,6 +149,7 @@ static lk_status open_books(lki_session *s)
     LK_TRY(LKI_NEW(&p->times, s->ranks, "times of ranks"));
     LK_TRY(LKI_NEW(&p->bounds, (size_t)s->ranks + 1, "shares of ranks"));
     LK_TRY(LKI_NEW(&p->before, (size_t)s->ranks + 1, "shares of ranks"));
+    LK_TRY(LKI_NEW(&p->dropped, s->ranks, "times of ranks"));
     note_bounds(s, p->bounds);
     return LK_OK;
 }
@@ -137,14 +181,31 @@ const uint32_t *lki_pace_bounds(const lki_session *s)
 
 /* ---- A step ------------------------------------------------------------------------------ */
 
+/* A step does not say how fast ranks are of which one that was lost has made a part, or that was
+ * over before one of them had begun it. */
 static void add_times(const lki_session *s)
 {
-    lki_pace *p = s->pace;
+    lki_pace *p     = s->pace;
+    bool      known = true;
 
-    for (uint32_t r = 0; r < s->ranks; r++)
+    for (uint32_t r = 0; r < s->ranks; r++) {
         p->times[r] = lki_balance_time(s->parallel, r);
-    p->judged = p->times[0].seconds > 0 && /* else ranks that are lost have made part of the step */
-                lki_stragglers_add(&p->stragglers, p->times);
+        p->dropped[r].steps += p->times[r].dropped > 0;
+        p->dropped[r].virtual_workers += p->times[r].dropped;
+        known = known && p->times[r].seconds > 0;
+    }
+    p->steps++;
+    p->judged = known && lki_stragglers_add(&p->stragglers, p->times);
+}
+
+/* What was not read of a step that this rank was dropped from is not waited for. */
+static lk_status skip_data(lki_session *s, uint64_t done)
+{
+    if (s->pace->times[s->rank].dropped == 0 || s->turns == (uint64_t)s->count * s->micro_count)
+        return LK_OK;
+    LK_TRY(lki_feed_deal(s, done));
+    lki_observe_loader(s);
+    return LK_OK;
 }
 
 lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *result)
@@ -155,6 +216,7 @@ lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *res
         LK_TRY(open_books(s));
     add_times(s);
     p->duplicated += result->duplicated;
+    LK_TRY(skip_data(s, done));
     if (result->moved == 0)
         return LK_OK;
     memcpy(p->before, p->bounds, ((size_t)s->ranks + 1) * sizeof *p->before);
@@ -274,6 +336,14 @@ void lki_pace_summary(const lki_session *s)
         lki_journal_say(s->journal, "straggler: %s in %u of %u windows, up to %.2f times the "
                         "median; cause: %s", who, of->windows, p->stragglers.windows, of->worst,
                         lki_cause_name(lki_straggler_cause(of)));
+    }
+    for (uint32_t r = 0; p->dropped != NULL && r < p->stragglers.ranks; r++) {
+        const dropped *of = &p->dropped[r];
+        name_rank(s, r, who);
+        if (of->steps > 0)
+            lki_journal_say(s->journal, "backup workers: %s was dropped from %llu of %llu steps, "
+                            "with %llu virtual workers", who, (unsigned long long)of->steps,
+                            (unsigned long long)p->steps, (unsigned long long)of->virtual_workers);
     }
     if (p->moves > 0)
         lki_journal_say(s->journal, "shares moved after %llu step%s: %llu virtual workers in all",

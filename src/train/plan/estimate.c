@@ -64,6 +64,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .rebalance          = lki_pace_moves(c),
                                   .rebalance_seed     = c->rebalance_seed,
                                   .duplicate          = lki_pace_duplicates(c),
+                                  .backups            = c->backup_workers,
                                   .groups             = c->groups,
                                   .group_count        = c->group_count,
                                   .scaling            = c->scaling,
