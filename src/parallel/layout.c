@@ -34,6 +34,7 @@ static lk_status copy_params(lki_layout *layout, const lk_param *params, uint32_
     LK_TRY(LKI_NEW(&layout->params, count, "parameters"));
     LK_TRY(LKI_NEW(&layout->sizes, count, "parameters"));
     LK_TRY(LKI_NEW(&layout->param_at, count, "parameters"));
+    LK_TRY(LKI_NEW(&layout->read_at, count, "parameters"));
     LK_TRY(LKI_NEW(&layout->first_use, count + 1, "parameters"));
     LK_TRY(LKI_NEW(&layout->first_span, count + 1, "parameters"));
     memcpy(layout->params, params, count * sizeof *params);
@@ -109,170 +110,200 @@ static void place(lki_layout *layout, const size_t *param_at)
     }
 }
 
-static lk_status make_spans(lki_layout *layout)
+/* How many there are of each parameter and, term after term, of all before it. */
+static void count_spans(lki_layout *layout)
 {
     for (uint32_t p = 0; p < layout->param_count; p++)
         layout->first_span[p + 1] = layout->first_span[p] +
                                     (layout->sizes[p] + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
     layout->span_count = layout->first_span[layout->param_count];
-    LK_TRY(LKI_NEW(&layout->spans, layout->span_count, "parameter spans"));
-    for (uint32_t p = 0; p < layout->param_count; p++)
-        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            size_t inside    = (i - layout->first_span[p]) * LKI_NORM_BLOCK;
-            size_t count     = lki_min(LKI_NORM_BLOCK, layout->sizes[p] - inside);
-            layout->spans[i] = (lki_param_span){ .param  = p,
-                                                 .count  = (uint32_t)count,
-                                                 .at     = layout->param_at[p] + inside,
-                                                 .inside = inside };
-        }
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p                 = layout->terms[t].param;
         layout->first_piece[t + 1] = layout->first_piece[t] + layout->first_span[p + 1] -
                                      layout->first_span[p];
     }
-    return LK_OK;
 }
 
-/* Walks the gradient space span by span. */
-typedef struct {
-    const lki_layout *layout;
-    size_t            limits[2];
-    uint32_t          bucket;
-    size_t            filled; /* bytes in the open bucket */
-} bucket_walk;
-
-/* The bucket that takes span `i` of a term, `count` elements; one that has reached its limit takes
- * no more, but perhaps the rest of a block. */
-static uint32_t bucket_take(bucket_walk *walk, uint32_t term, size_t i, size_t count)
-{
-    const lki_layout       *layout = walk->layout;
-    const lk_parallel_term *t      = &layout->terms[term];
-    bool ends = !layout->whole_blocks || (!t->same_block && i == layout->first_span[t->param]);
-
-    if (ends && walk->filled >= walk->limits[walk->bucket > 0]) {
-        walk->bucket++;
-        walk->filled = 0;
-    }
-    walk->filled += count * sizeof(float);
-    return walk->bucket;
-}
-
-static bucket_walk walk_begin(const lki_layout *layout, const lk_parallel_options *options)
-{
-    size_t cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
-    size_t first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
-    return (bucket_walk){ .layout = layout, .limits = { lki_min(first, cap), cap } };
-}
-
-size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
-{
-    bool last = span->inside + span->count == layout->sizes[span->param];
-    return last ? lki_round_up(span->count, layout->align) : span->count;
-}
+/* ---- What is read ------------------------------------------------------------------------ */
 
 lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param)
 {
     return layout->bf16 && layout->params[param].bf16 ? LK_BF16 : LK_F32;
 }
 
+static size_t read_bytes(const lki_layout *layout, uint32_t param, size_t width)
+{
+    return lki_round_up(width * lk_dtype_bytes(lki_layout_read_dtype(layout, param)), LINE);
+}
+
 size_t lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *span)
 {
-    size_t width = lki_layout_width(layout, span);
-    return lki_round_up(width * lk_dtype_bytes(lki_layout_read_dtype(layout, span->param)), LINE);
+    return read_bytes(layout, span->param, lki_layout_width(layout, span));
+}
+
+/* All spans but the last are whole lines. */
+size_t lki_layout_param_bytes(const lki_layout *layout, uint32_t param)
+{
+    return read_bytes(layout, param, lki_round_up(layout->sizes[param], layout->align));
 }
 
 /* In FP32 where they lie; else one behind the other. */
 static void place_reads(lki_layout *layout)
 {
-    for (size_t i = 0; i < layout->span_count; i++)
-        layout->spans[i].read_at = layout->spans[i].at * sizeof(float);
-    layout->read_bytes = layout->bf16 ? 0 : layout->elements * sizeof(float);
-    for (uint32_t t = 0; layout->bf16 && t < layout->term_count; t++) {
+    for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
-        for (size_t i = layout->first_span[p];
-             layout->terms[t].use == 0 && i < layout->first_span[p + 1]; i++) {
-            layout->spans[i].read_at = layout->read_bytes;
-            layout->read_bytes += lki_layout_read_bytes(layout, &layout->spans[i]);
-        }
+        if (layout->terms[t].use != 0)
+            continue;
+        layout->read_at[p] = layout->bf16 ? layout->read_bytes
+                                          : layout->param_at[p] * sizeof(float);
+        layout->read_bytes += lki_layout_param_bytes(layout, p);
     }
+}
+
+/* ---- Buckets ----------------------------------------------------------------------------- */
+
+static size_t width_at(const lki_layout *layout, uint32_t param, size_t inside)
+{
+    size_t left = layout->sizes[param] - inside;
+    return left <= LKI_NORM_BLOCK ? lki_round_up(left, layout->align) : LKI_NORM_BLOCK;
+}
+
+size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
+{
+    return width_at(layout, span->param, span->inside);
+}
+
+/* Where the open bucket ends. */
+typedef struct {
+    size_t limits[2];
+    size_t filled; /* bytes in it */
+} bucket_walk;
+
+/* Whether the span of a term that begins `inside` it opens a bucket: one that has reached its limit
+ * takes no more, but perhaps the rest of a block. */
+static bool opens_bucket(const bucket_walk *walk, const lki_layout *layout, uint32_t term,
+                         size_t inside)
+{
+    bool ends = !layout->whole_blocks || (!layout->terms[term].same_block && inside == 0);
+    return layout->bucket_count == 0 ||
+           (ends && walk->filled >= walk->limits[layout->bucket_count > 1]);
+}
+
+/* The bucket that is open takes `width` elements of a term, from `inside` it. */
+static void fill_bucket(lki_layout *layout, uint32_t term, size_t inside, size_t width)
+{
+    uint32_t    b      = layout->bucket_count - 1;
+    lki_bucket *bucket = &layout->buckets[b];
+
+    bucket->terms += inside == 0 || layout->last_bucket[term] != b;
+    bucket->count += width;
+    bucket->dealt += layout->terms[term].use == 0 ? width : 0;
+    if (inside == 0)
+        layout->first_bucket[term] = b;
+    layout->last_bucket[term] = b;
 }
 
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
 {
-    bucket_walk walk     = walk_begin(layout, options);
+    size_t      cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
+    size_t      first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
+    bucket_walk walk  = { .limits = { lki_min(first, cap), cap } };
     size_t      capacity = 0;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
-        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            size_t   width = lki_layout_width(layout, &layout->spans[i]);
-            uint32_t b     = bucket_take(&walk, t, i, width);
-            if (b == layout->bucket_count) {
-                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, b, sizeof *layout->buckets,
-                                   "buckets"));
-                size_t at          = layout->term_at[t] + layout->spans[i].inside;
-                layout->buckets[b] = (lki_bucket){ .first = at };
-                layout->bucket_count++;
+        for (size_t inside = 0; inside < layout->sizes[p]; inside += LKI_NORM_BLOCK) {
+            size_t width = width_at(layout, p, inside);
+            if (opens_bucket(&walk, layout, t, inside)) {
+                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, layout->bucket_count,
+                                   sizeof *layout->buckets, "buckets"));
+                layout->buckets[layout->bucket_count++] =
+                    (lki_bucket){ .first = layout->term_at[t] + inside };
+                walk.filled = 0;
             }
-            layout->buckets[b].count += width;
-            if (i == layout->first_span[p] || layout->last_bucket[t] != b)
-                layout->buckets[b].terms++;
-            if (i == layout->first_span[p])
-                layout->first_bucket[t] = b;
-            layout->last_bucket[t] = b;
+            walk.filled += width * sizeof(float);
+            fill_bucket(layout, t, inside, width);
         }
     }
     return LK_OK;
 }
 
-/* Spans of use 0: equal contiguous parts of their bucket's elements. */
-static lk_status deal_spans(lki_layout *layout, const lk_parallel_options *options)
-{
-    size_t   *totals = NULL, *done = NULL;
-    lk_status status = LKI_NEW(&totals, layout->bucket_count, "bucket owners");
-    if (status == LK_OK)
-        status = LKI_NEW(&done, layout->bucket_count, "bucket owners");
-    for (int pass = 0; status == LK_OK && pass < 2; pass++) {
-        bucket_walk walk = walk_begin(layout, options);
-        for (uint32_t t = 0; t < layout->term_count; t++) {
-            uint32_t p = layout->terms[t].param;
-            for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-                lki_param_span *span  = &layout->spans[i];
-                size_t          width = lki_layout_width(layout, span);
-                uint32_t        b     = bucket_take(&walk, t, i, width);
-                if (layout->terms[t].use != 0)
-                    continue;
-                if (pass == 0)
-                    totals[b] += width;
-                else {
-                    span->owner =
-                        (uint32_t)((done[b] + width / 2) * layout->owner_count / totals[b]);
-                    done[b] += width;
-                }
-            }
-        }
-    }
-    lki_free(totals);
-    lki_free(done);
-    return status;
-}
+/* ---- Owners ------------------------------------------------------------------------------ */
 
 static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
 {
     LK_TRY(LKI_NEW(&layout->owners, deal->count, "owners"));
+    LK_TRY(LKI_NEW(&layout->owned, deal->count, "owners"));
     LK_TRY(LKI_NEW(&layout->kept, deal->shards, "shards"));
     memcpy(layout->owners, deal->owners, deal->count * sizeof *deal->owners);
-    layout->owner_count  = deal->count;
-    layout->shards       = deal->shards;
+    layout->owner_count = deal->count;
+    layout->shards      = deal->shards;
     return LK_OK;
+}
+
+/* The bucket in which an element of the gradient space lies, from `b` on. */
+static uint32_t bucket_of(const lki_layout *layout, uint32_t b, size_t at)
+{
+    while (at >= layout->buckets[b].first + layout->buckets[b].count)
+        b++;
+    return b;
+}
+
+/* Owners have equal contiguous parts of what is dealt in a bucket. */
+void lki_layout_walk(const lki_layout *layout, lki_span_visit visit, void *context)
+{
+    uint32_t bucket = 0, last = UINT32_MAX;
+    size_t   done   = 0; /* of the bucket */
+
+    for (uint32_t t = 0; t < layout->term_count; t++) {
+        uint32_t       p    = layout->terms[t].param;
+        lki_param_span span = { .param = p };
+        size_t         wide = lk_dtype_bytes(lki_layout_read_dtype(layout, p));
+        if (layout->terms[t].use != 0)
+            continue;
+        for (; span.inside < layout->sizes[p]; span.inside += LKI_NORM_BLOCK) {
+            size_t width = width_at(layout, p, span.inside);
+            bucket       = bucket_of(layout, bucket, layout->term_at[t] + span.inside);
+            done         = bucket == last ? done : 0;
+            last         = bucket;
+            span.count   = (uint32_t)lki_min(LKI_NORM_BLOCK, layout->sizes[p] - span.inside);
+            span.at      = layout->param_at[p] + span.inside;
+            span.read_at = layout->read_at[p] + span.inside * wide;
+            span.owner   = (uint32_t)((done + width / 2) * layout->owner_count /
+                                    layout->buckets[bucket].dealt);
+            done += width;
+            visit(context, &span, bucket);
+        }
+    }
+}
+
+static void count_span(void *context, const lki_param_span *span, uint32_t bucket)
+{
+    lki_layout *layout = context;
+    size_t      width  = lki_layout_width(layout, span);
+
+    (void)bucket;
+    layout->owned[span->owner] += width * lki_layout_uses(layout, span->param);
+    layout->kept[layout->owners[span->owner].shard] += width;
+}
+
+/* ---- Spans and slices -------------------------------------------------------------------- */
+
+static void put_span(void *context, const lki_param_span *span, uint32_t bucket)
+{
+    lki_layout *layout = context;
+
+    (void)bucket;
+    layout->spans[layout->first_span[span->param] + span->inside / LKI_NORM_BLOCK] = *span;
 }
 
 /* In order of owner, and of spans where that is the same; with one shard nobody gathers anything by
  * that, and spans' turns are theirs whoever owns them. */
 static lk_status take_turns(lki_layout *layout)
 {
-    size_t *next = NULL, before = 0;
-    LK_TRY(LKI_NEW(&next, layout->owner_count + 1, "turns of owners"));
+    size_t *next = NULL, *kept = NULL, before = 0;
+    LK_TRY(LKI_NEW(&next, (size_t)layout->owner_count + layout->shards + 1, "turns of owners"));
+    kept = next + layout->owner_count + 1;
     for (size_t i = 0; i < layout->span_count; i++)
         next[layout->spans[i].owner]++;
     for (uint32_t o = 0; o <= layout->owner_count; o++) {
@@ -281,31 +312,31 @@ static lk_status take_turns(lki_layout *layout)
         before += count;
     }
     for (size_t i = 0; i < layout->span_count; i++) {
-        lki_param_span *span = &layout->spans[i];
-        size_t         *kept = &layout->kept[layout->owners[span->owner].shard];
-        span->turn           = layout->shards == 1 ? i : next[span->owner]++;
-        span->kept           = *kept;
-        *kept += lki_layout_width(layout, span);
+        lki_param_span *span  = &layout->spans[i];
+        uint32_t        shard = layout->owners[span->owner].shard;
+        span->turn            = layout->shards == 1 ? i : next[span->owner]++;
+        span->kept            = kept[shard];
+        kept[shard] += lki_layout_width(layout, span);
     }
     lki_free(next);
     return LK_OK;
 }
 
 /* Neighbouring spans of one owner are one slice. */
-static lk_status make_slices(lki_layout *layout, const lk_parallel_options *options)
+static lk_status make_slices(lki_layout *layout)
 {
-    bucket_walk walk     = walk_begin(layout, options);
-    size_t      capacity = 0;
-    uint32_t    open     = UINT32_MAX, last = UINT32_MAX;
+    size_t   capacity = 0;
+    uint32_t b = 0, open = UINT32_MAX, last = UINT32_MAX;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
         uint32_t p = layout->terms[t].param;
         for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++) {
-            const lki_param_span *span   = &layout->spans[i];
-            size_t                width  = lki_layout_width(layout, span);
-            uint32_t              b      = bucket_take(&walk, t, i, width);
-            lki_bucket           *bucket = &layout->buckets[b];
-            lki_owner             owner  = layout->owners[span->owner];
+            const lki_param_span *span  = &layout->spans[i];
+            size_t                at    = layout->term_at[t] + span->inside;
+            size_t                width = lki_layout_width(layout, span);
+            lki_owner             owner = layout->owners[span->owner];
+            b                           = bucket_of(layout, b, at);
+            lki_bucket *bucket          = &layout->buckets[b];
             if (b != open) {
                 capacity = 0;
                 last     = UINT32_MAX;
@@ -318,8 +349,7 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
             last = span->owner;
             LK_TRY(lki_reserve((void **)&bucket->slices, &capacity, bucket->slice_count,
                                sizeof *bucket->slices, "bucket slices"));
-            size_t at = layout->term_at[t] + span->inside - bucket->first;
-            bucket->slices[bucket->slice_count++] = (lk_slice){ .first = at,
+            bucket->slices[bucket->slice_count++] = (lk_slice){ .first = at - bucket->first,
                                                                 .count = width,
                                                                 .owner = owner.local,
                                                                 .shard = owner.shard };
@@ -327,6 +357,16 @@ static lk_status make_slices(lki_layout *layout, const lk_parallel_options *opti
     }
     return LK_OK;
 }
+
+static lk_status make_tables(lki_layout *layout)
+{
+    LK_TRY(LKI_NEW(&layout->spans, layout->span_count, "parameter spans"));
+    lki_layout_walk(layout, put_span, layout);
+    LK_TRY(take_turns(layout));
+    return make_slices(layout);
+}
+
+/* ---- All of it --------------------------------------------------------------------------- */
 
 lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t param_count,
                           const lk_parallel_options *options, const lki_deal *deal)
@@ -342,20 +382,16 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
         status = copy_terms(layout, options);
     if (status == LK_OK) {
         place(layout, deal->param_at);
-        status = make_spans(layout);
-    }
-    if (status == LK_OK) {
+        count_spans(layout);
         place_reads(layout);
         status = make_buckets(layout, options);
     }
     if (status == LK_OK)
         status = copy_owners(layout, deal);
-    if (status == LK_OK)
-        status = deal_spans(layout, options);
-    if (status == LK_OK)
-        status = take_turns(layout);
-    if (status == LK_OK)
-        status = make_slices(layout, options);
+    if (status == LK_OK) {
+        lki_layout_walk(layout, count_span, layout);
+        status = deal->counted ? LK_OK : make_tables(layout);
+    }
     if (status != LK_OK) {
         lki_layout_free(layout);
         return status;
@@ -374,7 +410,8 @@ void lki_layout_free(lki_layout *layout)
                       layout->terms,       layout->term_at,   layout->term_of,
                       layout->first_piece, layout->first_use, layout->first_bucket,
                       layout->last_bucket, layout->spans,     layout->first_span,
-                      layout->buckets,     layout->owners,    layout->kept };
+                      layout->buckets,     layout->owners,    layout->kept,
+                      layout->owned,       layout->read_at };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         lki_free(parts[i]);
     lki_free(layout);

@@ -33,17 +33,19 @@ typedef struct {
 
 /* Who may own something.  Owners of one shard stand side by side, shards in order. */
 typedef struct {
-    lki_owner *owners;
-    uint32_t   count, shards;
-    bool       whole_blocks; /* a bucket ends where a block's terms do, whatever its size */
-    bool         bf16;         /* parameters are read as bf16 that may be */
-    const size_t *param_at;   /* where parameters lie already; NULL: nowhere yet */
+    lki_owner    *owners;
+    uint32_t      count, shards;
+    bool          whole_blocks; /* a bucket ends where a block's terms do, whatever its size */
+    bool          bf16;         /* parameters are read as bf16 that may be */
+    bool          counted;      /* nothing will run: spans and slices are counted, not listed */
+    const size_t *param_at;     /* where parameters lie already; NULL: nowhere yet */
 } lki_deal;
 
 /* A contiguous range of the gradient space that travels as one. */
 typedef struct {
     size_t    first, count; /* elements */
-    lk_slice *slices;       /* relative to `first` */
+    size_t    dealt;        /* of these, those of first uses */
+    lk_slice *slices;       /* relative to `first`; NULL where they are but counted */
     size_t    slice_count;
     uint32_t  terms; /* gradient terms that touch it */
 } lki_bucket;
@@ -61,16 +63,18 @@ typedef struct {
     bool              whole_blocks, bf16;
     size_t            align; /* of tensors in both spaces, elements */
     uint32_t         *first_bucket, *last_bucket; /* of each term */
-    lki_param_span   *spans;                      /* by parameter, then position */
+    lki_param_span   *spans; /* by parameter, then position; NULL where they are but counted */
     size_t            span_count;
     size_t           *first_span; /* of each parameter; [param_count] = span_count */
     lki_bucket       *buckets;
     uint32_t          bucket_count;
     size_t            elements, grad_elements;
-    size_t            read_bytes; /* of all parameters as they are read, in their order */
-    lki_owner        *owners; /* [owner_count] */
+    size_t           *read_at;    /* of each parameter among all as they are read, bytes */
+    size_t            read_bytes; /* of all */
+    lki_owner        *owners;     /* [owner_count] */
     uint32_t          owner_count, shards;
-    size_t           *kept; /* elements of each shard */
+    size_t           *owned; /* elements of the gradient space, of each owner */
+    size_t           *kept;  /* elements of each shard */
 } lki_layout;
 
 /* LK_EINVAL names the parameter or term that makes no sense. */
@@ -91,9 +95,15 @@ size_t lki_layout_pieces(const lki_layout *layout);
 /* The width of a span in both spaces: the last one of a tensor takes the padding along. */
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span);
 
+/* Goes over the spans in the order of the gradient space, each in the bucket of its use 0, whether
+ * there is a table of them or not.  `kept` and `turn` are in the table only. */
+typedef void (*lki_span_visit)(void *context, const lki_param_span *span, uint32_t bucket);
+void lki_layout_walk(const lki_layout *layout, lki_span_visit visit, void *context);
+
 /* What a parameter is read as where nothing is quantised: LK_F32 or LK_BF16; and the bytes of one
  * of its spans then, to where the next begins. */
 lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param);
 size_t   lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *span);
+size_t   lki_layout_param_bytes(const lki_layout *layout, uint32_t param); /* of all its spans */
 
 #endif

@@ -22,19 +22,26 @@ enum { PARAMS = sizeof model / sizeof model[0] };
 enum { OWNERS_MAX = 8 };
 
 /* Shards of `each` owners, the last of what is left. */
-static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks,
-                               uint32_t each)
+static lki_layout *open_layout_as(size_t bucket_bytes, size_t first_bytes, uint32_t ranks,
+                                  uint32_t each, bool counted)
 {
     lk_parallel_options options = { .bucket_bytes       = bucket_bytes,
                                     .first_bucket_bytes = first_bytes };
     lki_owner           owners[OWNERS_MAX];
     const lki_deal      deal    = { .owners = owners, .count = ranks,
-                                    .shards = (ranks + each - 1) / each };
+                                    .shards = (ranks + each - 1) / each,
+                                    .counted = counted };
     lki_layout         *layout  = NULL;
     for (uint32_t o = 0; o < ranks; o++)
         owners[o] = (lki_owner){ o / each, o % each };
     assert_int_equal(lki_layout_open(&layout, model, PARAMS, &options, &deal), LK_OK);
     return layout;
+}
+
+static lki_layout *open_layout(size_t bucket_bytes, size_t first_bytes, uint32_t ranks,
+                               uint32_t each)
+{
+    return open_layout_as(bucket_bytes, first_bytes, ranks, each, false);
 }
 
 /* Marks the owner of each element of the gradient space; every element has exactly one. */
@@ -128,6 +135,50 @@ static void counts_the_terms_of_each_bucket(void **state)
     lki_layout_free(layout);
 }
 
+static void compare_span(void *context, const lki_param_span *span, uint32_t bucket)
+{
+    const lki_layout     *layout = context;
+    const lki_param_span *listed = &layout->spans[layout->first_span[span->param] +
+                                                  span->inside / LKI_NORM_BLOCK];
+    size_t                at     = lki_layout_grad_at(layout, span, 0);
+    assert_int_equal(listed->owner, span->owner);
+    assert_int_equal(listed->at, span->at);
+    assert_int_equal(listed->read_at, span->read_at);
+    assert_int_equal(listed->count, span->count);
+    assert_true(layout->buckets[bucket].first <= at &&
+                at < layout->buckets[bucket].first + layout->buckets[bucket].count);
+}
+
+/* What is counted only is what the tables would come to, and there are none. */
+static void counts_what_it_does_not_list(void **state)
+{
+    (void)state;
+    for (uint32_t each = 1; each <= OWNERS_MAX; each += 3) {
+        lki_layout *listed  = open_layout(20000, 30000, OWNERS_MAX, each);
+        lki_layout *counted = open_layout_as(20000, 30000, OWNERS_MAX, each, true);
+        size_t      slices[OWNERS_MAX] = { 0 };
+        assert_null(counted->spans);
+        assert_int_equal(counted->span_count, listed->span_count);
+        assert_int_equal(counted->read_bytes, listed->read_bytes);
+        assert_int_equal(counted->bucket_count, listed->bucket_count);
+        for (uint32_t b = 0; b < listed->bucket_count; b++) {
+            assert_null(counted->buckets[b].slices);
+            assert_int_equal(counted->buckets[b].count, listed->buckets[b].count);
+            for (size_t i = 0; i < listed->buckets[b].slice_count; i++) {
+                const lk_slice *slice = &listed->buckets[b].slices[i];
+                slices[slice->shard * each + slice->owner] += slice->count;
+            }
+        }
+        for (uint32_t o = 0; o < OWNERS_MAX; o++)
+            assert_int_equal(counted->owned[o], slices[o]);
+        for (uint32_t shard = 0; shard < listed->shards; shard++)
+            assert_int_equal(counted->kept[shard], listed->kept[shard]);
+        lki_layout_walk(counted, compare_span, listed);
+        lki_layout_free(counted);
+        lki_layout_free(listed);
+    }
+}
+
 static void refuses_terms_that_do_not_match(void **state)
 {
     (void)state;
@@ -150,6 +201,7 @@ int main(void)
         cmocka_unit_test(deals_every_element_to_one_owner),
         cmocka_unit_test(keeps_every_span_once),
         cmocka_unit_test(counts_the_terms_of_each_bucket),
+        cmocka_unit_test(counts_what_it_does_not_list),
         cmocka_unit_test(refuses_terms_that_do_not_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -248,6 +248,7 @@ static lk_status open_layout(lk_parallel *parallel, const lk_param *params, uint
     lk_status status = lki_shards_deal(parallel, &deal);
     deal.bf16        = options->gather_dtype == LK_BF16 && parallel->shards > 1 &&
                 !(parallel->in_files & LK_OFFLOADED_PARAMETERS);
+    deal.counted     = parallel->comm == NULL;
     if (status == LK_OK)
         status = lki_layout_open(&parallel->layout, params, param_count, options, &deal);
     if (status == LK_OK)

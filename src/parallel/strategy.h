@@ -148,7 +148,7 @@ typedef struct {
 struct lk_parallel {
     const lki_strategy_ops *ops;
     void *private;
-    lk_comm         *comm;
+    lk_comm         *comm;          /* NULL: what it would take is told, and nothing runs */
     lki_world        world;
     uint32_t         rank, ranks;
     uint32_t         local, locals; /* my rank among those of this host, and how many they are */

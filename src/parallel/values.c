@@ -14,9 +14,8 @@ static const void *find_read(const lk_parallel *parallel, uint32_t param)
     const lki_layout *layout = parallel->layout;
     if (parallel->gathers)
         return lki_units_find(parallel, param);
-    return parallel->read != NULL
-               ? parallel->read + layout->spans[layout->first_span[param]].read_at
-               : (const void *)lk_parallel_value(parallel, param, 0);
+    return parallel->read != NULL ? parallel->read + layout->read_at[param]
+                                  : (const void *)lk_parallel_value(parallel, param, 0);
 }
 
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)

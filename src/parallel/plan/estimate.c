@@ -28,44 +28,61 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
            lki_count_branches(parallel, first + left, count - left, host);
 }
 
-static uint64_t bytes_of_sums(const lk_parallel *parallel, uint32_t shard)
-{
-    const lki_layout *layout = parallel->layout;
-    uint64_t          bytes  = 0;
+/* Of a shard: bytes of its sums and, as often as they travel in a step, of its parameters; and how
+ * many hosts keep it. */
+typedef struct {
+    uint64_t sums, params, keepers;
+} shard_bytes;
 
-    for (uint32_t b = 0; b < layout->bucket_count; b++)
-        for (size_t i = 0; i < layout->buckets[b].slice_count; i++)
-            if (layout->buckets[b].slices[i].shard == shard)
-                bytes += lki_rounded_bytes(parallel->rounded, layout->buckets[b].slices[i].count);
-    return bytes;
+typedef struct {
+    lk_parallel *parallel;
+    uint64_t    *times;  /* of each bucket: how often its parameters travel */
+    shard_bytes *shards;
+} accounts;
+
+static void add_span(void *context, const lki_param_span *span, uint32_t bucket)
+{
+    const accounts *a = context;
+    (void)bucket;
+    a->shards[a->parallel->layout->owners[span->owner].shard].params +=
+        a->times[lki_unit_of(a->parallel->layout, span->param)] *
+        lki_shards_span_bytes(a->parallel, span);
+}
+
+/* An owner's spans have no part of a block that is rounded. */
+static void count_shards(const accounts *a)
+{
+    const lki_layout *layout = a->parallel->layout;
+    for (uint32_t o = 0; o < layout->owner_count; o++)
+        a->shards[layout->owners[o].shard].sums +=
+            lki_rounded_bytes(a->parallel->rounded, layout->owned[o]);
+    for (uint32_t shard = 0; shard < layout->shards; shard++)
+        a->shards[shard].keepers = lki_keepers_count(a->parallel, shard);
+    if (layout->shards > 1)
+        lki_layout_walk(layout, add_span, (void *)(uintptr_t)a);
 }
 
 /* Of sums that several hosts want each of these makes a part, and sends that to the others; what
- * they are made of comes from all.  What a host has of a bucket's parameters it sends to all others
- * of its group times[bucket] times. */
-static void count_sent(const lk_parallel *parallel, uint32_t host, const uint64_t *times,
-                       lk_parallel_cost *cost)
+ * they are made of comes from all.  What a host has of parameters it sends to all others of its
+ * group. */
+static void count_sent(const accounts *a, uint32_t host, lk_parallel_cost *cost)
 {
-    const lki_layout *layout = parallel->layout;
-    lki_passes        passes = parallel->ops->passes(parallel, host);
-    uint64_t          hosts  = parallel->world.hosts;
-    uint64_t          states = parallel->micro_count * parallel->state_width * sizeof(float);
-    uint64_t          kept = 0, passed = passes.branches + passes.sums;
+    const lk_parallel *parallel = a->parallel;
+    lki_passes         passes   = parallel->ops->passes(parallel, host);
+    uint64_t           hosts    = parallel->world.hosts;
+    uint64_t           states   = parallel->micro_count * parallel->state_width * sizeof(float);
+    uint64_t           kept = 0, passed = passes.branches + passes.sums;
 
-    for (uint32_t shard = 0; shard < layout->shards; shard++) {
-        uint64_t keepers = lki_keepers_count(parallel, shard);
-        uint64_t bytes   = bytes_of_sums(parallel, shard);
+    for (uint32_t shard = 0; shard < parallel->layout->shards; shard++) {
+        const shard_bytes *s = &a->shards[shard];
         cost->sent_gradients += lki_keeps(parallel, host, shard)
-                                    ? passed * (keepers - 1) * bytes / keepers
-                                    : passes.branches * bytes;
-    }
-    for (size_t i = 0; layout->shards > 1 && i < layout->span_count; i++) {
-        const lki_param_span *span = &layout->spans[i];
-        if (lki_giver(parallel, host, layout->owners[span->owner].shard) == host)
-            kept += times[lki_unit_of(layout, span->param)] * lki_shards_span_bytes(parallel, span);
+                                    ? passed * (s->keepers - 1) * s->sums / s->keepers
+                                    : passes.branches * s->sums;
+        if (lki_giver(parallel, host, shard) == host)
+            kept += s->params;
     }
     cost->sent_gradients += passed * (hosts - 1) * states / hosts;
-    cost->sent_params += (layout->shards - 1) * kept;
+    cost->sent_params += (parallel->layout->shards - 1) * kept;
 }
 
 /* ---- What is kept ------------------------------------------------------------------------ */
@@ -106,10 +123,12 @@ static void count_gathers(lk_parallel *parallel, uint64_t *times)
         times[b] = 1;
 }
 
-static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost, uint64_t *times)
+static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
 {
+    lk_parallel *parallel = a->parallel;
     count_memory(parallel, cost);
-    count_gathers(parallel, times);
+    count_gathers(parallel, a->times);
+    count_shards(a);
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         lk_parallel_cost sent  = { 0 };
         size_t           bytes = parallel->ops->bytes(parallel, host);
@@ -117,7 +136,7 @@ static lk_status estimate(lk_parallel *parallel, lk_parallel_cost *cost, uint64_
             return lk_fail(LK_ENOMEM, "the gradients of this model are more bytes than can be "
                                       "counted");
         cost->gradients = lki_max(cost->gradients, bytes);
-        count_sent(parallel, host, times, &sent);
+        count_sent(a, host, &sent);
         cost->messages =
             lki_max(cost->messages, message_bytes(parallel, host, sent.sent_gradients));
         if (sent.sent_gradients + sent.sent_params > cost->sent_gradients + cost->sent_params) {
@@ -133,20 +152,24 @@ lk_status lk_parallel_estimate(lk_parallel_cost *out, const lk_param *params, ui
                                uint32_t hosts)
 {
     lk_parallel *parallel = NULL;
-    uint64_t    *times    = NULL;
+    accounts     a        = { 0 };
 
     *out = (lk_parallel_cost){ 0 };
     LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
     lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
     if (status == LK_OK)
         status = lki_parallel_describe(parallel, params, param_count, options);
+    a.parallel = parallel;
     if (status == LK_OK)
-        status = LKI_NEW(&times, parallel->layout->bucket_count, "times that units are gathered");
+        status = LKI_NEW(&a.times, parallel->layout->bucket_count, "times units are gathered");
     if (status == LK_OK)
-        status = estimate(parallel, out, times);
+        status = LKI_NEW(&a.shards, parallel->layout->shards, "what travels of shards");
+    if (status == LK_OK)
+        status = estimate(&a, out);
     if (status == LK_OK && options->audit > 0) /* a gradient that each rank makes again */
         out->gradients += parallel->world.widest * parallel->width * sizeof(float);
-    lki_free(times);
+    lki_free(a.times);
+    lki_free(a.shards);
     lk_parallel_free(parallel);
     return status;
 }

@@ -19,10 +19,9 @@ size_t lki_unit_largest(const lki_layout *layout)
         if (layout->terms[t].use != 0)
             continue;
         if (lki_unit_of(layout, p) != unit)
-            begin = layout->spans[layout->first_span[p]].read_at;
+            begin = layout->read_at[p];
         unit = lki_unit_of(layout, p);
-        const lki_param_span *last = &layout->spans[layout->first_span[p + 1] - 1];
-        most = lki_max(most, last->read_at - begin + lki_layout_read_bytes(layout, last));
+        most = lki_max(most, layout->read_at[p] - begin + lki_layout_param_bytes(layout, p));
     }
     return most;
 }

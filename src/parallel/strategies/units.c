@@ -113,8 +113,7 @@ size_t lki_units_parcels(lk_parallel *parallel)
             bytes = 0;
         unit = lki_unit_of(layout, p);
         all -= lki_round_up(bytes, LINE);
-        for (size_t i = layout->first_span[p]; i < layout->first_span[p + 1]; i++)
-            bytes += lki_shards_span_bytes(parallel, &layout->spans[i]);
+        bytes += lki_rounded_bytes(LK_I8, layout->sizes[p]); /* no span's border cuts a block */
         all += lki_round_up(bytes, LINE);
         most = lki_max(most, lki_round_up(bytes, LINE));
     }
@@ -322,7 +321,7 @@ lk_status lki_units_open(lk_parallel *parallel)
         self->first[u] = SIZE_MAX;
     for (uint32_t p = 0; p < layout->param_count; p++) {
         size_t *first = &self->first[lki_unit_of(layout, p)];
-        *first        = lki_min(*first, layout->spans[layout->first_span[p]].read_at);
+        *first        = lki_min(*first, layout->read_at[p]);
     }
     LK_TRY(lki_supply_open(&self->supply, parallel));
     LK_TRY(list_mine(parallel, self));
@@ -589,5 +588,5 @@ const void *lki_units_find(const lk_parallel *parallel, uint32_t param)
     if (parallel->shelf.slot_of[unit] == LKI_NO_SLOT)
         return NULL;
     return memory_of(parallel, parallel->shelf.slot_of[unit]) +
-           (layout->spans[layout->first_span[param]].read_at - parallel->units->first[unit]);
+           (layout->read_at[param] - parallel->units->first[unit]);
 }

@@ -94,12 +94,11 @@ static size_t owned_elements(const lk_parallel *parallel, uint32_t host, uint32_
     const lki_layout *layout = parallel->layout;
     size_t            total  = 0;
 
-    for (size_t i = 0; i < layout->span_count; i++) {
-        const lki_param_span *span  = &layout->spans[i];
-        lki_owner             owner = layout->owners[span->owner];
+    for (uint32_t o = 0; o < layout->owner_count; o++) {
+        lki_owner owner = layout->owners[o];
         if (lki_keeps(parallel, host, owner.shard) &&
             owner.local % parallel->world.sizes[host] < locals)
-            total += lki_layout_width(layout, span) * lki_layout_uses(layout, span->param);
+            total += layout->owned[o];
     }
     return total;
 }
