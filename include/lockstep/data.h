@@ -159,7 +159,8 @@ typedef struct {
     bool     drop_last;
     lk_order order;
     uint64_t start_step, end_step; /* the loader prefetches steps [start, end) */
-    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 a thread */
+    uint32_t ahead;                /* micro-batches prepared in advance; 0 = 4 a thread, of small
+                                    * ones up to 32, as 2 MiB hold */
     uint32_t threads;              /* that prepare them; 0 = 1.  They change nothing else */
     bool     lock_step;            /* micro-batch k of all of them, then k + 1 */
 } lk_loader_options;

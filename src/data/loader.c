@@ -27,7 +27,11 @@
 #include "data/loader.h"
 #include "data/sampler.h"
 
-enum { AHEAD_DEFAULT = 4, AHEAD_MAX = 4096, THREADS_MAX = 256 };
+enum { AHEAD_MAX = 4096, THREADS_MAX = 256 };
+
+/* What is prepared in advance for a thread unless it is said: so many micro-batches, or, of small
+ * ones, as many as these bytes hold, so that a wake-up serves more of them. */
+enum { AHEAD_LEAST = 4, AHEAD_MOST = 32, AHEAD_BYTES = 2 << 20 };
 
 /* A micro-batch that is being filled, and after that, if it could not be, why. */
 typedef struct {
@@ -248,13 +252,20 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
     return LK_OK;
 }
 
+static uint32_t choose_ahead(const lk_loader *loader)
+{
+    const lk_loader_options *o = &loader->options;
+    if (o->ahead > 0)
+        return o->ahead;
+    size_t sample = loader->x_bytes + loader->y_count * sizeof(int32_t);
+    size_t fit    = AHEAD_BYTES / sample / o->micro_batch;
+    return o->threads * (uint32_t)lki_max(AHEAD_LEAST, lki_min(fit, AHEAD_MOST));
+}
+
 static lk_status allocate(lk_loader *loader)
 {
-    bool   tokens = loader->dataset->info.tokens;
     size_t b      = loader->options.micro_batch;
-    size_t places = (size_t)loader->slots * b; /* < 2^13 * 2^32 */
-    loader->x_bytes = loader->dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
-    loader->y_count = tokens ? loader->dataset->elements : 1;
+    size_t places = (size_t)loader->slots * b; /* < 2^14 * 2^32 */
     LK_TRY(lki_sampler_open(&loader->sampler, loader->dataset, &loader->options));
     LK_TRY(LKI_NEW(&loader->threads, loader->options.threads, "loader's threads"));
     LK_TRY(LKI_NEW(&loader->ring, loader->slots, "loader's ring"));
@@ -308,10 +319,11 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
         loader->options.stride = 1;
     if (options->threads == 0)
         loader->options.threads = 1;
+    bool tokens     = dataset->info.tokens;
+    loader->x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
+    loader->y_count = tokens ? dataset->elements : 1;
     loader->borrows = options->lock_step ? options->count : 1;
-    loader->slots   = loader->borrows + (options->ahead == 0
-                                             ? AHEAD_DEFAULT * loader->options.threads
-                                             : options->ahead);
+    loader->slots   = loader->borrows + choose_ahead(loader);
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);
     lk_status status = allocate(loader);
