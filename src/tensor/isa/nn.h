@@ -99,8 +99,9 @@ typedef struct {
     void (*batchnorm_apply)(const lki_columns *columns);
     void (*batchnorm_dx)(const lki_columns *columns);
 
-    void (*softmax_xent)(lk_dtype type, size_t classes, void *logits, int32_t target, float *loss,
-                         uint8_t *hit, bool gradient);
+    /* Rows follow each other; one with a negative target gets zeros. */
+    void (*softmax_xent)(lk_dtype type, size_t rows, size_t classes, void *logits,
+                         const int32_t *targets, float *loss, uint8_t *hit, bool gradient);
 
     /* Moves (max, sum) on by the row; yields the factor for what was summed under the old max. */
     float (*score_forward)(const lki_score_row *row, float *max, float *sum);

@@ -1,4 +1,4 @@
-/* loss.c -- softmax cross-entropy, one row at a time (isa/softmax.inc); split over rows. */
+/* loss.c -- softmax cross-entropy (isa/softmax.inc); split over rows. */
 #include "base/memory.h"
 #include "tensor/exec.h"
 #include "tensor/ops.h"
@@ -20,15 +20,12 @@ static void softmax_xent_task(void *context, size_t index, uint32_t thread)
 {
     const softmax_xent *s = context;
     size_t first = index * s->rows_per_task, last = lki_min(first + s->rows_per_task, s->rows);
-    size_t row_bytes = s->classes * lk_dtype_bytes(s->type);
     (void)thread;
-    for (size_t r = first; r < last; r++) {
-        void *row = s->logits + r * row_bytes;
-        s->kernels->softmax_xent(s->type, s->classes, row, s->targets[r], s->loss + r, s->hit + r,
-                                 s->gradient != 0);
-        if (s->gradient != 0 && s->gradient != 1)
-            s->kernels->scale(s->classes, s->gradient, row);
-    }
+    void *logits = s->logits + first * s->classes * lk_dtype_bytes(s->type);
+    s->kernels->softmax_xent(s->type, last - first, s->classes, logits, s->targets + first,
+                             s->loss + first, s->hit + first, s->gradient != 0);
+    if (s->gradient != 0 && s->gradient != 1)
+        s->kernels->scale((last - first) * s->classes, s->gradient, logits);
 }
 
 void lki_softmax_xent(lk_exec *exec, lk_dtype type, size_t rows, size_t classes, void *logits,
