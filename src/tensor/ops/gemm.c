@@ -37,6 +37,8 @@ enum {
     GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
     GROUP_FEWER   = 96,   /* the same beside SOME_ROWS of a */
     ALIASED       = 1024, /* rows of a so many words apart fall into the same cache sets */
+    LANES         = 16,   /* columns that a micro-kernel reads at once: what stands in place has
+                           * whole ones */
 };
 
 /* A thread's buffer: packed a, packed panels of b, the sums of a tile.  A share of whole
@@ -255,7 +257,7 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
         block->b = kept_b(p, k0, block->k, col);
         return;
     }
-    if (p->b_in_place && block->n % width == 0) {
+    if (p->b_in_place && block->n % LANES == 0) {
         block->b       = operand_at(g->b, k0, p->ldb, col, p->b_bytes);
         block->b_row   = p->ldb;
         block->b_panel = width;
@@ -344,10 +346,18 @@ static void run_slab(product *p)
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
 }
 
+/* Few rows that must be packed beside a b that needs no packing: each thread packs them once. */
+static bool packs_only_a(const product *p)
+{
+    return p->pack_a && p->b_in_place && p->args->n % LANES == 0;
+}
+
 /* The columns of a group, at most: panel by panel where rows are few, unless packing a is to be
  * paid for. */
 static size_t group_columns(const product *p)
 {
+    if (packs_only_a(p))
+        return p->args->n;
     if (p->args->m <= FEW_ROWS)
         return p->pack_a ? GROUP_FEWER : p->kernels->columns;
     return p->args->m <= SOME_ROWS || p->result != LK_F32 ? GROUP_FEWER : GROUP_COLUMNS;
@@ -358,7 +368,8 @@ static void run_groups(product *p)
 {
     size_t m = p->args->m, panels = divide_up(p->args->n, p->kernels->columns);
     size_t threads = lk_exec_threads(p->exec);
-    size_t wanted  = threads == 1 ? 1 : 4 * threads;
+    p->b_in_place  = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS && p->kept == NULL;
+    size_t wanted  = threads == 1 || packs_only_a(p) ? threads : 4 * threads;
     size_t across  = lki_max(divide_up(p->args->n, group_columns(p)), wanted);
     size_t down    = p->result == LK_F32 ? 1 : divide_up(m, p->pack_a ? TILE_ROWS : SOME_ROWS);
 
@@ -366,7 +377,6 @@ static void run_groups(product *p)
     while (p->tiles_across * down % threads != 0 && m / (down + 1) >= 2 * p->kernels->rows)
         down++;
     p->tiles_down = down;
-    p->b_in_place = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS && p->kept == NULL;
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, group_task, p);
 }
 

@@ -28,13 +28,15 @@ typedef struct {
 } size;
 
 /* Micro-tile borders of all instruction sets, one row, one column, no k, more k than one panel,
- * more rows and columns than one tile; with a large transpose as few rows as are turned. */
+ * more rows and columns than one tile; with a large transpose as few rows as are turned; few rows
+ * beside columns that are whole vectors, but no whole micro-tiles. */
 static const size sizes[] = {
     { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
     { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
     { 5, 40, 769 },  { 61, 20, 390 }, { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 },
     { 50, 64, 512 }, { 300, 64, 17 }, { 393, 33, 400 }, { 49, 300, 390 }, { 400, 290, 6 },
     { 31, 70, 140 }, { 64, 130, 128 }, { 96, 193, 129 }, { 32, 65, 391 },
+    { 32, 784, 32 }, { 47, 112, 400 },
 };
 
 /* False where this product has none; on one exec of each instruction set there are some. */
