@@ -35,17 +35,22 @@ typedef struct {
     uint32_t depth; /* 20; 32, 56: the CIFAR family; 18: ResNet-18 */
     bool     zero_gamma;
     lk_batchnorm batchnorm;
+    /* bare: a model of which only sizes are known, for plans */
+    uint64_t parameters;       /* elements; must be given */
+    uint64_t largest_layer;    /* of these; as in a GPT of that size */
+    uint64_t sample_tokens;    /* 1; each takes 6 operations of every parameter */
+    uint64_t activation_bytes; /* 0; of a sample, kept from forward to backward */
 } lk_model_options;
 
-/* The names of the built-in models, in order; NULL past the end. */
+/* The names of the built-in models that can be trained, in order; NULL past the end. */
 LK_API const char *lk_model_builtin(uint32_t index);
 
 /* The options as the model takes them: defaults filled in, fields that it does not read 0.  What
  * lk_model_build() uses and checkpoints record.  An unknown name: only what is from the data. */
 LK_API lk_model_options lk_model_resolve(const char *name, const lk_model_options *options);
 
-/* Builds a built-in model.  LK_EINVAL: an unknown name, options or data that do not fit, with
- * what to change. */
+/* Builds a built-in model, or "bare", which no engine opens.  LK_EINVAL: an unknown name, options
+ * or data that do not fit, with what to change. */
 LK_API LK_NODISCARD lk_status lk_model_build(lk_model **out, const char *name,
                                              const lk_model_options *options);
 

@@ -23,10 +23,13 @@ _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row
 static const char *const left_out[] = { "restart", "host-memory", "chaos", NULL };
 static const lki_need    need_paper = { "paper", { NULL, NULL } };
 static const lki_need    need_offload = { "offload", { NULL, NULL } };
+static const lki_need    need_parameters = { "parameters", { NULL, NULL } };
 
 #define PAPER_REAL(name_, value_, field_, preset_, help_)                                        \
     { .needs = &need_paper, .name = name_, .type = LKI_OPTION_REAL, .value = value_,             \
       .offset = AT(field_), .range = &lki_range_positive, .preset = preset_, .help = help_ }
+
+static const lki_range parameter_range = { 1, 1e15, false, false, "a number from 1 to 1e15" };
 
 /* clang-format off */
 static const lki_option own[] = {
@@ -53,12 +56,23 @@ static const lki_option own[] = {
       .help = "bytes a second of a host's files, read or written: the step's stall" },
     LKI_U32("most-workers", "N", AT(most_workers), 1, 1 << 20, "4096",
             "up to how many the efficiency is told"),
+    { .group = "a model of which only sizes are known, in place of MODEL", .name = "parameters",
+      .type = LKI_OPTION_REAL, .value = "P", .offset = AT(parameters),
+      .range = &parameter_range, .preset = "the model's",
+      .help = "how many parameters, such as 7.5e9; also with --paper" },
+    LKI_REAL("largest-layer", "P", AT(largest_layer), &parameter_range, "as in a GPT of that size",
+             "of them in a layer, what zero3 gathers at once; with --paper: says what DeepSpeed's "
+             "estimators do"),
+    { .needs = &need_parameters, .name = "sample-tokens", .type = LKI_OPTION_U32, .value = "N",
+      .offset = AT(sample_tokens), .low = 1, .high = UINT32_MAX, .preset = "1",
+      .help = "tokens of a sample: each takes 6 operations of every parameter" },
+    { .needs = &need_parameters, .name = "activation-bytes", .type = LKI_OPTION_REAL,
+      .value = "BYTES", .offset = AT(activation_bytes), .range = &parameter_range,
+      .preset = "not counted",
+      .help = "of a sample, that a worker keeps from forward to backward" },
     { .group = "formulas of others", .name = "paper", .type = LKI_OPTION_FLAG, .offset = AT(paper),
       .help = "the ZeRO paper's formulas instead: parameters and gradients of 2 bytes, every "
               "worker with memory of its own" },
-    PAPER_REAL("parameters", "P", parameters, "the model's", "how many parameters, such as 7.5e9"),
-    PAPER_REAL("largest-layer", "P", largest_layer, "none",
-               "of them in one layer: says what DeepSpeed's estimators do"),
     PAPER_REAL("forward-ms", "MS", forward_ms, "none", "of a virtual worker, for a step's time"),
     PAPER_REAL("backward-ms", "MS", backward_ms, "none", "the same"),
     PAPER_REAL("gradient-bytes", "BYTES", gradient_bytes, "2 P", "that travel in a step"),
@@ -246,6 +260,47 @@ static int plan_run(plan_options *o)
 
 /* ---- The command ------------------------------------------------------------------------- */
 
+/* --workers MIN:MAX means that, unless something else is said. */
+static bool goes_on(const train_options *o)
+{
+    return o->on_failure == LK_ON_FAILURE_CONTINUE ||
+           (o->on_failure == LKI_UNSAID && o->config.workers_least > 0);
+}
+
+/* Why that cannot be planned; NULL: it can.  There is a model, or how many parameters it has. */
+static const char *cannot_plan(const plan_options *o)
+{
+    bool named = o->train.config.model != NULL;
+    if (!named && o->parameters == 0)
+        return "MODEL is missing (gpt, resnet or mlp), or --parameters P in its place";
+    if (named && o->parameters > 0 && !o->paper)
+        return "--parameters stands in the place of MODEL, or for --paper: leave out one of the "
+               "two, or give --paper";
+    if (o->largest_layer > 0 && o->parameters == 0 && !o->paper)
+        return "--largest-layer needs --parameters or --paper";
+    if (o->paper && (o->sample_tokens > 0 || o->activation_bytes > 0))
+        return "--sample-tokens and --activation-bytes are nothing to --paper's formulas: leave "
+               "them out, or --paper";
+    if (o->train.config.buddies && !goes_on(&o->train))
+        return "--buddies keeps what a lost host had, for those who go on: give --on-failure "
+               "continue, too";
+    if (o->measure && !named)
+        return "--measure times the blocks of a MODEL; with --parameters give --flops";
+    return NULL;
+}
+
+static void name_model(plan_options *o)
+{
+    lk_model_options *model = &o->train.config.model_options;
+    if (o->train.config.model != NULL)
+        return;
+    o->train.config.model   = "bare";
+    model->parameters       = (uint64_t)o->parameters;
+    model->largest_layer    = (uint64_t)o->largest_layer;
+    model->sample_tokens    = o->sample_tokens;
+    model->activation_bytes = (uint64_t)o->activation_bytes;
+}
+
 static int plan_main(int argc, char **argv)
 {
     plan_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
@@ -255,14 +310,18 @@ static int plan_main(int argc, char **argv)
         fprintf(stderr, "lockstep plan: out of memory\n");
         return LKI_EXIT_FAILURE;
     }
+    rows[0].required      = false; /* MODEL */
     command.options       = rows;
     options.train.command = &command;
     int result            = lki_options_parse(&command, argc, argv, &options);
+    if (result < 0 && cannot_plan(&options) != NULL)
+        result = lki_usage_error(&command, "%s", cannot_plan(&options));
     if (result < 0) {
+        name_model(&options);
         lki_train_defaults(&options.train.config);
         if (options.train.config.steps == 0 && options.train.config.epochs == 0)
             options.train.config.steps = 1;
-        options.train.config.survives = options.train.on_failure == LK_ON_FAILURE_CONTINUE;
+        options.train.config.survives = goes_on(&options.train);
         result = options.paper ? lki_plan_paper(&options) : plan_run(&options);
     }
     free(options.train.file.text);
@@ -273,7 +332,8 @@ static int plan_main(int argc, char **argv)
 const lki_command lki_command_plan = {
     .name    = "plan",
     .summary = "say what a training run takes, before it runs",
-    .usage   = "MODEL [options of train]",
+    .usage   = "MODEL [options of train]\n"
+               "       lockstep plan --parameters P [options of train]",
     .about =
         "For each strategy: the memory of a host by what it is for, and what a host sends to\n"
         "others in a step.  Workers of a host share parameters, optimizer state and gradients;\n"
@@ -281,10 +341,14 @@ const lki_command lki_command_plan = {
         "things in a run.  Of hosts that differ, the one with the most is told; the command, its\n"
         "data and what ranks send to agree are not counted.  Nothing is allocated: the model may\n"
         "be larger than this machine.  With --measure or --flops also how long a step takes, and\n"
-        "how efficient more workers are.  docs/plan.md says what is behind the numbers.",
+        "how efficient more workers are.  Of a model that is not built in, --parameters will do.\n"
+        "docs/plan.md says what is behind the numbers.",
     .examples = "  lockstep plan gpt --layers 12 --heads 12 --width 768 --optimizer adamw \\\n"
                 "      --global-batch 64 --workers 8 --hosts 4\n"
                 "  lockstep plan resnet --global-batch 128 --workers 2 --measure --plot plan.svg\n"
+                "  lockstep plan --parameters 7e9 --sample-tokens 2048 --optimizer adamw \\\n"
+                "      --precision bf16 --global-batch 512 --workers 32 --hosts 32 \\\n"
+                "      --memory 64e9 --flops 1e14 --bandwidth 25e9\n"
                 "  lockstep plan gpt --paper --parameters 7.5e9 --workers 64 --optimizer adamw \\\n"
                 "      --memory 32e9",
     .options  = own,

@@ -12,8 +12,11 @@ typedef struct {
     uint32_t      most_workers;
     const char   *plot;
 
-    /* under paper */
-    double parameters, largest_layer, forward_ms, backward_ms, gradient_bytes;
+    /* of a model of which only sizes are known, or under paper */
+    double   parameters, largest_layer, activation_bytes;
+    uint32_t sample_tokens;
+
+    double forward_ms, backward_ms, gradient_bytes; /* under paper */
 } plan_options;
 
 enum { PLAN_ROWS_MAX = 8, PLAN_POINTS_MAX = 32, PLAN_WHY_BYTES = 256 };

@@ -1,5 +1,6 @@
 /* plan_print.c -- what `lockstep plan` found out, for people and for programs. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "cli/plan.h"
 
@@ -87,6 +88,20 @@ static void print_spilled(const plan_table *plan)
                mebi((double)c->workers * (double)c->spilled));
 }
 
+/* What a plan by --parameters had to do without. */
+static void print_unknown(const plan_options *o)
+{
+    const lk_model_options *model = &o->train.config.model_options;
+    if (strcmp(o->train.config.model, "bare") != 0)
+        return;
+    if (model->activation_bytes == 0)
+        printf("activations are not known, and not counted: --activation-bytes\n");
+    if (model->largest_layer == 0)
+        printf("layers are taken to be of %llu parameters, as in a GPT of that size: "
+               "--largest-layer\n",
+               (unsigned long long)lk_model_resolve("bare", model).largest_layer);
+}
+
 static void print_files(const plan_options *o, const plan_table *plan)
 {
     for (uint32_t i = 0; i < plan->row_count; i++) {
@@ -142,6 +157,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
+    print_unknown(o);
     print_spilled(plan);
     print_files(o, plan);
     if (plan->timed) {
@@ -195,10 +211,15 @@ static void print_json_points(const plan_table *plan)
 
 void lki_plan_print_json(const plan_options *o, const plan_table *plan)
 {
-    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, "
-           "\"strategies\": [",
-           o->train.config.model, plan->rows[0].cost.parameters, o->train.config.workers,
-           lki_plan_hosts(o), is_exact(o) ? "true" : "false");
+    const lk_train_config *c = &o->train.config;
+    printf("{\"model\": \"%s\", \"elements\": %zu, \"workers\": %u, \"hosts\": %u, \"exact\": %s, ",
+           c->model, plan->rows[0].cost.parameters, c->workers, lki_plan_hosts(o),
+           is_exact(o) ? "true" : "false");
+    if (strcmp(c->model, "bare") == 0)
+        printf("\"largest_layer\": %llu, \"activations_known\": %s, ",
+               (unsigned long long)lk_model_resolve("bare", &c->model_options).largest_layer,
+               c->model_options.activation_bytes > 0 ? "true" : "false");
+    printf("\"strategies\": [");
     for (uint32_t i = 0; i < plan->row_count; i++) {
         printf("%s", i > 0 ? ", " : "");
         print_json_row(o, plan, &plan->rows[i]);

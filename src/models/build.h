@@ -36,9 +36,11 @@ lki_name lki_name_of(const char *format, ...) __attribute__((format(printf, 1, 2
 /* The builders, each behind what copies its own options and fills in their defaults. */
 void lki_resolve_gpt(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_mlp(lk_model_options *out, const lk_model_options *options);
+void lki_resolve_bare(lk_model_options *out, const lk_model_options *options);
 void lki_resolve_resnet(lk_model_options *out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_gpt(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_mlp(lk_model **out, const lk_model_options *options);
+LK_NODISCARD lk_status lki_build_bare(lk_model **out, const lk_model_options *options);
 LK_NODISCARD lk_status lki_build_resnet(lk_model **out, const lk_model_options *options);
 
 #endif

@@ -15,13 +15,14 @@ static const struct {
     { "gpt", lki_resolve_gpt, lki_build_gpt },
     { "resnet", lki_resolve_resnet, lki_build_resnet },
     { "mlp", lki_resolve_mlp, lki_build_mlp },
+    { "bare", lki_resolve_bare, lki_build_bare },
 };
 
-enum { BUILTIN_COUNT = sizeof builtin / sizeof builtin[0] };
+enum { BUILTIN_COUNT = sizeof builtin / sizeof builtin[0], TRAINED = BUILTIN_COUNT - 1 };
 
 const char *lk_model_builtin(uint32_t index)
 {
-    return index < BUILTIN_COUNT ? builtin[index].name : NULL;
+    return index < TRAINED ? builtin[index].name : NULL;
 }
 
 lk_model_options lk_model_resolve(const char *name, const lk_model_options *options)

@@ -228,6 +228,24 @@ static void test_options_that_do_not_fit_say_what_to_change(void **state)
                                               .hidden = { 8, 0 } }, "--hidden");
 }
 
+/* What an engine may not open can be described. */
+static void test_bare_models_do_not_run(void **state)
+{
+    (void)state;
+    lk_model_options options = { .parameters = 1000, .largest_layer = 400 };
+    lk_model        *model   = NULL;
+    lk_exec         *exec    = NULL;
+    lk_engine       *engine  = NULL;
+    assert_int_equal(lk_model_build(&model, "bare", &options), LK_OK);
+    assert_int_equal(lk_model_param_elements(model), 1000);
+    assert_int_equal(lk_model_block_count(model), 4); /* 400, 400, 200, and the loss */
+    assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
+    assert_int_equal(lk_engine_open(&engine, model, exec, LK_F32, 1, 1), LK_EUNSUPPORTED);
+    lk_exec_free(exec);
+    lk_model_free(model);
+    assert_refused("bare", (lk_model_options){ .parameters = 0 }, "without parameters");
+}
+
 static void test_the_list_ends(void **state)
 {
     (void)state;
@@ -248,6 +266,7 @@ int main(void)
         cmocka_unit_test(test_zero_gamma_is_for_the_last_norm_of_a_block),
         cmocka_unit_test(test_mlp),
         cmocka_unit_test(test_options_that_do_not_fit_say_what_to_change),
+        cmocka_unit_test(test_bare_models_do_not_run),
         cmocka_unit_test(test_the_list_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

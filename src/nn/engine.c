@@ -129,6 +129,10 @@ lk_status lk_engine_open_offloaded(lk_engine **out, const lk_model *model, lk_ex
     if (micro_batch == 0 || contexts == 0)
         return lk_fail(LK_EINVAL, "an engine for %u contexts of %u samples: both are at least 1",
                        contexts, micro_batch);
+    for (size_t b = 0; b < model->block_count; b++)
+        if (model->blocks[b].type->forward == NULL)
+            return lk_fail(LK_EUNSUPPORTED, "%s has sizes but no forward: such models are for "
+                                            "plans", model->blocks[b].label);
     LK_TRY(LKI_NEW(&engine, 1, "an engine"));
     engine->model       = model;
     engine->exec        = exec;

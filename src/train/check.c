@@ -312,8 +312,10 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     return status;
 }
 
-static lk_status check_model_name(const char *name)
+static lk_status check_model_name(const char *name, bool runs)
 {
+    if (!runs && strcmp(name, "bare") == 0)
+        return LK_OK;
     for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
         if (strcmp(name, lk_model_builtin(i)) == 0)
             return LK_OK;
@@ -331,8 +333,8 @@ static lk_status check_comm_dtype(lk_train_config *c)
     if (c->gather_dtype == 0)
         c->gather_dtype = LK_F32;
     if (c->gather_dtype == LK_I8 && c->offload != NULL && c->offloaded & LK_OFFLOADED_PARAMETERS)
-        return lk_fail(LK_EUNSUPPORTED, "--offload parameters:... reads them as they are; leave "
-                                        "out --gather-dtype int8");
+        return lk_fail(LK_EINVAL, "--offload parameters:... reads them as they are; leave out "
+                                  "--gather-dtype int8");
     if (c->keep_gathered && c->gather_dtype == LK_F32)
         return lk_fail(LK_EINVAL, "--keep-gathered keeps units as --gather-dtype int8 has them: "
                        "give that, or as many --unit-buffers as there are units");
@@ -387,7 +389,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
 
     if (c->model == NULL)
         return lk_fail(LK_EINVAL, "which model? give gpt, resnet or mlp");
-    LK_TRY(check_model_name(c->model));
+    LK_TRY(check_model_name(c->model, runs));
     if (c->data == NULL)
         return lk_fail(LK_EINVAL, "--data is missing: for example --data text:FILE");
     if (!(c->validation >= 0 && c->validation < 1))

@@ -304,6 +304,65 @@ static void knows_what_others_say(void **state)
     assert_non_null(strstr(r.out, "sharded inside 8 and replicated, between hosts 3.49316\n"));
 }
 
+#define BARE "plan --parameters 1e9 --largest-layer 4e7 --workers 8 --hosts 8 --global-batch 8 "  \
+             "--micro-batch 1 --virtual-workers 8 --optimizer adamw "
+
+/* A billion parameters in 25 layers of 4e7, of which nothing but their number is known: 160 MB are
+ * a whole number of blocks. */
+static void a_number_of_parameters_will_do(void **state)
+{
+    static command_result r;
+    const double          p = 1e9;
+
+    run_command(&r, *state, BARE "--sample-tokens 1024 --activation-bytes 5e8 --flops 1e12 "
+                                 "--bandwidth 1e10 --memory 12e9 --json");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"elements\"", NULL) == p);
+    assert_true(number(r.out, "\"largest_layer\"", NULL) == 4e7);
+    assert_non_null(strstr(r.out, "\"activations_known\": true"));
+    assert_true(number(r.out, "\"parameters\"", "ddp") == 4 * p);
+    assert_true(number(r.out, "\"optimizer\"", "ddp") == 8 * p);
+    assert_true(number(r.out, "\"gradients\"", "ddp") == 4 * p);
+    assert_true(fabs(number(r.out, "\"activations\"", "ddp") - 5e8) < 1e5);
+    assert_true(number(r.out, "\"sent_gradients\"", "ddp") == 2 * 7 * 4 * p / 8);
+    assert_true(fabs(number(r.out, "\"optimizer\"", "zero1") / p - 1) < 1e-3);
+    assert_true(number(r.out, "\"parameters\"", "zero3") > 4 * p / 8 + 2 * 16e7);
+    assert_true(number(r.out, "\"parameters\"", "zero3") < 1.001 * (4 * p / 8 + 2 * 16e7));
+    assert_true(fabs(number(r.out, "\"compute_ms\"", "ddp") - 6 * p * 1024 / 1e9) < 1e-3);
+    assert_non_null(strstr(r.out, "\"fits\": false"));
+    assert_true(number(r.out, "\"largest\"", "zero3") > p);
+    assert_true(number(r.out, "\"efficiency\"", "scaling") > 0.5);
+    assert_non_null(strstr(r.out, "\"choice\": \"zero"));
+
+    run_command(&r, *state, "plan --parameters 175e9 --workers 4 --hosts 4 --optimizer adamw");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "activations are not known, and not counted: "));
+    assert_non_null(strstr(r.out, "layers are taken to be of 1822916667 parameters")); /* 96 */
+    run_command(&r, *state, "plan --parameters 175e9 --workers 64 --paper --optimizer adamw");
+    assert_non_null(strstr(r.out, "1.75e+11 parameters, 64 workers, K 12"));
+}
+
+/* What is told of a model's number of parameters is what is told of the model. */
+static void a_number_says_what_its_model_does(void **state)
+{
+    static command_result bare, mlp;
+    static const char *const fields[] = { "\"parameters\"", "\"optimizer\"", "\"gradients\"",
+                                          "\"sent_gradients\"", "\"sent_parameters\"" };
+    run_command(&mlp, *state, "plan mlp --data synthetic:images=64,h=8,w=8,c=1,classes=16 --hidden "
+                              "1024,1024 --workers 4 --hosts 2 --optimizer adamw --json");
+    run_command(&bare, *state, "plan --parameters 1132560 --largest-layer 1049600 --workers 4 "
+                               "--hosts 2 --optimizer adamw --json");
+    assert_int_equal(bare.status, 0);
+    assert_true(number(mlp.out, "\"elements\"", NULL) == 1132560);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        assert_true(number(bare.out, fields[i], "ddp") == number(mlp.out, fields[i], "ddp"));
+        double left = number(bare.out, fields[i], "zero1"), right = number(mlp.out, fields[i],
+                                                                           "zero1");
+        assert_true(fabs(left - right) <= 8 * 4 * 4096); /* where a block lies is another's */
+    }
+}
+
 static void says_what_is_wrong(void **state)
 {
     static const struct {
@@ -312,9 +371,17 @@ static void says_what_is_wrong(void **state)
         { "plan", "MODEL" },
         { MLP "--workers 9", "raise --virtual-workers" },
         { MLP "--workers 2 --hosts 3", "each has at least one; raise --workers" },
-        { MLP "--parameters 5", "--paper" },
+        { MLP "--parameters 5", "leave out one of the two" },
+        { "plan --parameters 1e9 --measure", "--parameters give --flops" },
+        { "plan --parameters 1e9 --largest-layer 1e4", "more than 4096 layers" },
+        { "plan --parameters 1e9 --largest-layer 2e9", "the largest layer has 2000000000" },
+        { "plan --parameters 1e9 --paper --sample-tokens 5", "nothing to --paper" },
+        { "plan --parameters 1e9 --context 5", "MODEL" },
+        { MLP "--largest-layer 5", "--largest-layer needs --parameters or --paper" },
+        { MLP "--sample-tokens 5", "--sample-tokens needs --parameters" },
+        { MLP "--strategy zero1 --workers 2 --hosts 2 --buddies", "--on-failure continue" },
         { "plan gpt --paper --parameters 1e9", "--paper needs --workers" },
-        { "plan gpt --parameters 1e9", "--parameters needs --paper\n" },
+        { "plan gpt --parameters 1e9", "or give --paper\n" },
         { MLP "--strategy zero9", "zero9" },
         { MLP "--workers 2 --hosts 2 --flops 1e9", "--bandwidth" },
         { MLP "--workers 2 --hosts 2 --measure", "--bandwidth" },
@@ -339,6 +406,8 @@ int main(void)
         cmocka_unit_test(sync_batchnorm_takes_more),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
         cmocka_unit_test(knows_the_paper),
+        cmocka_unit_test(a_number_of_parameters_will_do),
+        cmocka_unit_test(a_number_says_what_its_model_does),
         cmocka_unit_test(times_follow_from_rates),
         cmocka_unit_test(files_take_their_time),
         cmocka_unit_test(more_workers_go_to_thousands),

@@ -540,18 +540,16 @@ static void fit_type(calibrating *c)
 
 static lk_status calibrate(calibrating *c, const lk_train_config *config, double planned)
 {
-    const probe_model *models = NULL;
-    size_t             count  = 0;
-    for (size_t f = 0; f < FAMILIES; f++)
-        if (strcmp(families[f].name, config->model) == 0) {
-            models = families[f].models;
-            count  = families[f].count;
-        }
+    size_t f = 0;
+    while (f < FAMILIES && strcmp(families[f].name, config->model) != 0)
+        f++;
+    if (f == FAMILIES)
+        return lk_fail(LK_EINVAL, "there is nothing to measure of a model '%s'", config->model);
     LK_TRY(lki_pool_open(&c->pool, c->crew.workers));
     LK_TRY(LKI_NEW(&c->crew.probes, c->crew.workers, "probes"));
     LK_TRY(LKI_NEW(&c->crew.comms, c->crew.workers, "probes"));
-    for (size_t i = 0; i < count; i++)
-        LK_TRY(probe_blocks(c, &models[i], config));
+    for (size_t i = 0; i < families[f].count; i++)
+        LK_TRY(probe_blocks(c, &families[f].models[i], config));
     while (c->count > 0 && c->out->type_count < LKI_TYPES_MAX)
         fit_type(c);
     LK_TRY(probe_updates(c, config, planned));
