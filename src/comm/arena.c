@@ -1,14 +1,12 @@
 /* arena.c -- memory that all ranks map, there before it is used.
  *
- * Rank 0 creates a memfd, fills in every page (so that what is missing is missing now, as a
- * status), and hands the descriptor to the launcher, which passes it on; the others map it.  Where
- * no launcher holds the group together (under MPI) they open rank 0's descriptor themselves.  Two
- * rounds of comparing outcomes make it all or nothing: one after the memory exists, before the
- * others wait for the descriptor, and one after everybody has mapped it.  Among threads one
- * mapping serves all and its address is what travels.
- *
- * The kernel would rather kill a process than refuse it a page of shared memory; so the amount
- * is first compared with what the machine and the control group say is available.
+ * Rank 0 creates a memfd and hands the descriptor to the launcher, which passes it on; the others
+ * map it.  Where no launcher holds the group together (under MPI) they open rank 0's descriptor
+ * themselves.  Then every rank fills in the pages of its part, with as many threads as there are
+ * cores for it, so that what is missing is missing now, as a status.  Three rounds of comparing
+ * outcomes make it all or nothing: one after the descriptor exists, before the others wait for it,
+ * one after everybody has mapped it, and one when all pages are there.  Among threads one mapping
+ * serves all and its address is what travels.
  */
 #include "comm/span/span.h"
 
@@ -24,66 +22,13 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/numa.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older headers lack the name */
-#endif
+#include "comm/pages.h"
 
 enum { PATIENCE_MS = 10 };
 
-/* ---- How much there is ------------------------------------------------------------------- */
-
-/* The number after `key` (NULL: the first) in a small file, or UINT64_MAX. */
-static uint64_t number_in(const char *path, const char *key)
-{
-    char  text[4096];
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return UINT64_MAX;
-    size_t read = fread(text, 1, sizeof text - 1, file);
-    (void)fclose(file);
-    text[read]       = '\0';
-    const char *from = key == NULL ? text : strstr(text, key);
-    if (from == NULL)
-        return UINT64_MAX;
-    from += key == NULL ? 0 : strlen(key);
-    char              *end;
-    unsigned long long number = strtoull(from, &end, 10);
-    return end == from ? UINT64_MAX : number; /* "max" is no number: no limit */
-}
-
-/* What this control group may still take.  Its cache of files counts as used, but gives way. */
-static uint64_t room_in_group(void)
-{
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL);
-    uint64_t used  = number_in("/sys/fs/cgroup/memory.current", NULL);
-    uint64_t cold  = number_in("/sys/fs/cgroup/memory.stat", "\ninactive_file ");
-    uint64_t warm  = number_in("/sys/fs/cgroup/memory.stat", "\nactive_file ");
-
-    if (limit == UINT64_MAX || used == UINT64_MAX || cold == UINT64_MAX || warm == UINT64_MAX)
-        return UINT64_MAX;
-    used = used > cold + warm ? used - cold - warm : 0;
-    return limit > used ? limit - used : 0;
-}
-
-static lk_status check_available(const char *name, size_t bytes)
-{
-    uint64_t kib    = number_in("/proc/meminfo", "MemAvailable:");
-    uint64_t memory = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
-    uint64_t group  = room_in_group();
-
-    if (bytes > memory)
-        return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the machine has %llu available", name,
-                       bytes, (unsigned long long)memory);
-    if (bytes > group)
-        return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the control group (container) has %llu "
-                       "left; raise its memory limit", name, bytes, (unsigned long long)group);
-    return LK_OK;
-}
-
 /* ---- Making and mapping ------------------------------------------------------------------ */
 
-/* `maker`: of the rank that makes the memory; NULL: its pages are there. */
+/* Without its pages.  `maker`: of the rank that makes the memory; NULL: they are there. */
 static lk_status map_fd(void **out, int fd, const char *name, size_t bytes, const lk_comm *maker)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -92,25 +37,17 @@ static lk_status map_fd(void **out, int fd, const char *name, size_t bytes, cons
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
     if (maker != NULL)
         lki_numa_spread(maker, memory, bytes);
-    /* Populating through the mapping lets the kernel use huge pages, where it has them, and
-     * spares the page faults later. */
-    if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
-        int error = errno;
-        (void)munmap(memory, bytes);
-        return lk_fail(LK_ENOMEM, "arena %s: no memory for %zu bytes: %s", name, bytes,
-                       strerror(error));
-    }
     *out = memory;
     return LK_OK;
 }
 
-/* On success *fd is sealed and every page of *memory is there. */
+/* On success *fd is sealed, and *memory is mapped. */
 static lk_status create(int *fd, void **memory, const char *name, size_t bytes,
                         const lk_comm *maker)
 {
     char label[80];
 
-    LK_TRY(check_available(name, bytes));
+    LK_TRY(lki_pages_available(name, bytes));
     snprintf(label, sizeof label, "lockstep-%.52s", name);
     *fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0)
@@ -121,12 +58,8 @@ static lk_status create(int *fd, void **memory, const char *name, size_t bytes,
                      lki_memory_hint(errno));
     if (st == LK_OK)
         st = map_fd(memory, *fd, name, bytes, maker);
-    int error = st == LK_OK ? posix_fallocate(*fd, 0, (off_t)bytes) : 0;
-    if (error != 0) { /* kernels without MADV_POPULATE_WRITE find out here */
+    if (st == LK_OK && (st = lki_pages_reserve(*fd, name, *memory, bytes)) != LK_OK)
         (void)munmap(*memory, bytes);
-        st = lk_fail(LK_ENOMEM, "arena %s: no memory for %zu bytes: %s", name, bytes,
-                     strerror(error));
-    }
     if (st != LK_OK) {
         (void)close(*fd);
         *fd = -1;
@@ -303,6 +236,10 @@ static lk_status establish(lk_comm *comm, const char *name, size_t bytes, void *
     st = lki_agree(comm, st);
     if (st == LK_OK)
         st = lki_agree(comm, reach(comm, name, bytes, memory, open));
+    if (st == LK_OK)
+        st = lki_agree(comm, lki_pages_fill(comm, name, *memory, bytes));
+    if (st == LK_OK && !comm->self->group->threads && comm->size > 1)
+        lki_pages_map(*memory, bytes); /* of others' parts */
     if (*open >= 0 && (st != LK_OK || !may_be_entered(comm))) {
         (void)close(*open);
         *open = -1;
@@ -449,12 +386,14 @@ lk_status lki_comm_receive_arenas(lk_comm *whole)
     while (comm->arena_count < count) {
         lki_arena_message what;
         lk_arena         *arena;
-        void             *memory;
+        void             *memory = NULL;
         int               fd;
         LK_TRY(receive_any(comm, &what, &fd));
         lk_status st = map_fd(&memory, fd, what.name, what.bytes, NULL);
         if (st == LK_OK)
             st = keep(comm, memory, what.bytes);
+        if (st == LK_OK)
+            lki_pages_map(memory, what.bytes);
         if (st == LK_OK)
             st = LKI_NEW(&arena, 1, "arena");
         if (st != LK_OK) {
