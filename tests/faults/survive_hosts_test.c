@@ -56,8 +56,7 @@ static void any_one_is_killed(void **state)
     for (uint32_t rank = 0; rank < 4; rank++) {
         (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 "
                        "--strategy %s", strategies[(rank + 1) % 4]);
-        job_start(&j, *state, 4, line);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, line);
         rest(&seed);
         job_hit(&j, j.worker[rank], SIGKILL);
         (void)job_wait(&j);
@@ -77,8 +76,7 @@ static void a_host_is_killed(void **state)
     uint64_t   seed = 2;
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
         rest(&seed);
         hit_launcher(&j, 2);
         (void)job_wait(&j);
@@ -95,8 +93,7 @@ static void hosts_are_killed_until_one_is_left(void **state)
     char       wanted[65];
     uint64_t   seed = 3;
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --rebalance random:2");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --rebalance random:2");
     rest(&seed);
     job_hit(&j, j.worker[0], SIGKILL); /* alone on its host: rank 0 moves to another */
     job_await_step(&j, HIT_AT + 10);
@@ -124,8 +121,7 @@ static void who_is_lost_is_replaced(void **state)
     undisturbed(*state, MLP, LONGER, wanted);
     for (uint32_t rank = 0; rank < 4; rank++) {
         (void)snprintf(host, sizeof host, "host host%u, ", rank / 2);
-        job_start(&j, *state, 4, lines[rank]);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, lines[rank]);
         for (uint32_t nth = 1; nth <= 2; nth++) {
             job_hit(&j, j.worker[rank], SIGKILL);
             await_nth(&j, " took over ", nth);
@@ -148,9 +144,8 @@ static void who_is_lost_on_each_host_is_replaced(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, LONGER, wanted);
-    job_start(&j, *state, 4, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --strategy "
+    job_begin(&j, *state, 4, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --strategy "
               "zero1 --checkpoint ck");
-    job_await_step(&j, HIT_AT);
     job_hit(&j, j.worker[1], SIGKILL);
     job_hit(&j, j.worker[3], SIGKILL);
     await_nth(&j, " took over ", 1);
@@ -171,8 +166,7 @@ static void a_host_is_asked_to_leave(void **state)
     uint64_t   seed = 5;
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t node = 0; node < 3; node++) {
-        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --checkpoint ck");
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 3 --checkpoint ck");
         rest(&seed);
         pid_t launcher = launcher_of(&j, node);
         job_hit(&j, launcher, SIGTERM);
@@ -203,9 +197,8 @@ static void a_host_with_a_part_of_the_state_does_not_leave_alone(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy zero1 "
+    job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy zero1 "
               "--checkpoint ck");
-    job_await_step(&j, HIT_AT);
     job_hit(&j, launcher_of(&j, 2), SIGTERM);
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 75);
@@ -299,8 +292,7 @@ static void who_is_stopped_elsewhere_is_killed(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --timeout 2");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --timeout 2");
     job_hit(&j, j.worker[2], SIGSTOP);
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
@@ -316,11 +308,10 @@ static void what_a_host_has_alone_is_lost_with_it(void **state)
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t again = 0; again < 2; again++) {
         forget(*state);
-        job_start(&j, *state, 4, again ? MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy "
+        job_begin(&j, *state, 4, again ? MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy "
                                          "zero1 --checkpoint ck --checkpoint-every 5 --restart"
                                        : MLP GOES_ON "--steps 60 --log pipe --hosts 2 --strategy "
                                          "zero1 --checkpoint ck --checkpoint-every 5");
-        job_await_step(&j, HIT_AT);
         hit_launcher(&j, 2);
         (void)job_wait(&j);
         assert_says(j.result.err, "1 of 2 hosts are left, and none of them has a part of the "
@@ -345,8 +336,7 @@ static void a_buddy_has_what_a_host_had(void **state)
     for (uint32_t round = 0; round < 3; round++) {
         (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --buddies "
                        "--strategy %s", strategies[round]);
-        job_start(&j, *state, 4, line);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, line);
         rest(&seed);
         hit_launcher(&j, 2);
         (void)job_wait(&j);
@@ -355,9 +345,8 @@ static void a_buddy_has_what_a_host_had(void **state)
         assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2;");
     }
     for (uint32_t pair = 0; pair < 2; pair++) {
-        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 4 --buddies --strategy "
+        job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --hosts 4 --buddies --strategy "
                   "zero1");
-        job_await_step(&j, HIT_AT);
         job_hit(&j, j.worker[3], SIGKILL);
         rest(&seed);
         hit_launcher(&j, pair ? 2 : 1);
@@ -375,8 +364,7 @@ static void a_buddy_has_what_a_host_had(void **state)
 static void without_node_0_it_ends(void **state)
 {
     static job j;
-    job_start(&j, *state, 2, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 2, MLP GOES_ON "--steps 60 --log pipe --hosts 2");
     hit_launcher(&j, 0);
     (void)job_wait(&j);
     assert_int_not_equal(j.result.status, 0);

@@ -38,8 +38,7 @@ static void any_one_is_killed(void **state)
         for (uint32_t rank = 0; rank < workers; rank++) {
             (void)snprintf(line, sizeof line, MLP GOES_ON "--steps 60 --log pipe --strategy %s",
                            strategies[(workers + rank) % 4]);
-            job_start(&j, *state, workers, line);
-            job_await_step(&j, HIT_AT);
+            job_begin(&j, *state, workers, line);
             job_hit(&j, j.worker[rank], SIGKILL);
             (void)job_wait(&j);
             assert_undisturbed(&j, wanted);
@@ -60,8 +59,7 @@ static void three_of_four_are_killed(void **state)
         uint32_t third = 0;
         while (third == first || third == second)
             third++;
-        job_start(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --rebalance random:3");
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --rebalance random:3");
         rest(&seed);
         job_hit(&j, j.worker[first], SIGKILL);
         if (round % 2 == 0)
@@ -155,9 +153,10 @@ static void who_is_lost_before_the_first_step_is_told(void **state)
     (void)kill(j.worker[3], SIGCONT);
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
-    (void)snprintf(words, sizeof words, "rank 1 (pid %d) was killed by SIGKILL at step 0 in making "
-                   "room for the model; the run begins with 3 of 4 workers; ", (int)j.worker[1]);
+    (void)snprintf(words, sizeof words, "rank 1 (pid %d) was killed by SIGKILL at step 0 in ",
+                   (int)j.worker[1]);
     assert_says(j.result.err, words);
+    assert_says(j.result.err, "; the run begins with 3 of 4 workers; ");
     (void)snprintf(words, sizeof words, "\nrank 3 (pid %d) runs virtual workers 2-3\n",
                    (int)j.worker[3]);
     assert_says(j.result.err, words);
@@ -254,8 +253,7 @@ static void who_is_stopped_is_killed(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --timeout 1");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --timeout 1");
     job_hit(&j, j.worker[1], SIGSTOP);
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
@@ -275,8 +273,7 @@ static void who_is_asked_leaves(void **state)
     char       wanted[65], says[128];
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t rank = 0; rank < 3; rank += 2) {
-        job_start(&j, *state, 3, lines[rank == 0]);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 3, lines[rank == 0]);
         job_hit(&j, j.worker[rank], SIGTERM);
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
@@ -296,8 +293,7 @@ static void where_all_leave_the_run_stops(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
     for (uint32_t rank = 0; rank < 3; rank++)
         job_hit(&j, j.worker[rank], SIGTERM);
     (void)job_wait(&j);
@@ -320,8 +316,7 @@ static void who_is_lost_is_replaced(void **state)
     char       wanted[65];
     undisturbed(*state, MLP, LONGER, wanted);
     for (uint32_t rank = 0; rank < 3; rank += 2) {
-        job_start(&j, *state, 3, lines[rank == 0]);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 3, lines[rank == 0]);
         for (uint32_t nth = 1; nth <= 2; nth++) {
             job_hit(&j, j.worker[rank], SIGKILL);
             await_nth(&j, " took over ", nth);
@@ -348,8 +343,7 @@ static void too_few_save_and_end(void **state)
     char       wanted[65], said[96];
     undisturbed(*state, MLP, LONGER, wanted);
     for (uint32_t more = 0; more < 2; more++) {
-        job_start(&j, *state, 3 + more, lines[more]);
-        job_await_step(&j, HIT_AT);
+        job_begin(&j, *state, 3 + more, lines[more]);
         job_hit(&j, j.worker[0], SIGKILL);
         await_nth(&j, " took over ", 1);
         job_hit(&j, j.worker[1], SIGKILL);
@@ -391,8 +385,7 @@ static void other_ends_are_as_ever(void **state)
     run_command(&r, *state, MLP GOES_ON "--workers 3 --steps 60 --lr 1e30 --quiet");
     assert_int_equal(r.status, 3);
     undisturbed(*state, MLP, STEPS, wanted);
-    job_start(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
-    job_await_step(&j, HIT_AT);
+    job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --checkpoint ck");
     job_hit(&j, j.worker[0], SIGKILL);
     job_await_word(&j, "took over");
     job_hit(&j, j.pid, SIGTERM);
@@ -407,11 +400,10 @@ static void all_dead_restart(void **state)
     char       wanted[65];
     undisturbed(*state, MLP, STEPS, wanted);
     for (uint32_t restart = 0; restart < 2; restart++) {
-        job_start(&j, *state, 2,
+        job_begin(&j, *state, 2,
                   restart ? MLP GOES_ON "--restart --steps 60 --log pipe --checkpoint ck "
                                         "--checkpoint-every 5"
                           : MLP GOES_ON "--steps 60 --log pipe");
-        job_await_step(&j, HIT_AT);
         (void)kill(j.pid, SIGSTOP); /* the launcher sees both at once */
         job_hit(&j, j.worker[0], SIGKILL);
         job_hit(&j, j.worker[1], SIGKILL);

@@ -39,6 +39,13 @@ static inline void assert_undisturbed(job *j, const char *wanted)
         fail_msg("%s, undisturbed %s: %s", digits, wanted, j->result.err);
 }
 
+/* Starts a job whose log is the pipe, and waits until it is where it is hit. */
+static inline void job_begin(job *j, const char *folder, uint32_t workers, const char *arguments)
+{
+    job_start(j, folder, workers, arguments);
+    job_await_step(j, HIT_AT);
+}
+
 /* What stands in a log, without times. */
 static inline void read_bits(const char *folder, const char *log, command_result *r)
 {
@@ -83,13 +90,13 @@ static inline void await_nth(job *j, const char *word, uint32_t nth)
     }
 }
 
-/* Whether rank `last` makes room for the model, as its flight record in "fl" says; learns who all
- * are. */
-static inline bool makes_room(job *j, uint32_t last)
+/* Whether all have joined, and rank `last` has yet to open data or to make room for the model, as
+ * flight records in "fl" say; learns who they are. */
+static inline bool is_early(job *j, uint32_t last)
 {
     char     line[256];
-    bool     makes = false;
-    uint32_t rank;
+    bool     early = false;
+    uint32_t rank, joined = 0;
     int      pid;
     (void)snprintf(line, sizeof line, "%s inspect --flight %s/fl 2>/dev/null", LK_TEST_COMMAND,
                    j->folder);
@@ -97,18 +104,20 @@ static inline bool makes_room(job *j, uint32_t last)
     while (fgets(line, sizeof line, said) != NULL)
         if (sscanf(line, " %u running %d", &rank, &pid) == 2 && rank <= last) {
             j->worker[rank] = (pid_t)pid;
-            makes = rank == last && strstr(line, "  0  making room for the model") != NULL;
+            joined += strstr(line, "  0  ") != NULL;
+            early = rank == last && (strstr(line, "  0  opening data") != NULL ||
+                                     strstr(line, "  0  making room for the model") != NULL);
         }
     (void)pclose(said);
-    return makes;
+    return early && joined > last;
 }
 
-/* Stops the last rank before its first step: all have joined then, and nobody begins without it. */
+/* Stops the last rank before its first step: nobody begins without it. */
 static inline void hold_early(job *j)
 {
     uint32_t last = j->workers - 1;
-    for (double since = seconds_now(); !makes_room(j, last);)
-        check_waiting(j, since, "a rank that makes room for the model");
+    for (double since = seconds_now(); !is_early(j, last);)
+        check_waiting(j, since, "a rank before its first step");
     assert_int_equal(kill(j->worker[last], SIGSTOP), 0);
 }
 
