@@ -11,37 +11,30 @@
 
 #include "lockstep/base.h"
 
-typedef enum {
-    LKI_TILE_START,    /* c = the chain from +0.0 */
-    LKI_TILE_CONTINUE, /* c = the chain from what c holds */
-    LKI_TILE_ADD,      /* c = c + the chain from +0.0 */
-} lki_tile_mode;
-
-/* c (rows, columns) = chain of fma over k ascending of a (rows, k) and b (k, columns).  A row of
- * `a` is `segments` runs of `length` values, `pitch` elements apart: a convolution's window as it
- * lies in the image.  b lies in panels of 16 columns, padded: b(k, j) is
- * b[j / 16 * panel + k * step + j % 16].  Rows of a and c start where their pointers say. */
+/* c (rows, columns) = chains of fma over k ascending of a (rows, length) and b (length, columns),
+ * from +0.0 or, to `go_on`, from what c holds.  b lies in panels of 16 columns: b(k, j) is
+ * b[j / 16 * panel + k * step + j % 16].  columns is a multiple of 16. */
 typedef struct {
-    size_t              rows, columns;
-    const float *const *a;
-    size_t              segments, length, pitch;
-    const float        *b;
-    size_t              panel, step;
-    float *const       *c;
-    lki_tile_mode       mode;
-} lki_tile_rows;
-
-/* c (m, columns) continues its chain of fma over k of a(k, i) b(k, j): the product of a
- * transposed a.  k walks `runs` runs of `run` steps each; a moves by a_step within a run and by
- * a_pitch from run to run, b by b_step throughout.  columns is a multiple of 16. */
-typedef struct {
-    size_t       m, columns;
+    size_t       rows, columns, length;
     const float *a;
-    size_t       runs, run, a_pitch, a_step;
+    size_t       lda;
     const float *b;
-    size_t       b_step;
+    size_t       panel, step;
     float       *c;
     size_t       ldc;
+    bool         go_on;
+} lki_tile_rows;
+
+/* The same with a transposed: a (length, rows), b (length, columns) with rows ldb apart. */
+typedef struct {
+    size_t       rows, columns, length;
+    const float *a;
+    size_t       lda;
+    const float *b;
+    size_t       ldb;
+    float       *c;
+    size_t       ldc;
+    bool         go_on;
 } lki_tile_outer;
 
 /* BatchNorm: some columns of matrices whose rows are `stride` apart, of `type`, F32 or BF16; the

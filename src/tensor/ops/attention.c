@@ -3,7 +3,8 @@
  * A task is one head of one sample.  It packs the head's keys and values once, then walks
  * blocks of QUERIES rows against blocks of KEYS columns; a block of scores lives in L1 and no
  * (t, t) tensor exists.  The softmax is online (isa/softmax.inc).  Blocks wholly in the future
- * are not visited; in the others a future key has probability exactly 0.
+ * are not visited; of the others strips of STRIP queries, or of keys, leave out what is in their
+ * future, but for less than a strip, where a future key has probability exactly 0.
  *
  *      forward    S = Q K'        O = rescaled O + P V          y = O / sum, lse = max + log sum
  *      backward   P = exp(S - lse)         dP = dY V'           dS = P (dP - delta) scale
@@ -23,8 +24,11 @@
 
 #include "tensor/ops/attention.h"
 
+enum { STRIP = 8 }; /* queries that are cut off at one key, or keys at one query */
+
 /* A head's own copies; rows are `width` wide: the head size in whole lanes, padded with zeros.
- * `k_columns`, `v_columns` are the transposes in panels of 16 keys.  t_pad is t in whole KEYS. */
+ * `k_columns`, `v_columns` are the transposes in panels of 16 keys.  t_pad is t in whole
+ * lanes. */
 typedef struct {
     size_t width, t_pad, panel;
     float *scores, *dp;                    /* (QUERIES, KEYS) */
@@ -51,7 +55,7 @@ typedef struct {
 static size_t head_lay_out(head *h, size_t t, size_t size, float *base)
 {
     size_t at = 0;
-    *h = (head){ .width = lki_round_up(size, LANES), .t_pad = lki_round_up(t, KEYS),
+    *h = (head){ .width = lki_round_up(size, LANES), .t_pad = lki_round_up(t, LANES),
                  .panel = size * LANES };
     const struct { float **field; size_t count; } parts[] = {
         { &h->scores, QUERIES * KEYS },        { &h->dp, QUERIES * KEYS },
@@ -76,7 +80,7 @@ size_t lki_attention_scratch_bytes(const lk_exec *exec, const lki_attention_shap
     return head_lay_out(&h, shape->t, shape->c / shape->heads, NULL) * lk_exec_threads(exec);
 }
 
-/* (t, size) values, rows `stride` apart, into (t_pad, width), the rest zeros. */
+/* (t, size) values, rows `stride` apart, into (t, width), the rest of each row zeros. */
 static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const float *from,
                       float *to)
 {
@@ -84,23 +88,27 @@ static void copy_rows(const head *h, size_t t, size_t size, size_t stride, const
         memcpy(to + i * h->width, from + i * stride, size * sizeof *to);
         memset(to + i * h->width + size, 0, (h->width - size) * sizeof *to);
     }
-    memset(to + t * h->width, 0, (h->t_pad - t) * h->width * sizeof *to);
 }
 
-/* to (queries, keys) = rows of `left` (width wide) times the columns of `right`. */
-static void block_scores(const attention *a, const head *h, const block *b, const float *left,
-                         const float *right, float *to)
+/* Keys of a block that query i of it, the last of its strip, may see. */
+static size_t keys_seen(const block *b, size_t i)
 {
-    const float *from[QUERIES];
-    float       *rows[QUERIES];
-    for (size_t i = 0; i < b->queries; i++) {
-        from[i] = left + (b->first_query + i) * h->width;
-        rows[i] = to + i * KEYS;
+    return lki_min(b->keys, b->first_query + i + 1 - b->first_key);
+}
+
+/* to (queries, keys) = rows of `left`, `stride` apart, times the columns of `right`. */
+static void block_scores(const attention *a, const head *h, const block *b, const float *left,
+                         size_t stride, const float *right, float *to)
+{
+    for (size_t i = 0; i < b->queries; i += STRIP) {
+        size_t rows = lki_min(STRIP, b->queries - i);
+        a->kernels->tile_rows(&(lki_tile_rows){
+            .rows = rows, .columns = lki_round_up(keys_seen(b, i + rows - 1), LANES),
+            .length = a->size, .a = left + (b->first_query + i) * stride, .lda = stride,
+            .b = right + b->first_key / LANES * h->panel, .panel = h->panel, .step = LANES,
+            .c = to + i * KEYS, .ldc = KEYS,
+        });
     }
-    a->kernels->tile_rows(&(lki_tile_rows){
-        .rows = b->queries, .columns = b->keys, .a = from, .segments = 1, .length = a->size,
-        .b = right + b->first_key / LANES * h->panel, .panel = h->panel, .step = LANES, .c = rows,
-    });
 }
 
 /* h->out (queries, width) continues its chains over the block's keys, or starts them at the first:
@@ -108,28 +116,33 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
 static void block_values(const attention *a, const head *h, const block *b, const float *scores,
                          const float *right)
 {
-    const float *from[QUERIES];
-    float       *rows[QUERIES];
-    for (size_t i = 0; i < b->queries; i++) {
-        from[i] = scores + i * KEYS;
-        rows[i] = h->out + i * h->width;
+    for (size_t i = 0; i < b->queries; i += STRIP) {
+        size_t rows = lki_min(STRIP, b->queries - i);
+        a->kernels->tile_rows(&(lki_tile_rows){
+            .rows = rows, .columns = h->width, .length = keys_seen(b, i + rows - 1),
+            .a = scores + i * KEYS, .lda = KEYS, .b = right + b->first_key * h->width,
+            .panel = LANES, .step = h->width, .c = h->out + i * h->width, .ldc = h->width,
+            .go_on = b->first_key > 0,
+        });
     }
-    a->kernels->tile_rows(&(lki_tile_rows){
-        .rows = b->queries, .columns = h->width, .a = from, .segments = 1, .length = b->keys,
-        .b = right + b->first_key * h->width, .panel = LANES, .step = h->width, .c = rows,
-        .mode = b->first_key == 0 ? LKI_TILE_START : LKI_TILE_CONTINUE,
-    });
 }
 
-/* to (keys, width) continues its chains over the block's queries: transposed scores times rows. */
+/* to (keys, width) continues its chains over the block's queries, or starts them where the keys are
+ * the queries' own: transposed scores times rows. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
                              const float *right, float *to)
 {
-    a->kernels->tile_outer(&(lki_tile_outer){
-        .m = b->keys, .columns = h->width, .a = scores, .runs = 1, .run = b->queries,
-        .a_step = KEYS, .b = right + b->first_query * h->width, .b_step = h->width,
-        .c = to + b->first_key * h->width, .ldc = h->width,
-    });
+    for (size_t j = 0; j < b->keys; j += STRIP) {
+        size_t key = b->first_key + j, skip = key < b->first_query ? 0 : key - b->first_query;
+        if (skip >= b->queries)
+            return;
+        a->kernels->tile_outer(&(lki_tile_outer){
+            .rows = lki_min(STRIP, b->keys - j), .columns = h->width, .length = b->queries - skip,
+            .a = scores + skip * KEYS + j, .lda = KEYS,
+            .b = right + (b->first_query + skip) * h->width, .ldb = h->width,
+            .c = to + key * h->width, .ldc = h->width, .go_on = key < b->first_query,
+        });
+    }
 }
 
 /* Scores of query i of a block; `index` is the task: (sample, head). */
@@ -150,7 +163,8 @@ static lki_score_row score_row(const attention *a, const head *h, const block *b
 
 static void forward_queries(const attention *a, const head *h, size_t index, size_t first_query)
 {
-    size_t t = a->shape->t, queries = lki_min(QUERIES, t - first_query);
+    size_t t = a->shape->t, stride = 3 * a->shape->c, queries = lki_min(QUERIES, t - first_query);
+    const float *q = a->qkv + head_row(a->shape, index, 0, 3);
     float  max[QUERIES], sum[QUERIES];
 
     for (size_t i = 0; i < queries; i++) {
@@ -159,7 +173,7 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
     }
     for (size_t first_key = 0; first_key < first_query + queries; first_key += KEYS) {
         block b = block_at(t, first_query, first_key);
-        block_scores(a, h, &b, h->q, h->k_columns, h->scores);
+        block_scores(a, h, &b, q, stride, h->k_columns, h->scores);
         for (size_t i = 0; i < queries; i++) {
             lki_score_row row = score_row(a, h, &b, index, i);
             float rescale = a->kernels->score_forward(&row, &max[i], &sum[i]);
@@ -178,23 +192,22 @@ static void forward_queries(const attention *a, const head *h, size_t index, siz
 
 static void head_open(const attention *a, size_t index, uint32_t thread, head *h)
 {
-    size_t t = a->shape->t, c = a->shape->c, size = a->size;
-    const float *q = a->qkv + head_row(a->shape, index, 0, 3);
+    size_t t = a->shape->t, c = a->shape->c;
+    const float *k = a->qkv + head_row(a->shape, index, 0, 3) + c;
 
-    (void)head_lay_out(h, t, size, (float *)(void *)(a->scratch + thread * a->scratch_each));
-    copy_rows(h, t, size, 3 * c, q, h->q);
-    copy_rows(h, t, size, 3 * c, q + 2 * c, h->v);
-    memset(h->k_columns, 0, h->t_pad * size * sizeof *h->k_columns);
-    a->kernels->pack_transposed(t, size, q + c, 3 * c, h->k_columns);
+    (void)head_lay_out(h, t, a->size, (float *)(void *)(a->scratch + thread * a->scratch_each));
+    a->kernels->pack_transposed(t, a->size, k, 3 * c, h->k_columns);
 }
 
 static void forward_task(void *context, size_t index, uint32_t thread)
 {
     const attention *a = context;
-    head h;
+    size_t t = a->shape->t, c = a->shape->c;
+    head   h;
 
     head_open(a, index, thread, &h);
-    for (size_t query = 0; query < a->shape->t; query += QUERIES)
+    copy_rows(&h, t, a->size, 3 * c, a->qkv + head_row(a->shape, index, 0, 3) + 2 * c, h.v);
+    for (size_t query = 0; query < t; query += QUERIES)
         forward_queries(a, &h, index, query);
 }
 
@@ -225,8 +238,8 @@ void lki_attention(lk_exec *exec, const lki_attention_shape *shape, const float 
 
 static void backward_block(const attention *a, const head *h, size_t index, const block *b)
 {
-    block_scores(a, h, b, h->q, h->k_columns, h->scores);
-    block_scores(a, h, b, h->dy, h->v_columns, h->dp);
+    block_scores(a, h, b, h->q, h->width, h->k_columns, h->scores);
+    block_scores(a, h, b, h->dy, h->width, h->v_columns, h->dp);
     for (size_t i = 0; i < b->queries; i++) {
         size_t        query = b->first_query + i;
         lki_score_row row   = score_row(a, h, b, index, i);
@@ -271,12 +284,10 @@ static void backward_task(void *context, size_t index, uint32_t thread)
     head h;
 
     head_open(a, index, thread, &h);
+    copy_rows(&h, t, size, 3 * c, qkv, h.q);
     copy_rows(&h, t, size, 3 * c, qkv + c, h.k);
     copy_rows(&h, t, size, c, dy, h.dy);
-    memset(h.v_columns, 0, h.t_pad * size * sizeof *h.v_columns);
     a->kernels->pack_transposed(t, size, qkv + 2 * c, 3 * c, h.v_columns);
-    memset(h.dk, 0, h.t_pad * h.width * sizeof *h.dk);
-    memset(h.dv, 0, h.t_pad * h.width * sizeof *h.dv);
     for (size_t i = 0; i < t; i++)
         h.delta[i] = a->kernels->dot(size, dy + i * c, a->old_y + head_row(a->shape, index, i, 1));
 
