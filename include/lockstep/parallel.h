@@ -163,7 +163,7 @@ typedef struct {
     /* Bytes of memory that the workers of a host share, on the host that has the most.  Parameters
      * of "zero3" are what a host keeps of them, and the room for units. */
     size_t params, optimizer, gradients, tables, messages; /* which others sent: at most */
-    size_t files; /* bytes of files that a host keeps: options.offload */
+    size_t files, shard; /* in files of a host; FP32 parameters of its own shard, no buddy's */
     /* Bytes that a host sends to others in a step, for the host that sends the most; not counting
      * what ranks send to agree: losses, norms, who has what. */
     uint64_t sent_gradients, sent_params;

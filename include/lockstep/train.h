@@ -221,7 +221,7 @@ typedef struct {
     uint64_t         spilled;     /* bytes of them that each worker has in a file instead */
     size_t           packs;       /* of weights, packed, which workers of a host share */
     size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
-    size_t           program;     /* of each worker: kernels' buffers, and about what any takes */
+    size_t           program;     /* of each worker: kernels' buffers, data ahead, what any takes */
 } lk_train_cost;
 
 LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* in all, without the data */

@@ -302,19 +302,24 @@ static uint32_t workers_on(const train_options *options, uint32_t host)
     return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
 }
 
-/* Why --shard-hosts cannot be; NULL: it can, or was not asked for. */
+/* Why --shard-hosts cannot be; NULL: it can, or was not asked for.  What hosts read from files of
+ * their own they read for as many workers as any. */
 static const char *cannot_group(const train_options *options, uint32_t hosts)
 {
-    uint32_t group = options->config.shard_hosts;
-    if (!is_hybrid(options) || group <= 1)
+    uint32_t group = options->config.shard_hosts > 1 ? options->config.shard_hosts : 1;
+    bool     files = options->config.offloaded & LK_OFFLOADED_PARAMETERS;
+    if (!is_hybrid(options) || (group == 1 && !files))
         return NULL;
     if (hosts % group != 0)
         return "--shard-hosts must divide the number of hosts (--hosts, --nnodes): every group "
                "has a model of its own";
     for (uint32_t host = group; host < hosts && options->nodes.hosts > 1; host++)
         if (workers_on(options, host) != workers_on(options, host % group))
-            return "--shard-hosts needs as many workers in the same places of every group of "
-                   "hosts: give a --workers that the number of hosts divides";
+            return group == 1
+                       ? "--offload parameters:DIR with --strategy hybrid needs as many workers on "
+                         "every host: give a --workers that the number of hosts divides"
+                       : "--shard-hosts needs as many workers in the same places of every group of "
+                         "hosts: give a --workers that the number of hosts divides";
     return NULL;
 }
 

@@ -4,17 +4,27 @@
  * equal parts, and each has the kernel see to it that its process takes no more (RLIMIT_DATA, which
  * counts what it may write and nobody else sees: heap, threads' stacks, not files, programs or
  * arenas).  So all ranks together never have more than the limit, and one that wants more is told
- * so where it asks.
+ * so where it asks.  A stack counts whole, used or not, so those of threads that start from then on
+ * are small.
  *
  *     arenas + ranks x part <= limit, whenever an arena has been made
+ *
+ * A rank may have some MiB more than its part, for what is counted and never touched.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "comm/group.h"
+
+/* A stack of a thread that the workers of a limited host start: a frame has 16 KiB at the most, and
+ * libraries that decode pictures a few times as much.  And what a process may have beyond its part,
+ * as the kernel counts what nobody has touched: stacks, most of the rooms for what others send
+ * (LKI_TASK_ROOMS segments) where little is sent, and what lies between on the heap. */
+enum { STACK_BYTES = 512 << 10, UNTOUCHED_BYTES = 8 << 20 };
 
 /* What RLIMIT_DATA counts of this process; UINT64_MAX if /proc does not say. */
 static uint64_t data_now(void)
@@ -43,13 +53,13 @@ lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes)
                        "%llu of this host", name, bytes, (unsigned long long)self->arena_bytes,
                        (unsigned long long)self->memory_limit);
     const uint64_t part = (self->memory_limit - all) / ranks, mine = data_now();
-    if (mine > part)
+    if (mine > part + UNTOUCHED_BYTES)
         return lk_fail(LK_ENOMEM, "arena %s, %zu bytes, leaves %llu of this host's %llu to each "
                        "of %llu workers; this one has %llu already", name, bytes,
                        (unsigned long long)part, (unsigned long long)self->memory_limit,
                        (unsigned long long)ranks, (unsigned long long)mine);
-    if (getrlimit(RLIMIT_DATA, &limit) == 0 && part < limit.rlim_max) {
-        limit.rlim_cur = part;
+    if (getrlimit(RLIMIT_DATA, &limit) == 0 && part + UNTOUCHED_BYTES < limit.rlim_max) {
+        limit.rlim_cur = part + UNTOUCHED_BYTES;
         if (setrlimit(RLIMIT_DATA, &limit) != 0)
             return lk_fail(LK_EIO, "setrlimit: %s", strerror(errno));
     }
@@ -57,10 +67,22 @@ lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes)
     return LK_OK;
 }
 
+/* Whoever says otherwise when starting a thread has it so. */
+static void have_small_stacks(void)
+{
+    pthread_attr_t attributes;
+    if (pthread_getattr_default_np(&attributes) != 0)
+        return;
+    if (pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0)
+        (void)pthread_setattr_default_np(&attributes);
+    (void)pthread_attr_destroy(&attributes);
+}
+
 lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes)
 {
     if (comm->self->group->threads)
         return lk_fail(LK_EUNSUPPORTED, "the memory of threads cannot be limited; have processes");
+    have_small_stacks();
     comm->self->memory_limit = bytes;
     return lki_limit_take(comm, "(none yet)", 0);
 }

@@ -252,14 +252,23 @@ static lk_status check_options(const lk_dataset *dataset, const lk_loader_option
     return LK_OK;
 }
 
-static uint32_t choose_ahead(const lk_loader *loader)
+static uint32_t choose_ahead(const lk_loader_options *o, size_t sample)
 {
-    const lk_loader_options *o = &loader->options;
+    size_t fit = AHEAD_BYTES / sample / o->micro_batch;
     if (o->ahead > 0)
         return o->ahead;
-    size_t sample = loader->x_bytes + loader->y_count * sizeof(int32_t);
-    size_t fit    = AHEAD_BYTES / sample / o->micro_batch;
-    return o->threads * (uint32_t)lki_max(AHEAD_LEAST, lki_min(fit, AHEAD_MOST));
+    return (o->threads > 0 ? o->threads : 1) *
+           (uint32_t)lki_max(AHEAD_LEAST, lki_min(fit, AHEAD_MOST));
+}
+
+static uint32_t borrows(const lk_loader_options *o)
+{
+    return o->lock_step ? o->count : 1;
+}
+
+size_t lki_loader_bytes(const lk_loader_options *o, size_t sample)
+{
+    return ((size_t)borrows(o) + choose_ahead(o, sample)) * o->micro_batch * sample;
 }
 
 static lk_status allocate(lk_loader *loader)
@@ -322,8 +331,9 @@ lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
     bool tokens     = dataset->info.tokens;
     loader->x_bytes = dataset->elements * (tokens ? sizeof(int32_t) : sizeof(float));
     loader->y_count = tokens ? dataset->elements : 1;
-    loader->borrows = options->lock_step ? options->count : 1;
-    loader->slots   = loader->borrows + choose_ahead(loader);
+    loader->borrows = borrows(options);
+    loader->slots   = loader->borrows +
+                    choose_ahead(options, loader->x_bytes + loader->y_count * sizeof(int32_t));
     loader->micro_count =
         options->global_batch / (options->virtual_workers * options->micro_batch);
     lk_status status = allocate(loader);

@@ -27,7 +27,6 @@ static void a_whole_copy_is_refused(void **state)
     assert_int_equal(r.status, 2);
 }
 
-/* Threads' stacks, which are never used up, would count. */
 static void parts_of_it_are_made_and_trained(void **state)
 {
     static command_result r;
@@ -36,8 +35,7 @@ static void parts_of_it_are_made_and_trained(void **state)
         skip(); /* sanitizers take more than a host has */
     run_command(&r, *state, MODEL "--workers 1");
     read_weights(&r, whole);
-    run_shell(&r, *state, "ulimit -s 1024; " LK_TEST_COMMAND " " MODEL
-                          "--workers 8 --hosts 8 --host-memory 66 --strategy zero3");
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 66 --strategy zero3");
     assert_int_equal(r.status, 0);
     read_weights(&r, parts);
     assert_string_equal(parts, whole);
@@ -56,23 +54,46 @@ static void files_hold_what_memory_does_not(void **state)
                                           "--strategy zero3");
     assert_int_equal(r.status, 1);
     assert_says(r.err, "--offload for the optimizer's state and zero3's parameters, or a smaller");
-    run_shell(&r, *state, "ulimit -s 1024; " LK_TEST_COMMAND " " MODEL_OF("2")
-                          "--workers 2 --hosts 2 --host-memory 90 --strategy zero3 "
-                          "--offload optimizer,parameters:/tmp");
+    run_command(&r, *state, MODEL_OF("2") "--workers 2 --hosts 2 --host-memory 90 "
+                                          "--strategy zero3 --offload optimizer,parameters:/tmp");
     if (r.status != 0)
         fail_msg("%s", r.err);
     read_weights(&r, parts);
     assert_string_equal(parts, whole);
 }
 
-/* What is planned for leaves no room for a thread's stack of 32 MiB. */
+/* What a plan says is enough is enough, rounded up to a whole MiB. */
+static void what_is_planned_runs(void **state)
+{
+    static const char *const ways[] = { "--workers 4 --hosts 2 --strategy ddp",
+                                        "--workers 4 --hosts 4 --strategy zero3 --threads 2",
+                                        "--workers 4 --hosts 2 --strategy zero2 --precision bf16",
+                                        "--workers 2 --strategy zero1" };
+    static command_result r;
+    char                  line[512];
+    for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++) {
+        (void)snprintf(line, sizeof line, PLAN "--json %s", ways[i]);
+        run_command(&r, *state, line);
+        const char *all = strstr(r.out, "\"all\": ");
+        assert_non_null(all);
+        double mebi = strtod(all + 7, NULL) / (1 << 20);
+        (void)snprintf(line, sizeof line, MODEL "%s --host-memory %.0f", ways[i], mebi + 0.5);
+        run_command(&r, *state, line);
+        if (r.status != 0)
+            fail_msg("%s: %s", line, r.err);
+    }
+}
+
+/* What is not in a plan: the stacks of so many threads. */
 static void the_limit_holds(void **state)
 {
     static command_result r;
-    run_shell(&r, *state, "ulimit -s 32768; " LK_TEST_COMMAND " " MODEL
-                          "--workers 8 --hosts 8 --host-memory 60 --strategy zero3 --threads 2");
+    if (LKI_SANITIZED)
+        skip(); /* likewise */
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 60 --strategy zero3 "
+                                  "--loader-threads 64");
     assert_int_not_equal(r.status, 0);
-    assert_says(r.err, "of this host's 62914560 to each of 1 workers; this one has ");
+    assert_says(r.err, "loader: cannot start its threads");
 }
 
 /* Makes a group of processes that may have `bytes` of memory between them, where that can be. */
@@ -133,6 +154,7 @@ int main(void)
         cmocka_unit_test(a_whole_copy_is_refused),
         cmocka_unit_test(parts_of_it_are_made_and_trained),
         cmocka_unit_test(files_hold_what_memory_does_not),
+        cmocka_unit_test(what_is_planned_runs),
         cmocka_unit_test(the_limit_holds),
         cmocka_unit_test(a_plan_is_enough),
     };

@@ -137,6 +137,10 @@ static const struct {
     { GOOD "--steps 1 --nnodes 2", "--nnodes 2 needs --rendezvous tcp://HOST:PORT" },
     { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 4 --strategy hybrid --shard-hosts 3",
       "--shard-hosts must divide the number of hosts" },
+    { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 2 --strategy hybrid --offload "
+           "parameters:/tmp", "needs as many workers on every host" },
+    { GOOD "--steps 1 --workers 2 --hosts 2 --strategy zero3 --gather-dtype int8 --offload "
+           "parameters:/tmp", "leave out --gather-dtype int8" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 5 --hosts 4 --strategy hybrid --shard-hosts 2",
       "--shard-hosts needs as many workers in the same places of every group of hosts" },
     { GOOD "--steps 1 --strategy fsdp", "--strategy fsdp: is zero3 here, which FULL_SHARD means" },

@@ -105,6 +105,8 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     cost->params += lki_offload_params_memory(parallel);
     cost->optimizer += lki_offload_states_memory(parallel);
     cost->files = lki_offload_files(parallel);
+    for (uint32_t shard = 0; shard < layout->shards; shard++)
+        cost->shard = lki_max(cost->shard, layout->kept[shard] * sizeof(float));
 }
 
 /* A host is sent about as much of gradients as it sends. */

@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "data/loader.h"
+#include "nn/model.h"
 #include "tensor/exec.h"
 #include "train/observe/pace.h"
 #include "train/saves/save.h"
@@ -75,8 +77,8 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
                                   .exec               = exec,
                                   .unit_buffers       = c->unit_buffers,
                                   .shard_hosts        = c->shard_hosts,
-                                   .buddies            = c->buddies && c->workers > 1,
-                                   .gather_dtype       = lki_gather_dtype(c),
+                                  .buddies            = c->buddies && c->workers > 1,
+                                  .gather_dtype       = lki_gather_dtype(c),
                                   .keep_gathered      = c->keep_gathered,
                                   .term_count         = term_count,
                                   .state_count        = state_count,
@@ -162,6 +164,23 @@ static bool gathers(const lk_train_config *c, uint32_t hosts)
     return parted || lki_in_files(c, LK_OFFLOADED_PARAMETERS);
 }
 
+/* What a worker has whatever its strategy: kernels' buffers, micro-batches ahead, and where hosts
+ * have parts of the parameters, two pieces of a tensor while all of it is gone over at the end. */
+static size_t estimate_program(const lk_train_config *c, const lk_model *model, uint32_t hosts,
+                               uint32_t together)
+{
+    bool         parted;
+    const size_t sample = sizeof(float) *
+                          (lk_shape_count(model->input) + lk_model_loss_rows(model));
+    const lk_loader_options options = { .micro_batch = c->micro_batch,
+                                        .threads     = c->loader_threads,
+                                        .lock_step   = together > 1,
+                                        .count       = together };
+    (void)count_keepers(c, hosts, &parted);
+    return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
+           (parted ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0);
+}
+
 static lk_status estimate_model(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                 lk_train_cost *out)
 {
@@ -183,7 +202,7 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     if (status == LK_OK)
         status = estimate_parallel(c, model, sizes, hosts, out);
     out->workers = most;
-    out->program = PROGRAM_BYTES + kernel_bytes(c->threads);
+    out->program = estimate_program(c, model, hosts, together);
     lk_exec_free(exec);
     lki_free(sizes);
     return status;
@@ -212,10 +231,8 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
         lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
         bytes += copies * lki_background_bytes(&one, 1);
     }
-    bytes += keepers > 1 ? shared->optimizer : slots * values;
-    if (!parted)
-        return bytes + values;
-    return bytes + (slots > 0 ? shared->optimizer / slots : values / keepers);
+    bytes += slots * (keepers > 1 ? shared->shard : values);
+    return bytes + (parted ? shared->shard : values);
 }
 
 lk_status lki_model_alone(lk_model **out, lk_train_config *config)
