@@ -151,6 +151,7 @@ static void every_thread_is_traced(void **state)
     lk_batch          batch;
     (void)state;
     options.threads  = THREADS;
+    options.ahead    = BEFORE - 1;
     options.end_step = STEPS;
     LKT_OK(lki_trace_open(&trace, 2 + THREADS, BATCHES));
     LKT_OK(lk_loader_open(&loader, set, &options));
