@@ -150,6 +150,8 @@ static void make_plan(making *m)
         plan->count = 0;
         plan->there = --helpers > 0;
     }
+    if (!plan->there) /* the step is made from its beginning, of nothing that there was */
+        plan->held_count = 0;
     plan->unfinished = m->missing_count;
 }
 

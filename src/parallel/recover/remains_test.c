@@ -83,6 +83,8 @@ static bool check_scene(const scene *s)
                                           s->ranks, r), LK_OK);
         assert_int_equal(plan.unfinished, s->leaves - s->covered);
         plans += plan.there;
+        if (!plan.there)
+            assert_int_equal(plan.held_count, 0);
         if (plan.there)
             check_rank(s, &plan, leaves, buffers);
         lki_remains_deinit(&plan);
