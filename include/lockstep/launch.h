@@ -67,6 +67,11 @@ typedef struct {
     bool     host_leaves; /* SIGTERM to the launcher of a host other than node 0's, where the others
                            * go on: its workers leave when it suits them (train does), and the
                            * launcher with them, with 75; false: it asks all hosts to stop */
+    bool     host_returns; /* node 0: another host may come in place of one that was lost: its
+                            * workers wait in lk_join() as those do that replace others.  Emulated
+                            * hosts that were lost are started again where workers are replaced. */
+    const char *const *settings; /* what must be the same there: texts, 64 at most, then NULL;
+                                  * NULL = nothing */
     bool     ranks_tell; /* who was lost, and who goes on; `note` is told the rest */
 
     /* Who ends with 0 has seen that the whole job is done and what it puts out is written.  From

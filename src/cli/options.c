@@ -406,11 +406,16 @@ static bool check_needs(state *s)
     return true;
 }
 
-/* For messages of later. */
-static void keep_lines(const state *s)
+/* For messages of later, and whoever wants to know what was said. */
+static void keep_origins(const state *s)
 {
     for (size_t i = 0; s->file != NULL && i < LKI_OPTIONS_MAX; i++)
         s->file->lines[i] = s->origins[i].line;
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
+        lki_config_file *file = (void *)((unsigned char *)s->target + o->offset);
+        for (size_t i = 0; o->type == LKI_OPTION_CONFIG && i < LKI_OPTIONS_MAX; i++)
+            file->given[i] = s->origins[i].text;
+    }
 }
 
 void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
@@ -444,7 +449,7 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
     state s    = { .command = command, .target = target };
     bool  good = walk(&s, PASS_CONFIG, argc, argv) && walk(&s, PASS_ALL, argc, argv) &&
                 check_required(&s) && check_needs(&s);
-    keep_lines(&s);
+    keep_origins(&s);
     if (good)
         return GO_ON;
     if (!s.help)

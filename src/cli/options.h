@@ -41,12 +41,14 @@ typedef struct {
 
 enum { LKI_OPTIONS_MAX = 160 }; /* rows of a table */
 
-/* What a config file has given. */
+/* What a config file has given, and a command line. */
 typedef struct {
     char       *text; /* what strings point into: the caller's to free() after them */
     const char *path; /* NULL: there was none */
     unsigned    lines[LKI_OPTIONS_MAX]; /* where the file gives an option, by its row; 0: somebody
                                          * else does, or nobody */
+    const char *given[LKI_OPTIONS_MAX]; /* the value of an option as somebody has written it, by its
+                                         * row, whether there is a file or not; NULL: nobody has */
 } lki_config_file;
 
 typedef enum {

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/settings.h"
 #include "cli/train.h"
 #include "cli/workers.h"
 #include "lockstep/launch.h"
@@ -295,6 +296,12 @@ static bool is_hybrid(const train_options *options)
     return strategy != NULL && strcmp(strategy, "hybrid") == 0;
 }
 
+static bool is_ddp(const train_options *options)
+{
+    const char *strategy = options->config.strategy;
+    return strategy == NULL || strcmp(strategy, "ddp") == 0;
+}
+
 /* Of hosts that are emulated. */
 static uint32_t workers_on(const train_options *options, uint32_t host)
 {
@@ -470,6 +477,10 @@ static int start(train_options *options, char **argv)
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
     how.host_leaves        = how.ranks_tell;
+    how.host_returns       = how.ranks_tell && is_ddp(options);
+    lki_settings settings;
+    lki_settings_of(&settings, options->command, &options->file);
+    how.settings           = settings.list;
     how.leave_together     = true;
     how.replacements       = how.on_failure == LK_ON_FAILURE_CONTINUE ? options->restart : 0;
     how.chaos              = options->chaos;

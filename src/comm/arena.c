@@ -405,6 +405,11 @@ lk_status lki_comm_receive_arenas(lk_comm *whole)
     return LK_OK;
 }
 
+lk_status lki_comm_own_arena(lk_arena **out, lk_comm *comm, const char *name, size_t bytes)
+{
+    return lk_comm_arena(out, those_here(comm), name, bytes);
+}
+
 lk_arena *lki_comm_arena_named(const lk_comm *comm, const char *name)
 {
     const lk_comm *here  = comm->span != NULL ? comm->span->local : comm;

@@ -165,6 +165,13 @@ uint64_t lki_control_epoch(const lki_control *control);
  * fails. */
 LK_NODISCARD lk_status lki_control_rebuild(lki_control *control, const lki_members *members);
 
+/* For a host that is in no group yet: that of `epoch`, with none of its ranks, is the one before
+ * the next.  since[rank]: 0 for who is not in it, else 1 + the epoch in which the rank entered. */
+void lki_control_follow(lki_control *control, uint64_t epoch, const uint64_t *since);
+
+/* The ranks of another host wait to enter, or do not any more. */
+void lki_control_await(lki_control *control, bool waits);
+
 /* The rank's process has ended, and it is not in the group: another one may become it. */
 void lki_control_revive(lki_control *control, uint32_t rank);
 
@@ -258,6 +265,18 @@ LK_NODISCARD lk_status lki_comm_admit(lk_comm **out, lk_comm *failed,
                                       const lk_comm_options *options);
 uint32_t               lki_comm_entered(const lk_comm *comm);
 bool                   lki_comm_is_fresh(const lk_comm *comm, uint32_t rank);
+
+/* Whether all ranks of a host have: it has come late, and has no arenas yet. */
+bool lki_comm_host_is_fresh(const lk_comm *comm, uint32_t host);
+
+/* Of the ranks of this host alone, as lk_comm_arena(): what the other hosts have already. */
+LK_NODISCARD lk_status lki_comm_own_arena(lk_arena **out, lk_comm *comm, const char *name,
+                                          size_t bytes);
+
+/* "rank 5 (host b, pid 4711)", by its number in the group; and one line from this rank for those
+ * who watch the job. */
+void lki_comm_who(const lk_comm *comm, uint32_t rank, char out[LKI_WHO_BYTES]);
+void lki_comm_tell(const lk_comm *comm, const char *text);
 
 /* Its part of lk_comm_take_arenas(), where others take over arenas that this rank never had. */
 LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);

@@ -13,6 +13,7 @@ struct lki_control {
     int       *sockets; /* of the ranks of this host */
     lki_ask   *asked;   /* what they have asked for: timeout_ms 0 = nothing */
     bool      *enters;  /* whether they wait to enter */
+    uint32_t   elsewhere; /* so many other hosts wait for that */
     uint64_t  *numbers; /* of the last thing that they have asked for */
     int       *arenas;
     size_t     arena_count, arena_capacity;

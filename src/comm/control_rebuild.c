@@ -77,14 +77,26 @@ static void answer(const lki_control *control, uint32_t rank, lk_status status, 
         (void)(lki_packet_send(socket, &packet, status == LK_OK ? control->fd : -1) == LK_OK);
 }
 
-void lki_control_set_entering(lki_control *control, uint32_t rank, bool enters)
+static void note_awaited(lki_control *control)
 {
-    uint32_t count = 0;
+    uint32_t count = control->elsewhere;
 
-    control->enters[rank - control->roster.first] = enters;
     for (uint32_t i = 0; i < control->roster.count; i++)
         count += control->enters[i];
     atomic_store(&control->board->awaited, count);
+}
+
+void lki_control_set_entering(lki_control *control, uint32_t rank, bool enters)
+{
+    control->enters[rank - control->roster.first] = enters;
+    note_awaited(control);
+}
+
+void lki_control_await(lki_control *control, bool waits)
+{
+    if (waits || control->elsewhere > 0)
+        control->elsewhere += waits ? 1 : UINT32_MAX;
+    note_awaited(control);
 }
 
 void lki_control_take_ask(lki_control *control, uint32_t rank, const lki_ask *ask)
@@ -231,6 +243,21 @@ static void mark_fresh(lki_board *board, const lki_board *old)
         lki_rank *record = &board->ranks[rank];
         record->fresh    = record->member != 0 && old->ranks[rank].member == 0;
         record->since    = record->fresh != 0 ? old->job.epoch + 1 : old->ranks[rank].since;
+    }
+}
+
+/* Nobody here has looked into the control memory. */
+void lki_control_follow(lki_control *control, uint64_t epoch, const uint64_t *since)
+{
+    lki_board *board = control->board;
+
+    board->job.epoch = epoch;
+    for (uint32_t rank = 0; rank < board->size; rank++) {
+        lki_rank *record = &board->ranks[rank];
+        record->member   = since[rank] != 0;
+        record->since    = since[rank] - record->member;
+        if (rank - control->roster.first < control->roster.count)
+            record->seat = 0;
     }
 }
 

@@ -253,6 +253,25 @@ bool lki_comm_is_fresh(const lk_comm *comm, uint32_t rank)
     return lki_rank_of(comm, rank)->fresh != 0;
 }
 
+bool lki_comm_host_is_fresh(const lk_comm *comm, uint32_t host)
+{
+    uint32_t rank = 0;
+
+    while (rank < comm->size && (lk_comm_host(comm, rank) != host || lki_comm_is_fresh(comm, rank)))
+        rank++;
+    return rank == comm->size;
+}
+
+void lki_comm_who(const lk_comm *comm, uint32_t rank, char out[LKI_WHO_BYTES])
+{
+    lki_board_who(out, comm->board, comm->world[rank], "");
+}
+
+void lki_comm_tell(const lk_comm *comm, const char *text)
+{
+    lki_launcher_note(comm->self->socket, text);
+}
+
 uint32_t lki_comm_entered(const lk_comm *comm)
 {
     uint32_t count = 0;

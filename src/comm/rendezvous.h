@@ -30,7 +30,7 @@
 
 typedef struct lki_rendezvous lki_rendezvous;
 
-enum { LKI_CAUSE_BYTES = 512, LKI_ENDPOINT_BYTES = 160 };
+enum { LKI_CAUSE_BYTES = 512, LKI_ENDPOINT_BYTES = 160, LKI_SETTINGS_MAX = 64 };
 
 typedef struct {
     const char *endpoint;   /* "tcp://HOST:PORT"; node 0 listens there */
@@ -45,6 +45,10 @@ typedef struct {
     bool        goes_on;    /* after a failure, without those that it has lost: likewise */
     bool        together;   /* who has an outcome of weight 0 has seen that all is done: a node that
                              * is lost then is no failure */
+    bool        returns;    /* node 0: where the job goes on without a node, another may come in its
+                             * place */
+    const char *const *settings; /* what must be the same on who comes so: LKI_SETTINGS_MAX texts at
+                             * most, then NULL, which stay where they are; NULL = none */
     uint32_t    join_ms;    /* how long to wait for the others; 0 = 5 min */
     uint32_t    silence_ms; /* after which a node is lost; node 0's counts; 0 = 10 s */
     uint16_t    port;       /* node 0: for lki_rendezvous_port() */
@@ -97,6 +101,8 @@ typedef enum {
     LKI_EVENT_ASKED,   /* ranks of another node ask for the group after `epoch`, and wait for
                         * `timeout_ms` at least */
     LKI_EVENT_GROUP,   /* `epoch` begins, with `members` */
+    LKI_EVENT_AWAITED, /* `node`, which is called `host`, waits for the group to let it in; or, if
+                        * not `waits`, it does not any more */
     LKI_EVENT_OVER,    /* `outcome` of the job: there is nothing left to do but to close */
 } lki_event_kind;
 
@@ -109,6 +115,9 @@ typedef struct {
     uint64_t       epoch;
     uint32_t       timeout_ms;
     lki_members    members;
+    uint32_t       node;
+    bool           waits;
+    char           host[LKI_HOST_BYTES];
     lki_outcome    outcome;
 } lki_event;
 
@@ -139,6 +148,16 @@ const lki_node *lki_rendezvous_node(const lki_rendezvous *rendezvous, uint32_t n
 /* LKI_JOB_BYTES that are random, and the same on all nodes. */
 const unsigned char *lki_rendezvous_job(const lki_rendezvous *rendezvous);
 
+/* Of a job that had begun when this node came, in the place of one that it had lost: the epoch, and
+ * of each rank 1 + that in which it entered, 0 for who is not in the group.  NULL = it was there
+ * from the beginning. */
+typedef struct {
+    uint64_t  epoch;
+    uint64_t *since;
+} lki_standing;
+
+const lki_standing *lki_rendezvous_standing(const lki_rendezvous *rendezvous);
+
 /* A port that was free on node 0, for programs that want one (MASTER_PORT). */
 uint16_t lki_rendezvous_port(const lki_rendezvous *rendezvous);
 
@@ -161,7 +180,11 @@ void lki_rendezvous_stop(lki_rendezvous *rendezvous, int signal, bool force);
  * `members` are those of this node who go on, and `entrants` those who would enter; NULL: members
  * would have nobody enter, on any node.  LKI_EVENT_GROUP follows when all nodes that are in the
  * group of `epoch` have said so, have finished or are lost; its members are both, where nobody
- * objects and somebody of the entrant's node goes on. */
+ * objects and somebody of the entrant's node goes on.
+ *
+ * A node that has come late says it once, of all its ranks, when they are ready to enter, and
+ * hears of every group until it is in one: who is in the group hears LKI_EVENT_AWAITED, and is to
+ * make it anew when it suits. */
 void lki_rendezvous_asked(lki_rendezvous *rendezvous, uint64_t epoch, uint32_t timeout_ms);
 void lki_rendezvous_go_on(lki_rendezvous *rendezvous, uint64_t epoch, const lki_members *members,
                           const lki_members *entrants);

@@ -19,6 +19,7 @@ typedef struct {
     int        pidfd, orders, reports; /* orders: where to write them; reports: where to read */
     lki_stream streams[2];
     uint32_t   first, count; /* its ranks */
+    uint32_t   times;        /* it was started again */
     bool       met, by_us;   /* it has met the others; it was killed from here, ... */
     bool       stopped;      /* ... since it did not run, and nobody else could miss it */
     bool       done;         /* ... but a worker of it had seen the end */
@@ -39,6 +40,7 @@ typedef struct {
     double                   stopped_s, looked_at; /* how long nobody has run; and until when */
     const lki_emulated      *first_lost; /* of those that did not report, and were not killed since
                                           * the others had ended; NULL = none */
+    lk_launch_result         how_lost; /* it was */
     int                      listener;
     char                     endpoint[64];
     unsigned char            key[LK_JOB_KEY_BYTES];

@@ -9,9 +9,10 @@
  *
  * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
  * Before all have met they would wait for it, as for a host that is late; but this one will not
- * come, so then the job ends.  One that does not end when the others have is killed.  One that is
- * stopped is missed by the others, unless all are: then the one above misses them.  When that dies,
- * all do.
+ * come, so then the job ends.  Where lost workers are replaced one that is lost later is started
+ * again, and comes as a host does that comes late (outside.c).  One that does not end when the
+ * others have is killed.  One that is stopped is missed by the others, unless all are: then the one
+ * above misses them.  When that dies, all do.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -128,7 +129,7 @@ static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int repor
 
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         _exit(1);
-    for (uint32_t k = 0; k <= i; k++) {
+    for (uint32_t k = 0; k < f->count; k++) {
         close_if_open(&f->hosts[k].orders);
         close_if_open(&f->hosts[k].reports);
         close_if_open(&f->hosts[k].pidfd);
@@ -148,6 +149,7 @@ static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int repor
     options.rendezvous = f->endpoint;
     options.job_key    = f->key;
     options.insecure   = false;
+    options.chaos.seed += f->hosts[i].times; /* the same blows again would let it not get further */
     said.status        = lki_launch_host(&options, &host, &said.result);
     if (said.status != LK_OK)
         (void)snprintf(said.message, sizeof said.message, "%s", lk_error_last()->message);
@@ -274,6 +276,65 @@ static void hear_reports(lki_emulated *h)
     }
 }
 
+/* A host other than node 0, lost in the middle of the job, or on its way back into it. */
+static bool comes_back(const lki_family *f, const lki_emulated *h)
+{
+    const lk_launch_options *o    = f->options;
+    bool                     lost = h->left ? h->said.result.failed && h->said.result.lost
+                                            : !h->reported && (h->met || h->times > 0);
+    return lost && !h->by_us && o->on_failure == LK_ON_FAILURE_CONTINUE && o->host_returns
+           && h != &f->hosts[0] && f->hosts[0].pid > 0 && !f->hosts[0].reported
+           && lki_family_complete(f) == NULL
+           && f->asked_at <= 0 && f->kill_at <= 0 && h->times < o->replacements;
+}
+
+/* One on its way back is not let in; if the job ends, that is why. */
+static void note_refused(const lki_family *f, const lki_emulated *h)
+{
+    char text[LKI_MESSAGE_BYTES + 64];
+
+    (void)snprintf(text, sizeof text, "host%u does not come back: %s", (uint32_t)(h - f->hosts),
+                   h->said.message);
+    if (f->kill_at <= 0 && h->said.status != LK_OK && f->options->note != NULL)
+        f->options->note(f->options->note_context, text);
+}
+
+/* Nobody is left to let them in. */
+static void kill_those_on_their_way(const lki_family *f)
+{
+    for (uint32_t i = 1; i < f->count; i++) {
+        lki_emulated *h = &f->hosts[i];
+        if (h->pid > 0 && h->times > 0 && !h->met) {
+            h->by_us = h->left = true;
+            (void)kill(h->pid, SIGKILL);
+        }
+    }
+}
+
+static void start_again(lki_family *f, lki_emulated *h)
+{
+    uint32_t i = (uint32_t)(h - f->hosts), times = h->times + 1;
+    char     text[LKI_MESSAGE_BYTES + 64];
+
+    close_if_open(&h->orders);
+    close_if_open(&h->reports);
+    for (int s = 0; s < 2; s++)
+        lki_stream_deinit(&h->streams[s]);
+    *h = (lki_emulated){.pidfd   = -1,
+                        .orders  = -1,
+                        .reports = -1,
+                        .streams = {{.from = -1}, {.from = -1}},
+                        .first   = h->first,
+                        .count   = h->count,
+                        .times   = times};
+    if (start_host(f, i) == LK_OK)
+        return;
+    (void)snprintf(text, sizeof text, "host%u is not started again: %s", i,
+                   lk_error_last()->message);
+    if (f->options->note != NULL)
+        f->options->note(f->options->note_context, text);
+}
+
 static void host_ended(lki_family *f, lki_emulated *h)
 {
     if (waitpid(h->pid, &h->status, WNOHANG) != h->pid)
@@ -282,16 +343,25 @@ static void host_ended(lki_family *f, lki_emulated *h)
     h->pid = 0;
     f->running--;
     close_if_open(&h->pidfd);
-    bool lost = !h->reported && !h->by_us;
-    if (h->left)
-        return;
-    if (lost && f->first_lost == NULL)
+    bool lost  = !h->reported && !h->by_us, again = comes_back(f, h);
+    bool borne = lost && (h->met || h->times > 0)
+                 && f->options->on_failure == LK_ON_FAILURE_CONTINUE;
+    if (lost && (f->first_lost == NULL || f->first_lost == h || h == &f->hosts[0])) {
         f->first_lost = h;
-    if (lost && h->met && f->options->on_failure == LK_ON_FAILURE_CONTINUE) {
-        if (!h->stopped)
-            note_lost(f, h); /* and those that are left may go on */
-        return;
+        say_how_lost(f, h, &f->how_lost); /* another may take its place */
     }
+    if (h->times > 0 && !h->met && h->reported) {
+        note_refused(f, h);
+        h->left = true;
+    }
+    if (borne && !h->stopped)
+        note_lost(f, h); /* and those that are left may go on */
+    if (again)
+        start_again(f, h);
+    if (h == &f->hosts[0])
+        kill_those_on_their_way(f);
+    if (again || borne || h->left)
+        return;
     double end = lki_seconds() + (h->met ? linger_s : 0);
     if (f->kill_at <= 0 || end < f->kill_at)
         f->kill_at = end;
@@ -397,7 +467,8 @@ static lk_status judge(const lki_family *f, lk_launch_result *result)
     if (best != NULL && best->said.status != LK_OK)
         return lk_fail(best->said.status, "%s", best->said.message);
     if (lost != NULL && (best == NULL || (result->failed && result->pid == 0)))
-        say_how_lost(f, lost, result);
+        *result = f->how_lost;
+    result->lost = result->lost && f->asked_at <= 0;
     return LK_OK;
 }
 

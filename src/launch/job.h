@@ -63,6 +63,9 @@ typedef struct {
     uint64_t                 epoch;      /* of the job; the control's may be older: we are out */
     uint32_t                 refused;    /* connections at the rendezvous, as far as noted ... */
     double                   refused_at; /* ... when; seconds, 0 = never */
+    bool                     outside;    /* this host has come late, and is in no group yet ... */
+    bool                     ready;      /* ... but its workers could be, and node 0 knows it */
+    lki_standing             standing;   /* outside: who is in it; the rendezvous has the memory */
     bool                     over;       /* on all nodes, with this outcome: */
     lki_outcome              outcome;
     int                      key_fd;     /* the job's key for the workers; -1 = none */
@@ -166,6 +169,12 @@ void lki_rebuild_turn(lki_job *job);
 /* Ranks of other nodes ask for the group after `epoch`; the next one is decided on. */
 void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms);
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members);
+
+/* Of a host that may have come late (outside.c): what it knows then; whether it stays outside of
+ * the group of `epoch`, which begins; and after every turn. */
+void lki_outside_open(lki_job *job);
+bool lki_outside_stays(lki_job *job, uint64_t epoch, const lki_members *members);
+void lki_outside_turn(lki_job *job);
 
 /* The launcher before this one may have made a group, and not got further. */
 void lki_rebuild_resume(lki_job *job);

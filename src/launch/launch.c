@@ -97,7 +97,11 @@ static lk_status memory_open(lki_job *job)
     LK_TRY(flight_open(job));
     LK_TRY(lki_control_create(&job->control, job->roster));
     lki_control_notes_to(job->control, note, job);
-    return job->rendezvous != NULL ? lki_nodes_prepare(job) : LK_OK;
+    if (job->rendezvous == NULL)
+        return LK_OK;
+    LK_TRY(lki_nodes_prepare(job));
+    lki_outside_open(job);
+    return LK_OK;
 }
 
 /* SIGKILL, because this is for when there is nobody left to talk to. */
@@ -298,6 +302,7 @@ static lki_worker_facts common_facts(lki_job *job)
                               .address    = "127.0.0.1",
                               .control_fd = lki_control_fd(job->control),
                               .key_fd     = job->key_fd,
+                              .enters     = job->outside,
                               .timeout_ms = job->options->timeout_ms,
                               .flight     = job->flight};
     if (job->rendezvous == NULL)
@@ -316,8 +321,10 @@ static lk_status start_all(lki_job *job, lk_launch_result *result)
     lk_status        st = lki_pipe_open(report);
 
     lki_cores_find(&cores, false);
-    for (uint32_t i = 0; i < job->count && st == LK_OK; i++)
+    for (uint32_t i = 0; i < job->count && st == LK_OK; i++) {
+        job->workers[i].enters = job->outside;
         st = start_worker(job, i, &common, nothing, report[1], &cores);
+    }
     int theirs = report[1];
     close_if_open(&report[1]);
     if (st == LK_OK)

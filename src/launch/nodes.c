@@ -109,6 +109,8 @@ lk_status lki_nodes_meet(lki_job *job)
         .key        = o->insecure ? NULL : o->job_key,
         .goes_on    = o->on_failure == LK_ON_FAILURE_CONTINUE,
         .together   = o->leave_together,
+        .returns    = o->host_returns,
+        .settings   = o->settings,
     };
     LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
     while (event.kind != LKI_EVENT_MET) {
@@ -201,8 +203,35 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
         lki_job_note(job, "%s", verdict->message);
 }
 
+/* A host that has come late, and may have another name than the one that had its place. */
+static void hear_awaited(lki_job *job, const lki_event *event)
+{
+    const lki_node *node = lki_rendezvous_node(job->rendezvous, event->node);
+    char            to[24] = "";
+
+    if (event->node == lki_rendezvous_self(job->rendezvous))
+        return;
+    lki_control_await(job->control, event->waits);
+    lki_control_name_host(job->control, event->node, node->roster.first, node->roster.count,
+                          event->host);
+    if (node->roster.count > 1)
+        (void)snprintf(to, sizeof to, " to %u", node->roster.first + node->roster.count - 1);
+    if (event->waits && (job->host->name == NULL || lki_rendezvous_self(job->rendezvous) == 0))
+        lki_job_note(job, "host %s (node %u, rank%s %u%s) is ready to enter", event->host,
+                     event->node, node->roster.count > 1 ? "s" : "", node->roster.first, to);
+}
+
+/* What others say to each other. */
+static bool is_for_insiders(const lki_job *job, lki_event_kind kind)
+{
+    return kind == LKI_EVENT_KNOWN || kind == LKI_EVENT_ASKED || kind == LKI_EVENT_AWAITED ||
+           (kind == LKI_EVENT_VERDICT && !lki_rendezvous_lost(job->rendezvous));
+}
+
 static void hear(lki_job *job, const lki_event *event)
 {
+    if (job->outside && is_for_insiders(job, event->kind))
+        return;
     switch (event->kind) {
     case LKI_EVENT_KNOWN: hear_introductions(job); return;
     case LKI_EVENT_STOP: lki_job_stop(job, event->signal, event->force, false); return;
@@ -216,6 +245,7 @@ static void hear(lki_job *job, const lki_event *event)
         return;
     case LKI_EVENT_ASKED: lki_rebuild_asked(job, event->epoch, event->timeout_ms); return;
     case LKI_EVENT_GROUP: lki_rebuild_begin(job, event->epoch, &event->members); return;
+    case LKI_EVENT_AWAITED: hear_awaited(job, event); return;
     case LKI_EVENT_OVER:
         job->over    = true;
         job->outcome = event->outcome;
@@ -268,6 +298,8 @@ void lki_nodes_look(lki_job *job)
     lki_verdict verdict;
     lk_error    why;
 
+    if (job->outside)
+        return;
     if (!job->introduced && lki_rebuild_concerns(job))
         introduce(job);
     if (job->told || !lki_control_failed(job->control, &verdict.culprit, &why))
@@ -346,6 +378,12 @@ lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launc
         if (job->host->left != NULL)
             job->host->left(job->host->reports);
         return lki_watch_farewell(job);
+    }
+    if (job->outside && !job->over && !lki_rendezvous_lost(job->rendezvous)) {
+        if (job->host->left != NULL)
+            job->host->left(job->host->reports);
+        LK_TRY(lki_watch_farewell(job));
+        return st == LK_OK ? LK_OK : lki_fail_again(&why);
     }
     LK_TRY(lki_watch_others(job));
     if (st != LK_OK)

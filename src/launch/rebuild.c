@@ -196,6 +196,8 @@ void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
     bool     concerned = lki_rebuild_concerns(job);
     uint32_t first     = job->roster.first, end = first + job->count;
 
+    if (lki_outside_stays(job, epoch, members))
+        return;
     while (first < end && !lki_members_have(members, first))
         first++;
     job->epoch      = epoch;
@@ -272,6 +274,8 @@ void lki_rebuild_turn(lki_job *job)
     uint32_t timeout_ms = asked_ms(job), first;
     lk_error error;
 
+    if (job->outside)
+        return;
     if (timeout_ms == 0) {
         job->rebuild_left   = 0;
         job->rebuild_killed = false;

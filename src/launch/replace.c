@@ -96,7 +96,7 @@ static void note_ready(lki_job *job)
 
 void lki_replace_turn(lki_job *job)
 {
-    if (job->options->replacements == 0 || lki_control_epoch(job->control) == 0)
+    if (job->options->replacements == 0 || lki_control_epoch(job->control) == 0 || job->outside)
         return;
     if (!group_lives(job)) {
         dismiss(job);

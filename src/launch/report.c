@@ -139,7 +139,7 @@ static uint32_t most_telling(const lki_job *job, ending *how)
     uint32_t best = job->count;
 
     for (uint32_t i = 0; i < job->count; i++) {
-        if (!lki_control_is_member(job->control, lki_rank_of_worker(job, i)))
+        if (!job->outside && !lki_control_is_member(job->control, lki_rank_of_worker(job, i)))
             continue;
         ending its     = ending_of(job, i);
         bool   earlier = best < job->count && job->workers[i].order < job->workers[best].order;
@@ -176,9 +176,10 @@ uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
     result->exit_code = worker->signal != 0 ? EXIT_SIGNAL + worker->signal : worker->status;
     if (how == CONSEQUENCE && job->force_signal != 0) {
         result->exit_code = EXIT_SIGNAL + job->force_signal;
-        say(result->cause, sizeof result->cause, job->unheeded ? "" : "a second ");
+        say(result->cause, sizeof result->cause, job->unheeded || job->outside ? "" : "a second ");
         say_signal(result->cause, sizeof result->cause, job->force_signal);
-        say(result->cause, sizeof result->cause, job->unheeded
+        say(result->cause, sizeof result->cause, job->outside
+            ? " ended the workers, which had not entered the job" : job->unheeded
             ? " ended the workers, which do not look at lk_stop_requested()"
             : " ended the workers before they had saved");
         return how;

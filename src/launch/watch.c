@@ -261,6 +261,8 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
         lki_nodes_ended(job, i);
     if (failed)
         bear(job, i);
+    if (job->outside)
+        lki_job_fail(job);
     lki_commit(job);
     lki_reap(job, i);
     return LK_OK;
@@ -282,6 +284,11 @@ static bool may_be_second(lki_job *job, pid_t from)
 
 void lki_job_stop(lki_job *job, int number, bool force, bool deaf)
 {
+    if (job->outside) { /* nobody needs its workers */
+        job->stop_signal = number;
+        force_end(job, number);
+        return;
+    }
     if (job->stop_signal == 0) {
         job->stop_signal = number;
         if (job->control == NULL)
@@ -340,7 +347,7 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         return;
     }
     lki_job_stop(job, number, force, from_terminal);
-    if (job->rendezvous != NULL)
+    if (job->rendezvous != NULL && !job->outside)
         lki_nodes_stop(job, number, force);
 }
 
@@ -474,6 +481,7 @@ static lk_status turn(lki_job *job)
         if (job->workers[i].pidfd >= 0 && lki_place(job, i, LKI_OF_PIDFD)->revents != 0)
             LK_TRY(worker_ended(job, i));
     lki_rebuild_turn(job);
+    lki_outside_turn(job);
     lki_replace_turn(job);
     lki_blows_turn(job);
     lki_alone_turn(job);

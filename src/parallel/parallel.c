@@ -12,9 +12,11 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/control.h"
 #include "parallel/balance.h"
 #include "parallel/claims.h"
 #include "parallel/offload/offload.h"
+#include "parallel/recover/bring.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
 #include "tensor/ops.h"
@@ -400,6 +402,29 @@ lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm, const lk_param *par
     return status;
 }
 
+/* Whether this rank's host was not there before. */
+static bool is_fresh(const lk_parallel *parallel)
+{
+    return lki_comm_host_is_fresh(parallel->comm, parallel->world.host_of[parallel->rank]);
+}
+
+/* To hosts that were not there. */
+static lk_status bring(lk_parallel *parallel)
+{
+    bool *fresh = NULL, any = false;
+
+    LK_TRY(LKI_NEW(&fresh, parallel->world.hosts, "hosts"));
+    for (uint32_t host = 0; host < parallel->world.hosts; host++) {
+        fresh[host] = lki_comm_host_is_fresh(parallel->comm, host);
+        any         = any || fresh[host];
+    }
+    lk_status status = any ? lki_bring(parallel, fresh) : LK_OK;
+    lki_free(fresh);
+    if (status == LK_OK && is_fresh(parallel) && parallel->local == 0)
+        lki_ledger_stage(parallel);
+    return status;
+}
+
 /* What the last step left is in the ledger, if there was one. */
 static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
                           lk_parallel_standing *standing)
@@ -413,12 +438,15 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
     if (parallel->local == 0)
         lki_claims_clear(parallel);
     LK_TRY(lki_ledger_accord(parallel, &standing->steps, &tally));
+    if (is_fresh(parallel) && parallel->local == 0)
+        lki_ledger_fill(parallel, standing->steps);
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));
     else
         LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
+    LK_TRY(bring(parallel));
     if (parallel->ops->salvage != NULL && parallel->audit == NULL) /* what it has is not audited */
         LK_TRY(parallel->ops->salvage(parallel, standing->steps));
     standing->unfinished = parallel->remains.there ? parallel->remains.unfinished

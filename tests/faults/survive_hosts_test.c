@@ -13,39 +13,6 @@
 
 enum { ROUNDS = LKI_SANITIZED ? 2 : 4, LOGGED = 160 };
 
-/* The launcher of a host is who started its workers. */
-static pid_t launcher_of(const job *j, uint32_t rank)
-{
-    char path[64], text[4096];
-    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)j->worker[rank]);
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        job_fail(j, "rank %u is not there", rank);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    (void)fclose(file);
-    const char *parent = strstr(text, "PPid:");
-    assert_non_null(parent);
-    return (pid_t)atoi(parent + strlen("PPid:"));
-}
-
-static void await_gone(job *j, pid_t launcher)
-{
-    while (!is_gone(launcher)) {
-        if (seconds_now() - j->hit_at > LIMIT_SECONDS)
-            job_fail(j, "the launcher %d is still there", (int)launcher);
-        nap();
-    }
-}
-
-/* Nobody waits for a launcher: until it has died nobody reads the log, so that the run does not get
- * away meanwhile. */
-static void hit_launcher(job *j, uint32_t rank)
-{
-    pid_t launcher = launcher_of(j, rank);
-    job_hit(j, launcher, SIGKILL);
-    await_gone(j, launcher);
-}
-
 static void any_one_is_killed(void **state)
 {
     static job j;

@@ -2,7 +2,8 @@
  *
  * Goal:   the weights are those of one worker; a worker's death is named on every node with host,
  *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights;
- *         a node that comes back before it is missed waits for its turn.
+ *         a node that comes back before it is missed waits for its turn; where the others have gone
+ *         on without it, it enters, if it has the key and the settings of the job.
  * Method: nodes.h; the log of rank 0 is a pipe, which holds the run while nobody reads it.
  */
 #include "hosts/nodes.h"
@@ -228,6 +229,50 @@ static void who_comes_back_too_soon_waits(void **state)
     assert_string_equal(got, wanted);
 }
 
+static void await_said(held *h, uint32_t i, const char *word)
+{
+    for (double since = seconds_now(); strstr(node_said(&h->j, i, "err"), word) == NULL; nap())
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h->j, "node %u does not say %s", i, word);
+}
+
+/* Node 1 is lost, and comes back; before it, who has another key or other settings. */
+static void who_comes_back_enters(void **state)
+{
+    static held           h;
+    static command_result r;
+    char                  wanted[65], got[65], line[900];
+
+    weights_of_one_worker(*state, "--steps 60", wanted);
+    start_held(&h, *state, "--steps 60 --on-failure continue");
+    assert_int_equal(kill(h.j.pid[1], SIGKILL), 0);
+    await_said(&h, 0, "took over virtual worker");
+    (void)snprintf(line, sizeof line, "cd %s; %s key other >/dev/null; %s " MLP "--rendezvous "
+                   "tcp://127.0.0.1:%u --job-key other --nnodes 2 --workers 2 --steps 60 "
+                   "--on-failure continue", h.j.folder, LK_TEST_COMMAND, LK_TEST_COMMAND, h.j.port);
+    (void)run_shell(&r, *state, line);
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "does this node have the same job key?");
+    (void)snprintf(line, sizeof line, "cd %s; %s " MLP "--rendezvous tcp://127.0.0.1:%u --job-key "
+                   "key --nnodes 2 --workers 2 --steps 61 --on-failure continue", h.j.folder,
+                   LK_TEST_COMMAND, h.j.port);
+    (void)run_shell(&r, *state, line);
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "has other settings than the job: node 0 has '--steps 60'");
+    start(&h.j, 2, 1, 2, "--log pipe --steps 60 --on-failure continue");
+    await_said(&h, 0, "(node 1, ranks 2 to 3) is ready to enter");
+    wait_all(&h);
+    for (uint32_t i = 0; i < 3; i++)
+        if (h.j.ended[i].status != (i == 1 ? 128 + SIGKILL : 0))
+            fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+    assert_says(h.j.ended[0].err, "note: the rendezvous has refused 1 connection; the last to go: "
+                "127.0.0.1: ended the connection (handshake: ");
+    assert_says(h.j.ended[0].err, "ranks 2-3 enter after step ");
+    assert_says(h.j.ended[2].err, "this host takes the place of node 1, as ranks 2 to 3");
+    read_weights(&h.j.ended[0], got);
+    assert_string_equal(got, wanted);
+}
+
 /* Node 1 does not see the checkpoints, and does not speak of them as if there were none. */
 static void where_others_go_on_is_for_node_0_to_say(void **state)
 {
@@ -256,6 +301,7 @@ int main(void)
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
         cmocka_unit_test(who_comes_back_too_soon_waits),
+        cmocka_unit_test(who_comes_back_enters),
         cmocka_unit_test(where_others_go_on_is_for_node_0_to_say),
     };
     return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);

@@ -15,12 +15,16 @@
 #include "comm/rendezvous/endpoint.h"
 #include "comm/rendezvous/server.h"
 
-enum { LKI_GUEST_OWN = 0 /* the number of node 0's own launcher */ };
+enum {
+    LKI_GUEST_OWN = 0, /* the number of node 0's own launcher */
+    LKI_HELD_MAX  = 16,
+};
 
 typedef struct {
     lki_line  line;
     int64_t   since;    /* when it was let in */
     bool      admitted; /* has said a good hello */
+    bool       held;     /* and come late: it has no seat yet */
     bool      failing;  /* to be dismissed: `why` */
     bool      sending;  /* epoll tells when there is room */
     lki_hello_letter hello;    /* once admitted; its `node` is the seat once all have met */
@@ -35,6 +39,8 @@ typedef struct {
     bool       introduced, finished;
     bool       in_group; /* some of its ranks are in the group of this epoch */
     bool       settled;  /* has said who goes on from it */
+    bool       waits;    /* who has come late has it, and is not in the group ... */
+    bool       ready;    /* ... but could be */
     lki_outcome outcome; /* once finished */
     uint32_t    order;   /* n-th to finish, from 1 */
 } lki_seat_of_node;
@@ -49,10 +55,13 @@ struct lki_server {
     uint32_t               capacity, strangers, admitted, failing;
     lki_seat_of_node      *seats;
     bool                   met, given_up, over;
+    bool                   stopping; /* somebody has asked for it */
     int64_t                deadline; /* for all to come */
     unsigned char          job[LKI_JOB_BYTES];
     lki_introduction      *workers; /* of the world */
     uint32_t               world, finished;
+    uint64_t              *since;   /* [world]: 1 + the epoch in which a rank entered; 0 = it is not
+                                     * in the group */
     uint64_t               epoch;   /* of the group, as far as this job has gone on */
     lki_members            members; /* who goes on to the next, as far as nodes have said, ... */
     lki_members            entrants; /* ... who would enter it, ... */
@@ -92,6 +101,31 @@ void lki_seats_missing(const lki_server *server, char *out, size_t bytes);
 
 /* The node's launcher cannot be reached any more; its workers die with it, or can do no good. */
 void lki_seat_lose(lki_server *server, uint32_t node, const char *why);
+
+/* Puts together what a node is told of the job: so many of server->bytes. */
+size_t lki_seats_roster(lki_server *server, uint32_t node, bool late);
+
+/* To all who are seated, but not `from` (which may be NULL). */
+void lki_seats_pass_on(lki_server *server, const lki_guest *from, const lki_letter *letter);
+
+/* ---- Who comes late (late.c) ------------------------------------------------------------- */
+
+/* Whether it may come in place of a node that is lost, or will be: LK_EPEER and LK_EINVAL say why
+ * not. */
+LK_NODISCARD lk_status lki_late_check(const lki_server *server, const lki_hello_letter *hello);
+
+/* Seats may have become free, or time has passed: gives them to those who are held. */
+void lki_late_seat(lki_server *server, int64_t now);
+
+/* What a node says that is not in the group yet. */
+void lki_late_hear(lki_server *server, lki_seat_of_node *seat, const lki_letter *letter);
+
+/* Its launcher is gone again. */
+void lki_late_lose(lki_server *server, lki_seat_of_node *seat);
+
+/* A group is to be made of server->members, and of who is ready; it has been made. */
+void lki_late_admit(lki_server *server);
+void lki_late_note_group(lki_server *server);
 
 /* How often each side says that it is there. */
 uint32_t lki_server_here_ms(const lki_server *server);

@@ -35,6 +35,8 @@ struct lki_rendezvous {
     uint16_t          port;
     uint32_t          self, nodes;
     lki_node         *roster;
+    bool              late;     /* the job had begun */
+    lki_standing      standing; /* then */
     lki_introduction *workers;
     bool              verdict_told, finished, together;
     bool              out; /* no rank of this node is in the group any more */

@@ -145,6 +145,9 @@ static void hello_fields(pen *p, lki_hello_letter *hello)
     u64(p, &hello->epoch);
     truth(p, &hello->goes_on);
     text(p, hello->host, sizeof hello->host);
+    u32_in(p, &hello->settings.count, 0, LKI_SETTINGS_MAX);
+    for (uint32_t i = 0; p->good && i < hello->settings.count; i++)
+        u32(p, &hello->settings.hashes[i]);
 }
 
 static void job_fields(pen *p, lki_job_letter *job)
@@ -157,6 +160,7 @@ static void job_fields(pen *p, lki_job_letter *job)
     u32_in(p, &job->silence_ms, 1, INT32_MAX);
     number(p, &port, 2);
     job->port = (uint16_t)port;
+    truth(p, &job->late);
     p->good   = p->good && job->node < job->nodes;
 }
 
@@ -202,6 +206,19 @@ static void group_fields(pen *p, lki_group_letter *group)
         u64(p, &group->entrants.words[i]);
 }
 
+static void standing_fields(pen *p, lki_standing_letter *standing)
+{
+    u64(p, &standing->epoch);
+    u32_in(p, &standing->count, 1, LKI_RANKS_MAX);
+}
+
+static void awaited_fields(pen *p, lki_awaited_letter *awaited)
+{
+    u32_in(p, &awaited->node, 0, LKI_RANKS_MAX - 1);
+    truth(p, &awaited->waits);
+    text(p, awaited->host, sizeof awaited->host);
+}
+
 /* The fields of a letter without its list; false for a kind that there is not. */
 static bool fields(pen *p, lki_letter *letter)
 {
@@ -224,8 +241,11 @@ static bool fields(pen *p, lki_letter *letter)
         u32_in(p, &letter->asked.timeout_ms, 1, UINT32_MAX);
         return true;
     case LKI_LETTER_GROUP: group_fields(p, &letter->group); return true;
+    case LKI_LETTER_STANDING: standing_fields(p, &letter->standing); return true;
+    case LKI_LETTER_AWAITED: awaited_fields(p, &letter->awaited); return true;
     case LKI_LETTER_OUTCOME: outcome_fields(p, &letter->outcome); return true;
     case LKI_LETTER_HERE: return true;
+    case LKI_LETTER_KINDS: break;
     }
     return false;
 }
@@ -245,9 +265,13 @@ static void introduction_fields(pen *p, lki_introduction *worker)
 /* Entries of the list behind the fields, and bytes of each. */
 static uint32_t list_of(const lki_letter *letter, size_t *each)
 {
-    *each = letter->kind == LKI_LETTER_ROSTER ? LKI_LETTER_HOST_BYTES : LKI_LETTER_WORKER_BYTES;
+    *each = letter->kind == LKI_LETTER_ROSTER     ? LKI_LETTER_HOST_BYTES
+            : letter->kind == LKI_LETTER_STANDING ? LKI_LETTER_SINCE_BYTES
+                                                  : LKI_LETTER_WORKER_BYTES;
     if (letter->kind == LKI_LETTER_ROSTER)
         return letter->job.nodes;
+    if (letter->kind == LKI_LETTER_STANDING)
+        return letter->standing.count;
     return letter->kind == LKI_LETTER_INTRODUCTIONS ? letter->workers.count : 0;
 }
 
@@ -275,6 +299,8 @@ static bool list_is_good(pen *p, lki_letter *letter)
         return false;
     if (letter->kind == LKI_LETTER_ROSTER)
         return hosts_are_good(p, count);
+    if (letter->kind == LKI_LETTER_STANDING)
+        return true; /* any numbers will do */
     for (uint32_t i = 0; i < count && p->good; i++) {
         lki_introduction worker = { .pid = 0 };
         introduction_fields(p, &worker);
@@ -294,7 +320,7 @@ lk_status lki_letter_read(lki_letter *out, const unsigned char *bytes, size_t co
     if (!head.good)
         return LK_OK;
     if (length > limit - LKI_LETTER_HEAD_BYTES || kind < LKI_LETTER_HELLO
-        || kind > LKI_LETTER_GROUP)
+        || kind >= LKI_LETTER_KINDS)
         return lk_fail(LK_EFORMAT, "sent what is no letter of a launcher (kind %llu, %llu bytes)",
                        (unsigned long long)kind, (unsigned long long)length);
     if (count - LKI_LETTER_HEAD_BYTES < length)
@@ -333,6 +359,14 @@ lki_introduction lki_letter_introduction(const lki_letter *letter, uint32_t i)
     return worker;
 }
 
+uint64_t lki_letter_since(const lki_letter *letter, uint32_t i)
+{
+    uint64_t since = 0;
+    pen      p     = entry(letter, i);
+    u64(&p, &since);
+    return since;
+}
+
 /* ---- Writing ----------------------------------------------------------------------------- */
 
 size_t lki_letter_write(unsigned char out[LKI_LETTER_PLAIN_BYTES], const lki_letter *letter)
@@ -365,6 +399,13 @@ size_t lki_letter_add_introduction(unsigned char *out, const lki_introduction *w
     lki_introduction copy = *worker;
     pen p = { .to = out, .end = LKI_LETTER_WORKER_BYTES, .good = true };
     introduction_fields(&p, &copy);
+    return p.at;
+}
+
+size_t lki_letter_add_since(unsigned char *out, uint64_t since)
+{
+    pen p = { .to = out, .end = LKI_LETTER_SINCE_BYTES, .good = true };
+    u64(&p, &since);
     return p.at;
 }
 

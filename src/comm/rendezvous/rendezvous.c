@@ -14,6 +14,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "comm/group.h"
 
@@ -180,11 +181,27 @@ static lk_status take_roster(lki_rendezvous *r, const lki_letter *letter)
     r->self       = letter->job.node;
     r->nodes      = letter->job.nodes;
     r->port       = letter->job.port;
+    r->late       = letter->job.late;
     r->here_ms    = letter->job.here_ms;
     r->silence_ms = letter->job.silence_ms;
     r->stage      = LKI_MET;
     r->why[0]     = '\0';
     return set_pace(r, (uint32_t)lki_max(1, lki_min(TICK_MS_MAX, r->here_ms / 2)));
+}
+
+/* The job has begun, and this is who is in it. */
+static lk_status take_standing(lki_rendezvous *r, const lki_letter *letter, lki_event *out)
+{
+    uint32_t world = r->roster[0].roster.world;
+
+    if (!r->late || r->standing.since != NULL || letter->standing.count != world)
+        return lk_fail(LK_EFORMAT, "sent the standing of another job");
+    LK_TRY(LKI_NEW(&r->standing.since, world, "who is in the group"));
+    for (uint32_t i = 0; i < world; i++)
+        r->standing.since[i] = lki_letter_since(letter, i);
+    r->standing.epoch = letter->standing.epoch;
+    out->kind         = LKI_EVENT_MET;
+    return LK_OK;
 }
 
 static lk_status not_node_0(const lki_rendezvous *r)
@@ -202,7 +219,7 @@ static lk_status take_early(lki_rendezvous *r, const lki_letter *letter, lki_eve
     if (letter->kind != LKI_LETTER_ROSTER)
         return not_node_0(r);
     LK_TRY(take_roster(r, letter));
-    out->kind = LKI_EVENT_MET;
+    out->kind = r->late ? LKI_EVENT_NONE : LKI_EVENT_MET;
     return LK_OK;
 }
 
@@ -249,13 +266,26 @@ static void take_late(lki_rendezvous *r, const lki_letter *letter, lki_event *ou
         *out = (lki_event){ .kind = LKI_EVENT_GROUP, .epoch = letter->group.epoch,
                             .members = letter->group.members };
         return;
+    case LKI_LETTER_STANDING:
+        if (take_standing(r, letter, out) != LK_OK)
+            lki_rendezvous_lose(r, lk_error_last()->message);
+        return;
+    case LKI_LETTER_AWAITED:
+        if (letter->awaited.node >= r->nodes)
+            break;
+        *out = (lki_event){ .kind = LKI_EVENT_AWAITED, .node = letter->awaited.node,
+                            .waits = letter->awaited.waits };
+        memcpy(out->host, letter->awaited.host, sizeof out->host);
+        memcpy(r->roster[out->node].host, out->host, sizeof out->host);
+        return;
     case LKI_LETTER_OUTCOME:
         *out     = (lki_event){ .kind = LKI_EVENT_OVER, .outcome = letter->outcome };
         r->stage = LKI_OVER;
         return;
     case LKI_LETTER_HELLO:
     case LKI_LETTER_REFUSED:
-    case LKI_LETTER_ROSTER: break;
+    case LKI_LETTER_ROSTER:
+    case LKI_LETTER_KINDS: break;
     }
     lki_rendezvous_lose(r, "sent a letter that makes no sense");
 }
@@ -457,6 +487,12 @@ static lk_status check(const lki_rendezvous_options *o)
                    "be %d, and each needs a worker", o->node, most, o->workers, LKI_RANKS_MAX);
 }
 
+static void hash_settings(lki_settings_letter *out, const char *const *settings)
+{
+    for (uint32_t i = 0; settings != NULL && settings[i] != NULL && i < LKI_SETTINGS_MAX; i++)
+        out->hashes[out->count++] = (uint32_t)lki_xxh3(settings[i], strlen(settings[i]));
+}
+
 lk_status lki_rendezvous_open(lki_rendezvous **out, const lki_rendezvous_options *options)
 {
     lki_rendezvous *r;
@@ -471,6 +507,7 @@ lk_status lki_rendezvous_open(lki_rendezvous **out, const lki_rendezvous_options
     LK_TRY(check(options));
     LK_TRY(LKI_NEW(&r, 1, "rendezvous"));
     (void)snprintf(hello.host, sizeof hello.host, "%s", options->host);
+    hash_settings(&hello.settings, options->settings);
     *r = (lki_rendezvous){ .epoll = -1, .timer = -1, .line = { .fd = -1 }, .hello = hello,
                            .ticked     = now,
                            .together   = options->together,
@@ -507,6 +544,7 @@ void lki_rendezvous_close(lki_rendezvous *r, const char *why)
     if (r->epoll >= 0)
         (void)close(r->epoll);
     lki_free(r->roster);
+    lki_free(r->standing.since);
     lki_free(r->workers);
     lki_free(r);
 }

@@ -18,7 +18,7 @@ static void tell_all(lki_server *server, const lki_guest *from, const void *lett
     }
 }
 
-static void pass_on(lki_server *server, const lki_guest *from, const lki_letter *letter)
+void lki_seats_pass_on(lki_server *server, const lki_guest *from, const lki_letter *letter)
 {
     unsigned char bytes[LKI_LETTER_PLAIN_BYTES];
     tell_all(server, from, bytes, lki_letter_write(bytes, letter));
@@ -125,8 +125,7 @@ static lk_status check_hello(const lki_server *server, const lki_guest *g,
     if (server->given_up)
         return lk_fail(LK_EPEER, "%s", server->last);
     if (server->met)
-        return lk_fail(LK_EPEER, "host %s comes too late: the job has begun with its %u nodes",
-                       hello->host, nodes);
+        return lki_late_check(server, hello);
     if (nodes == 0)
         return check_ranks(server, hello, is_own);
     if (hello->node >= (int32_t)nodes)
@@ -210,20 +209,21 @@ static lk_status find_address(lki_server *server)
     return LK_OK;
 }
 
-static void tell_roster(lki_server *server, uint32_t node)
+size_t lki_seats_roster(lki_server *server, uint32_t node, bool late)
 {
     lki_letter letter = { .kind = LKI_LETTER_ROSTER,
                           .job  = { .node       = node,
                                     .nodes      = server->options.nodes,
                                     .here_ms    = lki_server_here_ms(server),
                                     .silence_ms = server->options.silence_ms,
-                                    .port       = server->options.port } };
+                                    .port       = server->options.port,
+                                    .late       = late } };
     memcpy(letter.job.job, server->job, sizeof server->job);
     size_t used = lki_letter_write(server->bytes, &letter);
     for (uint32_t i = 0; i < server->options.nodes; i++)
         used += lki_letter_add_host(server->bytes + used, server->seats[i].ranks.count,
                                     server->seats[i].host);
-    lki_guest_say(server, &server->guests[server->seats[node].guest], server->bytes, used);
+    return used;
 }
 
 static void meet(lki_server *server)
@@ -234,13 +234,18 @@ static void meet(lki_server *server)
         st = lk_fail(LK_EIO, "no random number for the job: %s", strerror(errno));
     if (st == LK_OK)
         st = LKI_NEW(&server->workers, server->world, "addresses of all workers");
+    if (st == LK_OK)
+        st = LKI_NEW(&server->since, server->world, "who is in the group");
     if (st != LK_OK) {
         lki_seats_give_up(server, st, lk_error_last()->message);
         return;
     }
     server->met = true;
+    for (uint32_t rank = 0; rank < server->world; rank++)
+        server->since[rank] = 1;
     for (uint32_t i = 0; i < server->options.nodes; i++)
-        tell_roster(server, i);
+        lki_guest_say(server, &server->guests[server->seats[i].guest], server->bytes,
+                      lki_seats_roster(server, i, false));
 }
 
 static void hear_hello(lki_server *server, lki_guest *g, const lki_hello_letter *hello)
@@ -253,9 +258,14 @@ static void hear_hello(lki_server *server, lki_guest *g, const lki_hello_letter 
     }
     g->hello      = *hello;
     g->admitted   = true;
+    g->held       = server->met;
     g->line.limit = LKI_LETTER_BYTES_MAX;
     server->strangers--;
     server->admitted++;
+    if (g->held) {
+        lki_late_seat(server, g->since);
+        return;
+    }
     if (server->options.nodes == 0 && workers_so_far(server) == server->options.world)
         server->options.nodes = server->admitted;
     if (server->admitted == server->options.nodes)
@@ -332,7 +342,7 @@ static void finish(lki_server *server, lki_seat_of_node *seat, const lki_outcome
         return;
     lki_letter letter = { .kind = LKI_LETTER_OUTCOME, .outcome = outcome_of_all(server) };
     server->over      = true;
-    pass_on(server, NULL, &letter);
+    lki_seats_pass_on(server, NULL, &letter);
 }
 
 /* When all nodes of the group have introduced theirs. */
@@ -401,6 +411,7 @@ static void settle(lki_server *server)
     if (!lki_members_any(&server->members, all))
         return;
     admit(server);
+    lki_late_admit(server);
     group.group = (lki_group_letter){ .epoch = ++server->epoch, .admits = !server->closed,
                                       .members = server->members };
     for (uint32_t i = 0; i < server->options.nodes; i++) {
@@ -408,10 +419,11 @@ static void settle(lki_server *server)
         seat->in_group         = lki_members_any(&server->members, seat->ranks);
         seat->settled = seat->introduced = false;
     }
+    lki_late_note_group(server);
     memset(server->workers, 0, server->world * sizeof *server->workers);
     server->members = server->entrants = (lki_members){ { 0 } };
     server->closed  = false;
-    pass_on(server, NULL, &group);
+    lki_seats_pass_on(server, NULL, &group);
 }
 
 static void hear_group(lki_server *server, lki_seat_of_node *seat, const lki_group_letter *group)
@@ -452,22 +464,28 @@ static void hear_seated(lki_server *server, lki_guest *g, const lki_letter *lett
     case LKI_LETTER_GROUP: hear_group(server, seat, &letter->group); return;
     case LKI_LETTER_ASKED:
         if (letter->asked.epoch == server->epoch && seat->in_group)
-            pass_on(server, g, letter);
+            lki_seats_pass_on(server, g, letter);
         return;
-    case LKI_LETTER_STOP: pass_on(server, g, letter); return;
+    case LKI_LETTER_STOP:
+        server->stopping = true;
+        lki_seats_pass_on(server, g, letter);
+        return;
     case LKI_LETTER_ENDED:
         if (letter->ended.rank - seat->ranks.first >= seat->ranks.count)
             break;
-        pass_on(server, g, letter);
+        lki_seats_pass_on(server, g, letter);
         return;
     case LKI_LETTER_VERDICT:
         if (letter->verdict.culprit >= server->world)
             break;
-        pass_on(server, g, letter);
+        lki_seats_pass_on(server, g, letter);
         return;
     case LKI_LETTER_HELLO:
     case LKI_LETTER_REFUSED:
-    case LKI_LETTER_ROSTER: break;
+    case LKI_LETTER_ROSTER:
+    case LKI_LETTER_STANDING:
+    case LKI_LETTER_AWAITED:
+    case LKI_LETTER_KINDS: break;
     }
     lki_guest_fail(server, g, "sent a letter that is not its to send");
 }
@@ -478,7 +496,11 @@ void lki_guest_hear(lki_server *server, lki_guest *g, const lki_letter *letter)
         hear_hello(server, g, &letter->hello);
     else if (!g->admitted)
         lki_guest_fail(server, g, "sent something else than a hello");
-    else if (server->met)
+    else if (g->held && letter->kind != LKI_LETTER_HERE)
+        lki_guest_fail(server, g, "sent a letter before it was let in");
+    else if (server->met && !g->held && server->seats[g->hello.node].waits)
+        lki_late_hear(server, &server->seats[g->hello.node], letter);
+    else if (server->met && !g->held)
         hear_seated(server, g, letter);
     else if (letter->kind != LKI_LETTER_HERE)
         lki_guest_fail(server, g, "sent a letter before all had come");
@@ -492,13 +514,17 @@ void lki_seat_lose(lki_server *server, uint32_t node, const char *why)
     lki_letter        letter = { .kind    = LKI_LETTER_VERDICT,
                                  .verdict = { .culprit = seat->ranks.first, .status = LK_EPEER } };
 
+    if (seat->waits) {
+        lki_late_lose(server, seat);
+        return;
+    }
     seat->guest = -1;
     if (seat->finished)
         return;
     lki_lost_text(letter.verdict.message, sizeof letter.verdict.message, seat->host, node,
                   seat->ranks, why);
     (void)snprintf(end.cause, sizeof end.cause, "%s", letter.verdict.message);
-    pass_on(server, NULL, &letter);
+    lki_seats_pass_on(server, NULL, &letter);
     finish(server, seat, &end);
     settle(server);
 }

@@ -87,6 +87,11 @@ static void dismiss(lki_server *server, lki_guest *g)
     *g = (lki_guest){ .line = { .fd = -1 } };
     server->failing--;
     lki_line_close(&was.line);
+    if (was.held) {
+        server->refused++;
+        (void)snprintf(server->last, sizeof server->last, "host %s %s", was.hello.host, was.why);
+        return;
+    }
     if (server->met && was.admitted) {
         lki_seat_lose(server, (uint32_t)was.hello.node, was.why);
         return;
@@ -253,6 +258,7 @@ void lki_server_tick(lki_server *server, int64_t now, int64_t late)
         g->line.heard += late;
         watch_guest(server, g, now);
     }
+    lki_late_seat(server, now);
     if (!server->met && !server->given_up && now >= server->deadline) {
         lki_seats_missing(server, why, sizeof why);
         lki_seats_give_up(server, LK_ETIMEOUT, why);
@@ -292,7 +298,8 @@ lk_status lki_server_open(lki_server **out, const lki_rendezvous_options *option
     }
     *server = (lki_server){ .options = *options, .library = library,
                             .listener = -1, .epoll = epoll,
-                            .capacity = lki_server_most(options) + LKI_STRANGERS_MAX + 1,
+                            .capacity = lki_server_most(options) + LKI_STRANGERS_MAX +
+                                        LKI_HELD_MAX + 1,
                             .deadline = now + options->join_ms };
     st      = LKI_NEW(&server->guests, server->capacity, "connections of the nodes");
     for (uint32_t i = 0; st == LK_OK && i < server->capacity; i++)
@@ -327,6 +334,7 @@ void lki_server_close(lki_server *server, const char *why)
     if (server->listener >= 0 && !server->borrowed)
         (void)close(server->listener);
     lki_free(server->workers);
+    lki_free(server->since);
     lki_free(server->bytes);
     lki_free(server->seats);
     lki_free(server->guests);

@@ -26,6 +26,11 @@ const unsigned char *lki_rendezvous_job(const lki_rendezvous *r)
     return r->job;
 }
 
+const lki_standing *lki_rendezvous_standing(const lki_rendezvous *r)
+{
+    return r->late ? &r->standing : NULL;
+}
+
 uint16_t lki_rendezvous_port(const lki_rendezvous *r)
 {
     return r->port;

@@ -63,7 +63,8 @@ lk_status lki_span_arena(lk_arena **out, lk_comm *comm, const char *name, size_t
 lk_status lki_span_mirror_prepare(lk_request *r, lk_arena *arena, size_t offset,
                                   const size_t *bytes)
 {
-    const uint64_t where[2] = { arena->index, offset };
+    const uint64_t name     = lki_xxh3(arena->name, strlen(arena->name));
+    const uint64_t where[2] = { name, offset }; /* numbers are a host's own: one may come late */
     const uint32_t size     = r->comm->size;
     unsigned char *shared   = (unsigned char *)lk_arena_data(arena) + offset;
 

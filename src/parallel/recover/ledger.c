@@ -58,6 +58,8 @@ lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_
         LK_TRY(lk_comm_arena(kept, parallel->comm, names[which], bytes));
     else if (ledger->before != NULL)
         *kept = ledger->before->ledger.arenas[which];
+    else if (lki_comm_host_is_fresh(parallel->comm, parallel->world.host_of[parallel->rank]))
+        LK_TRY(lki_comm_own_arena(kept, parallel->comm, names[which], bytes));
     else
         *kept = lki_comm_arena_named(parallel->comm, names[which]);
     *out = *kept;
@@ -230,6 +232,27 @@ uint64_t lki_ledger_last(const lk_parallel *parallel, lki_tally *out)
             *out = mark->turns[turn].tally;
         }
     return last;
+}
+
+void lki_ledger_fill(lk_parallel *parallel, uint64_t steps)
+{
+    lki_ledger *ledger = &parallel->ledger;
+
+    for (size_t i = 0; i < parallel->layout->span_count; i++)
+        atomic_store(&ledger->stamps[i], 2 * steps + LKI_UPDATED);
+    for (uint32_t seat = 0; seat < ledger->seats; seat++)
+        atomic_store(&ledger->state_stamps[seat], steps);
+}
+
+void lki_ledger_stage(lk_parallel *parallel)
+{
+    size_t bytes = parallel->state_width * sizeof(float);
+
+    if (bytes == 0)
+        return;
+    memcpy(parallel->ledger.staged, parallel->running, bytes);
+    if (parallel->running_mean != NULL)
+        memcpy(parallel->ledger.staged + parallel->state_width, parallel->running_mean, bytes);
 }
 
 static void undo(lk_parallel *parallel, lki_entry *entry)

@@ -130,6 +130,11 @@ uint64_t lki_ledger_last(const lk_parallel *parallel, lki_tally *out);
  * each host's ledger says from here on what *out does.  Collective; accord.c. */
 LK_NODISCARD lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, lki_tally *out);
 
+/* For a host that gets all of it from others: nothing of the first `steps` is left to be done; and,
+ * when it is there, running state is as staged. */
+void lki_ledger_fill(lk_parallel *parallel, uint64_t steps);
+void lki_ledger_stage(lk_parallel *parallel);
+
 /* Gives spans that a dead rank was changing the values that they had. */
 void lki_ledger_undo(lk_parallel *parallel);
 

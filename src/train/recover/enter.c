@@ -89,6 +89,8 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     LK_TRY(lki_comm_receive_arenas(comm));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     lk_arena *arena = lki_comm_arena_named(comm, "minutes");
+    if (lki_comm_host_is_fresh(comm, lk_comm_host(comm, s->rank)))
+        LK_TRY(lki_comm_own_arena(&arena, comm, "minutes", sizeof(lki_minutes)));
     if (arena == NULL)
         return lk_fail(LK_EINVAL, "the others have no minutes: they cannot be entered");
     s->survival->minutes = lk_arena_data(arena);

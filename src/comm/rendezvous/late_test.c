@@ -1,0 +1,189 @@
+/* late_test.c -- a node that comes in place of one that the job has lost.
+ *
+ * Goal:   it is held until there is a place, is in no group before its ranks are ready and all
+ *         would have it, and is missed by nobody until then; who does not belong is told why, and
+ *         disturbs nobody.
+ * Method: nodes.h.  Ranks are 0 on node 0, 1 and 2 on node 1, 3 to 5 on node 2.
+ */
+#include "comm/rendezvous/nodes.h"
+
+static job j;
+
+static const char *const settings[] = { "--lr 0.05", "--seed 3", NULL };
+static const char *const others[]   = { "--seed 3", "--lr 0.06", NULL };
+static const char *const more[]     = { "--lr 0.05", "--seed 3", "--ema 0.9", NULL };
+
+static lki_rendezvous_options going_on(uint32_t nodes, int32_t number)
+{
+    lki_rendezvous_options options = plain(&j, nodes, number);
+    options.goes_on                = true;
+    options.returns                = true;
+    options.settings               = settings;
+    return options;
+}
+
+static void meet_to_go_on(uint32_t nodes, bool returns)
+{
+    begin(&j);
+    for (uint32_t i = 0; i < nodes; i++) {
+        lki_rendezvous_options options = going_on(nodes, (int32_t)i);
+        options.returns                = returns;
+        (void)add(&j, options);
+    }
+    await_all(&j, LKI_EVENT_MET);
+}
+
+static void forget_events(void)
+{
+    for (uint32_t i = 0; i < j.count; i++)
+        j.nodes[i].count = 0;
+}
+
+static void say(uint32_t at, uint64_t epoch, uint32_t bits, uint32_t entrants)
+{
+    const lki_members members = { { bits } }, more_members = { { entrants } };
+    lki_rendezvous_go_on(j.nodes[at].r, epoch, &members, &more_members);
+}
+
+static void assert_group(uint32_t at, uint64_t epoch, uint32_t bits)
+{
+    const lki_event *event = await(&j, &j.nodes[at], LKI_EVENT_GROUP);
+    assert_int_equal(event->epoch, epoch);
+    assert_int_equal(event->members.words[0], bits);
+}
+
+static void lose(uint32_t at)
+{
+    lki_rendezvous_close(j.nodes[at].r, NULL);
+    j.nodes[at].r = NULL;
+}
+
+/* Like the node that was the `at`-th. */
+static node *come(uint32_t at, const char *const *its_settings)
+{
+    lki_rendezvous_options options = going_on(3, -1);
+    options.workers                = at + 1;
+    options.settings               = its_settings;
+    return add(&j, options);
+}
+
+static void leave_out_node_1(void)
+{
+    lose(1);
+    assert_verdict(&j, 0, 1, "host h1 (node 1, ranks 1 to 2) is lost");
+    say(0, 0, 1, 0);
+    say(2, 0, 8 | 16 | 32, 0);
+    assert_group(0, 1, 1 | 8 | 16 | 32);
+    assert_group(2, 1, 1 | 8 | 16 | 32);
+    forget_events();
+}
+
+static void it_takes_a_place_and_enters(void **state)
+{
+    (void)state;
+    meet_to_go_on(3, true);
+    node *late = come(1, settings); /* before the one whose place it takes is lost */
+    await_guests(&j, &j.nodes[0], 4);
+    move_for(&j, 50);
+    assert_int_equal(late->count, 0);
+    leave_out_node_1();
+    (void)await(&j, late, LKI_EVENT_MET);
+    const lki_standing *standing = lki_rendezvous_standing(late->r);
+    assert_int_equal(lki_rendezvous_self(late->r), 1);
+    assert_int_equal(standing->epoch, 1);
+    for (uint32_t rank = 0; rank < 6; rank++)
+        assert_int_equal(standing->since[rank], rank == 1 || rank == 2 ? 0 : 1);
+    say(0, 1, 1, 0); /* it is not ready */
+    say(2, 1, 8, 0);
+    assert_group(0, 2, 1 | 8);
+    assert_group(2, 2, 1 | 8);
+    assert_group(3, 2, 1 | 8); /* but it hears of it */
+    forget_events();
+    say(3, 1, 0, 2 | 4);
+    const lki_event *event = await(&j, &j.nodes[2], LKI_EVENT_AWAITED);
+    assert_true(event->waits && event->node == 1);
+    assert_string_equal(event->host, "h3");
+    say(0, 2, 1, 0);
+    say(2, 2, 8, 0);
+    assert_group(0, 3, 1 | 2 | 4 | 8);
+    assert_group(2, 3, 1 | 2 | 4 | 8);
+    assert_group(3, 3, 1 | 2 | 4 | 8);
+    introduce(&j.nodes[0]);
+    introduce(&j.nodes[2]);
+    introduce(late);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_KNOWN);
+    forget_events(); /* from here on it is missed as any other */
+    lose(3);
+    assert_verdict(&j, 0, 1, "host h3 (node 1, ranks 1 to 2) is lost");
+    end(&j);
+}
+
+static void nobody_misses_it_before(void **state)
+{
+    (void)state;
+    meet_to_go_on(3, true);
+    leave_out_node_1();
+    node *late = come(1, settings);
+    (void)await(&j, late, LKI_EVENT_MET);
+    say(3, 1, 0, 2 | 4);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
+    forget_events();
+    lose(3);
+    assert_false(await(&j, &j.nodes[0], LKI_EVENT_AWAITED)->waits);
+    say(0, 1, 1, 0);
+    say(2, 1, 8, 0);
+    assert_group(0, 2, 1 | 8);
+    assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
+    forget_events();
+    late = come(1, settings); /* and yet another, when the others are about to end */
+    (void)await(&j, late, LKI_EVENT_MET);
+    const lki_outcome done = { .weight = 0 };
+    lki_rendezvous_finish(j.nodes[0].r, &done);
+    lki_rendezvous_finish(j.nodes[2].r, &done);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_OVER);
+    (void)await(&j, late, LKI_EVENT_OVER);
+    end(&j);
+}
+
+static void who_does_not_belong_is_told_why(void **state)
+{
+    (void)state;
+    meet_to_go_on(3, true);
+    leave_out_node_1();
+    await_error(&j, come(1, others), LK_EINVAL, "other settings than the job: node 0 has '--lr "
+                "0.05'");
+    await_error(&j, come(1, more), LK_EINVAL, "has 1 settings that node 0 does not have");
+    await_error(&j, come(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
+    lki_rendezvous_stop(j.nodes[2].r, 15, false);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_STOP);
+    await_error(&j, come(1, settings), LK_EPEER, "comes too late: the job has been asked to stop");
+    assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
+    end(&j);
+    meet_to_go_on(3, false);
+    leave_out_node_1();
+    await_error(&j, come(1, settings), LK_EPEER, "the job has begun, and lets no host in");
+    end(&j);
+}
+
+static void without_a_place_it_waits_for_a_while(void **state)
+{
+    (void)state;
+    begin(&j);
+    for (uint32_t i = 0; i < 3; i++) {
+        lki_rendezvous_options options = going_on(3, (int32_t)i);
+        options.join_ms                = 300;
+        (void)add(&j, options);
+    }
+    await_all(&j, LKI_EVENT_MET);
+    await_error(&j, come(1, settings), LK_EPEER, "has lost no host whose place");
+    end(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(it_takes_a_place_and_enters),     TEST(nobody_misses_it_before),
+        TEST(who_does_not_belong_is_told_why), TEST(without_a_place_it_waits_for_a_while),
+    };
+    return cmocka_run_group_tests_name("comm.late", tests, with_key, NULL);
+}

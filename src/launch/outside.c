@@ -1,0 +1,71 @@
+/* outside.c -- the launcher of a host that has come late, in place of one that the job has lost.
+ *
+ * Its workers start with the numbers of those that were there, and wait to enter, as a worker does
+ * that is started in place of another (replace.c); but nobody of this host is in the group, whose
+ * launcher would let them in.  So it tells node 0 when all are ready, and is told of every group;
+ * the first that has its workers in it is its first (rebuild.c).  Until then whatever happens to it
+ * is its own affair: if one of its workers ends it ends, and the others go on as they were.
+ */
+#include <stdio.h>
+
+#include "launch/job.h"
+
+static uint32_t count_of(const lki_job *job, const lki_members *members)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < job->count; i++)
+        count += lki_members_have(members, lki_rank_of_worker(job, i));
+    return count;
+}
+
+void lki_outside_open(lki_job *job)
+{
+    const lki_standing *standing = lki_rendezvous_standing(job->rendezvous);
+    lki_roster          here     = job->roster;
+    char                to[24]   = "";
+
+    if (standing == NULL)
+        return;
+    job->outside  = true;
+    job->standing = *standing;
+    job->epoch    = standing->epoch;
+    lki_control_follow(job->control, standing->epoch, standing->since);
+    if (here.count > 1)
+        (void)snprintf(to, sizeof to, " to %u", here.first + here.count - 1);
+    lki_job_note(job, "the job is under way: this host takes the place of node %u, as rank%s %u%s, "
+                 "when its workers are ready", lki_rendezvous_self(job->rendezvous),
+                 here.count > 1 ? "s" : "", here.first, to);
+}
+
+bool lki_outside_stays(lki_job *job, uint64_t epoch, const lki_members *members)
+{
+    if (job->outside && count_of(job, members) > 0)
+        job->outside = false;
+    if (!job->outside)
+        return false;
+    for (uint32_t rank = 0; rank < job->roster.world; rank++) {
+        uint64_t *since = &job->standing.since[rank];
+        bool      in    = lki_members_have(members, rank);
+        *since          = !in ? 0 : *since != 0 ? *since : 1 + epoch;
+    }
+    job->epoch = epoch;
+    lki_control_follow(job->control, epoch, job->standing.since);
+    return true;
+}
+
+void lki_outside_turn(lki_job *job)
+{
+    static const lki_members nobody = {{0}};
+    lki_members              ready;
+
+    if (!job->outside)
+        return;
+    if ((job->over || lki_rendezvous_lost(job->rendezvous)) && job->ended < job->started)
+        lki_job_fail(job);
+    ready = lki_control_entrants(job->control);
+    if (job->ready || count_of(job, &ready) < job->count)
+        return;
+    job->ready = true;
+    lki_rendezvous_go_on(job->rendezvous, job->epoch, &nobody, &ready);
+}

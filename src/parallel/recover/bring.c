@@ -1,0 +1,262 @@
+/* bring.c -- a host that has come late gets what the others keep, in pieces, from all of them.
+ *
+ * All know who gives which piece, so nobody asks:
+ *
+ *      piece p of a region   given by the p-th of those who have it, host by host in turn, together
+ *                            with the hash of what lies there;
+ *                            seen by the one behind that, who gives the hash of its own copy
+ *                            received by the p-th of the new host's ranks
+ *
+ * Hashes are XXH3.  What has arrived must have both; where it has not the piece is given again, by
+ * the next of those who have it, and the note says who had given the other.  Pieces are received
+ * where they belong: nobody reads them before all are right.
+ *
+ * Cost:   the bytes that the new host keeps, once; every giver reads its own and, as a witness, as
+ *         many again.
+ * Memory: none but a list of givers.
+ */
+#include "parallel/recover/bring.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/control.h"
+#include "parallel/strategy.h"
+
+enum { BAD_MAX = 31, ATTEMPTS_MAX = 4, REGIONS_MAX = 8 + LK_OPTIMIZER_STATES_MAX };
+
+static const size_t PIECE_BYTES = (size_t)1 << 20;
+
+/* Bytes that all who have them have alike. */
+typedef struct {
+    const char    *what;
+    unsigned char *data;  /* here */
+    size_t         bytes;
+    uint32_t       shard; /* whoever keeps this; ANY: all hosts */
+} region;
+
+enum { ANY = UINT32_MAX };
+
+/* Of a rank that has received: the pieces that it did not get as they are. */
+typedef struct {
+    uint32_t count; /* more than BAD_MAX: all that were its to get */
+    uint32_t pieces[BAD_MAX];
+} damage;
+
+typedef struct {
+    lk_parallel *parallel;
+    const bool  *fresh;     /* of hosts */
+    damage       mine, *all; /* of this attempt, and of all ranks in the one before */
+    uint32_t     attempt;
+    uint32_t    *givers;    /* of the region that is given: ranks, host by host in turn */
+    uint32_t     giver_count;
+    uint32_t     piece;     /* counted over all regions */
+} bringing;
+
+/* ---- Who gives --------------------------------------------------------------------------- */
+
+static bool has(const bringing *b, uint32_t host, const region *r)
+{
+    return r->shard == ANY || lki_keeps(b->parallel, host, r->shard);
+}
+
+static void find_givers(bringing *b, const region *r)
+{
+    const lki_world *world = &b->parallel->world;
+
+    b->giver_count = 0;
+    for (uint32_t local = 0; local < world->widest; local++)
+        for (uint32_t rank = 0; rank < world->ranks; rank++) {
+            uint32_t host = world->host_of[rank];
+            if (world->local_of[rank] == local && !b->fresh[host] && has(b, host, r))
+                b->givers[b->giver_count++] = rank;
+        }
+}
+
+static uint32_t giver_of(const bringing *b, uint32_t attempt)
+{
+    return b->givers[(b->piece + attempt) % b->giver_count];
+}
+
+/* One on another host, or none: then the giver. */
+static uint32_t witness_of(const bringing *b)
+{
+    const uint32_t *host_of = b->parallel->world.host_of;
+    uint32_t        giver   = giver_of(b, b->attempt);
+
+    for (uint32_t i = 1; i < b->giver_count; i++)
+        if (host_of[giver_of(b, b->attempt + i)] != host_of[giver])
+            return giver_of(b, b->attempt + i);
+    return giver;
+}
+
+static uint32_t receiver_on(const bringing *b, uint32_t host)
+{
+    const lki_world *world = &b->parallel->world;
+    uint32_t         rank  = 0, local = b->piece % world->sizes[host];
+
+    while (world->host_of[rank] != host || world->local_of[rank] != local)
+        rank++;
+    return rank;
+}
+
+/* Whether this piece is (still) to be given to that rank. */
+static bool is_wanted(const bringing *b, uint32_t receiver)
+{
+    const damage *d = &b->all[receiver];
+    bool          wanted = b->attempt == 0 || d->count > BAD_MAX;
+
+    for (uint32_t i = 0; i < d->count && i < BAD_MAX && !wanted; i++)
+        wanted = d->pieces[i] == b->piece;
+    return wanted;
+}
+
+/* ---- A piece ----------------------------------------------------------------------------- */
+
+static void note_damage(bringing *b, const region *r, size_t at, size_t bytes, bool witnessed)
+{
+    lk_comm *comm = b->parallel->comm;
+    char     giver[LKI_WHO_BYTES], other[LKI_WHO_BYTES], text[LKI_MESSAGE_BYTES];
+
+    if (b->mine.count++ < BAD_MAX)
+        b->mine.pieces[b->mine.count - 1] = b->piece;
+    lki_comm_who(comm, giver_of(b, b->attempt), giver);
+    lki_comm_who(comm, giver_of(b, b->attempt + 1), other);
+    (void)snprintf(text, sizeof text, "got a damaged piece of the %s (bytes %zu to %zu) from "
+                   "%.120s: %s; %.120s gives it again", r->what, at, at + bytes - 1, giver,
+                   witnessed ? "another host has other bytes" : "its hash is another", other);
+    lki_comm_tell(comm, text);
+}
+
+static lk_status receive(bringing *b, const region *r, size_t at, size_t bytes)
+{
+    lk_comm *comm  = b->parallel->comm;
+    uint32_t giver = giver_of(b, b->attempt), witness = witness_of(b);
+    uint64_t given, seen;
+
+    LK_TRY(lk_recv(comm, &given, sizeof given, giver));
+    LK_TRY(lk_recv(comm, r->data + at, bytes, giver));
+    seen = given;
+    if (witness != giver)
+        LK_TRY(lk_recv(comm, &seen, sizeof seen, witness));
+    bool whole = lki_xxh3(r->data + at, bytes) == given;
+    if (!whole || seen != given)
+        note_damage(b, r, at, bytes, whole);
+    return LK_OK;
+}
+
+static lk_status give(const bringing *b, const region *r, size_t at, size_t bytes, uint32_t to)
+{
+    lk_comm *comm  = b->parallel->comm;
+    uint32_t me    = b->parallel->rank;
+    bool     gives = me == giver_of(b, b->attempt);
+
+    if (!gives && me != witness_of(b))
+        return LK_OK;
+    uint64_t hash = lki_xxh3(r->data + at, bytes);
+    LK_TRY(lk_send(comm, &hash, sizeof hash, to));
+    return gives ? lk_send(comm, r->data + at, bytes, to) : LK_OK;
+}
+
+static lk_status bring_piece(bringing *b, const region *r, size_t at, size_t bytes)
+{
+    const lki_world *world = &b->parallel->world;
+
+    for (uint32_t host = 0; host < world->hosts; host++) {
+        if (!b->fresh[host] || !has(b, host, r))
+            continue;
+        uint32_t to = receiver_on(b, host);
+        if (!is_wanted(b, to))
+            continue;
+        LK_TRY(b->parallel->rank == to ? receive(b, r, at, bytes) : give(b, r, at, bytes, to));
+    }
+    return LK_OK;
+}
+
+static lk_status bring_region(bringing *b, const region *r)
+{
+    find_givers(b, r);
+    if (b->giver_count == 0)
+        return lk_fail(LK_EPEER, "nobody has the %s that a host which has come late is to keep",
+                       r->what);
+    for (size_t at = 0; at < r->bytes; at += PIECE_BYTES, b->piece++)
+        LK_TRY(bring_piece(b, r, at, lki_min(PIECE_BYTES, r->bytes - at)));
+    return LK_OK;
+}
+
+/* ---- All of them ------------------------------------------------------------------------- */
+
+static void add(region *list, uint32_t *count, const char *what, void *data, size_t elements,
+                uint32_t shard)
+{
+    LK_ASSERT(*count < REGIONS_MAX);
+    if (elements > 0)
+        list[(*count)++] = (region){ what, data, elements * sizeof(float), shard };
+}
+
+/* What hosts have alike when a step is complete.  The rest of the arena is a step's own, or
+ * somebody's. */
+static uint32_t list_regions(const lk_parallel *parallel, region list[REGIONS_MAX])
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          count = 0, states = lk_optimizer_state_count(&parallel->optimizer);
+    size_t            hashes = layout->span_count * sizeof *parallel->hashes / sizeof(float);
+
+    add(list, &count, "parameters", parallel->params, layout->elements, ANY);
+    for (uint32_t i = 0; i < states; i++)
+        add(list, &count, "optimizer's state", parallel->optimizer_state[i],
+            lki_kept_elements(parallel), ANY);
+    add(list, &count, "running state", parallel->running, parallel->state_width, ANY);
+    if (parallel->running_mean != NULL)
+        add(list, &count, "running state's mean", parallel->running_mean, parallel->state_width,
+            ANY);
+    add(list, &count, "hashes of parameters", parallel->hashes, hashes, ANY);
+    return count;
+}
+
+static lk_status attempt(bringing *b, const region *list, uint32_t count, bool *whole)
+{
+    lk_parallel *parallel = b->parallel;
+
+    b->mine  = (damage){ .count = 0 };
+    b->piece = 0;
+    for (uint32_t i = 0; i < count; i++)
+        LK_TRY(bring_region(b, &list[i]));
+    LK_TRY(lk_all_gather(parallel->comm, &b->mine, b->all, sizeof b->mine));
+    *whole = true;
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        *whole = *whole && b->all[r].count == 0;
+    return LK_OK;
+}
+
+static lk_status bring_all(bringing *b)
+{
+    region   list[REGIONS_MAX];
+    uint32_t count = list_regions(b->parallel, list);
+    bool     whole = false;
+
+    for (b->attempt = 0; b->attempt < ATTEMPTS_MAX && !whole; b->attempt++)
+        LK_TRY(attempt(b, list, count, &whole));
+    return whole ? LK_OK
+                 : lk_fail(LK_ECORRUPT, "a host that has come late got damaged pieces of the model "
+                           "%d times over: a network or a memory on the way is faulty",
+                           ATTEMPTS_MAX);
+}
+
+lk_status lki_bring(lk_parallel *parallel, const bool *fresh)
+{
+    bringing  b      = { .parallel = parallel, .fresh = fresh };
+    lk_status status = LKI_NEW(&b.all, parallel->ranks, "pieces of the model");
+
+    if (status == LK_OK)
+        status = LKI_NEW(&b.givers, parallel->ranks, "who gives the model");
+    if (status == LK_OK)
+        status = lk_barrier(parallel->comm); /* what is given is complete */
+    if (status == LK_OK)
+        status = bring_all(&b);
+    lki_free(b.givers);
+    lki_free(b.all);
+    return status;
+}

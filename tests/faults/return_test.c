@@ -1,0 +1,154 @@
+/* return_test.c -- hosts that are lost and come back into a run that has gone on without them.
+ *
+ * Goal:   a host enters between two steps, gets the model from the others, and the weights are
+ *         those of the run that nobody disturbed; whatever becomes of it on the way, or of who
+ *         gives it the model, the others go on.
+ * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
+ * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
+ *         tell, or at seeded ones.
+ */
+#include "base/sanitized.h"
+#include "faults/survivors.h"
+
+enum { ROUNDS = LKI_SANITIZED ? 1 : 2 };
+
+#define RETURNS GOES_ON "--restart=20 --steps 300 --log pipe --checkpoint ck "
+#define LEFT " took over virtual worker"
+#define READY "(node 1, ranks 2 to 3) is ready to enter"
+#define ENTERS "ranks 2-3 enter after step "
+
+/* The newest child of a process that is there yet. */
+static pid_t newest_child(pid_t parent)
+{
+    char path[64];
+    long pid, newest = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fscanf(file, "%ld", &pid) == 1)
+        newest = is_gone((pid_t)pid) ? newest : pid;
+    if (file != NULL)
+        (void)fclose(file);
+    return (pid_t)newest;
+}
+
+/* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,
+ * goes on, and does not get away. */
+static void drip_until_nth(job *j, const char *word, uint32_t nth)
+{
+    const struct timespec moment = { 0, 50000000 };
+    for (double since = seconds_now();; check_waiting(j, since, word)) {
+        uint32_t count = 0;
+        char     byte  = 0;
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
+        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
+            count++;
+        if (count >= nth)
+            return;
+        while (byte != '\n' && read(j->log, &byte, 1) == 1)
+            continue;
+        (void)nanosleep(&moment, NULL);
+    }
+}
+
+static void finish(job *j, const char *wanted)
+{
+    j->hit_at = seconds_now();
+    (void)job_wait(j);
+    assert_undisturbed(j, wanted);
+}
+
+static void a_host_comes_back(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 1;
+    undisturbed(*state, BUSY, LONGER, wanted);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
+        job_await_step(&j, HIT_AT);
+        for (uint32_t nth = 1; nth <= 2; nth++) {
+            rest(&seed);
+            hit_launcher(&j, 2);
+            drip_until_nth(&j, LEFT, nth);
+            drip_until_nth(&j, READY, nth);
+            drip_until_nth(&j, ENTERS, nth);
+            j.worker[2] = newest_child(newest_child(j.pid));
+        }
+        finish(&j, wanted);
+        assert_says(j.result.err, "note: the job is under way: this host takes the place of node "
+                    "1, as ranks 2 to 3, when its workers are ready");
+        assert_says(j.result.err, "; nothing was redone; ");
+        assert_says(j.result.err, "note: the run has lost 4 ranks and went on with 4; 4 entered;");
+        goes_on(*state, BUSY, 2, LONGER, wanted);
+        forget(*state);
+    }
+}
+
+/* Its launcher as soon as it has a place, and one of its workers when they are ready. */
+static void one_is_killed_on_its_way(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
+    job_await_step(&j, HIT_AT);
+    hit_launcher(&j, 2);
+    drip_until_nth(&j, LEFT, 1);
+    drip_until_nth(&j, "note: the job is under way", 1);
+    job_hit(&j, newest_child(j.pid), SIGKILL);
+    drip_until_nth(&j, "note: the job is under way", 2);
+    drip_until_nth(&j, READY, 1);
+    job_hit(&j, newest_child(newest_child(j.pid)), SIGKILL);
+    finish(&j, wanted);
+    assert_says(j.result.err, " ranks and went on with ");
+}
+
+/* While it enters, or before, or behind: the one that gives it the model, or it, at any moment. */
+static void anyone_is_killed_at_any_moment(void **state)
+{
+    static job j;
+    char       wanted[65];
+    uint64_t   seed = 7;
+    undisturbed(*state, BUSY, LONGER, wanted);
+    for (uint32_t round = 0; round < 2 * ROUNDS; round++) {
+        job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
+        job_await_step(&j, HIT_AT);
+        hit_launcher(&j, 2);
+        drip_until_nth(&j, LEFT, 1);
+        drip_until_nth(&j, READY, 1);
+        (void)read_log(&j, (unsigned long)-1);
+        rest(&seed);
+        job_hit(&j, round % 2 ? newest_child(j.pid) : j.worker[1], SIGKILL);
+        finish(&j, wanted);
+        goes_on(*state, BUSY, 2, LONGER, wanted);
+        forget(*state);
+    }
+}
+
+/* Of several hosts one is lost while another is on its way. */
+static void several_are_lost_and_come_back(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    job_start(&j, *state, 4, MLP RETURNS "--hosts 4");
+    job_await_step(&j, HIT_AT);
+    hit_launcher(&j, 1);
+    drip_until_nth(&j, LEFT, 1);
+    drip_until_nth(&j, "note: the job is under way", 1);
+    hit_launcher(&j, 3);
+    hit_launcher(&j, 2);
+    finish(&j, wanted);
+    assert_says(j.result.err, " ranks and went on with "); /* of those on their way some may be */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
+        cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
+        cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
+        cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
