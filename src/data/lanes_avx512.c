@@ -1,4 +1,6 @@
 /* lanes_avx512.c -- the loader's loops on 512-bit registers. */
+#include "data/lanes.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <stdint.h>

@@ -48,8 +48,11 @@ void lki_balance_counts(uint32_t *counts, uint32_t leaves, uint32_t ranks, const
 double lki_balance_seconds(const uint32_t *bounds, uint32_t ranks, const double *pace)
 {
     double most = 0;
-    for (uint32_t r = 0; r < ranks; r++)
-        most = fmax(most, (bounds[r + 1] - bounds[r]) * pace[r]);
+    for (uint32_t r = 0; r < ranks; r++) {
+        double seconds = (bounds[r + 1] - bounds[r]) * pace[r];
+        if (seconds > most) /* gcc 12 for aarch64 breaks on an fmax() here */
+            most = seconds;
+    }
     return most;
 }
 
