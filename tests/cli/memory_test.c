@@ -67,7 +67,8 @@ static void what_is_planned_runs(void **state)
 {
     static const char *const ways[] = { "--workers 4 --hosts 2 --strategy ddp",
                                         "--workers 4 --hosts 4 --strategy zero3 --threads 2",
-                                        "--workers 4 --hosts 2 --strategy zero2 --precision bf16",
+                                        "--workers 8 --hosts 2 --strategy zero2",
+                                        "--workers 4 --hosts 2 --strategy zero3 --precision bf16",
                                         "--workers 2 --strategy zero1" };
     static command_result r;
     char                  line[512];
