@@ -20,6 +20,7 @@
 
 #include <sys/uio.h>
 
+#include "comm/traffic.h"
 #include "lockstep/base.h"
 
 typedef struct lki_link lki_link;
@@ -53,6 +54,9 @@ typedef struct {
                       uint32_t *count);
 
     int64_t (*now_ms)(const lki_link *link); /* what deadlines are measured by */
+
+    /* (optional) What has been written to a peer, on all streams together. */
+    void (*traffic)(const lki_link *link, uint32_t peer, lki_traffic *out);
 
     /* Closes and frees.  What was written before still arrives. */
     void (*close)(lki_link *link);

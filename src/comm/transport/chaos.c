@@ -198,6 +198,14 @@ static int64_t chaos_now_ms(const lki_link *link)
     return inner->ops->now_ms(inner);
 }
 
+static void chaos_traffic(const lki_link *link, uint32_t peer, lki_traffic *out)
+{
+    const lki_link *inner = ((const chaos_link *)(const void *)link)->inner;
+    *out                  = (lki_traffic){ .bytes = 0 };
+    if (inner->ops->traffic != NULL)
+        inner->ops->traffic(inner, peer, out);
+}
+
 static void chaos_close(lki_link *link)
 {
     chaos_link *self = chaos_of(link);
@@ -208,13 +216,14 @@ static void chaos_close(lki_link *link)
 }
 
 static const lki_link_ops operations = {
-    .name   = "chaos",
-    .write  = chaos_write,
-    .read   = chaos_read,
-    .watch  = chaos_watch,
-    .wait   = chaos_wait,
-    .now_ms = chaos_now_ms,
-    .close  = chaos_close,
+    .name    = "chaos",
+    .write   = chaos_write,
+    .read    = chaos_read,
+    .watch   = chaos_watch,
+    .wait    = chaos_wait,
+    .now_ms  = chaos_now_ms,
+    .traffic = chaos_traffic,
+    .close   = chaos_close,
 };
 
 lk_status lki_chaos_open(lki_link **out, lki_link *inner, const lki_chaos *chaos)

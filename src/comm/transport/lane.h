@@ -8,6 +8,7 @@
 
 #include <sys/epoll.h>
 
+#include "comm/traffic.h"
 #include "comm/transport/hello.h"
 
 typedef enum {
@@ -48,6 +49,9 @@ LK_NODISCARD lk_status lki_lane_read(lki_lane *lane, void *data, size_t bytes, s
 
 /* What has been taken and is not sent; always 0 without TLS. */
 size_t lki_lane_unsent(const lki_lane *lane);
+
+/* What has been written to it, as far as TCP knows. */
+void lki_lane_traffic(const lki_lane *lane, lki_traffic *out);
 
 /* Closes socket and session, if they are there. */
 void lki_lane_hang_up(lki_lane *lane);

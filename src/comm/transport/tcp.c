@@ -391,6 +391,25 @@ static lk_status tcp_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
     return LK_OK;
 }
 
+static void tcp_traffic(const lki_link *link, uint32_t peer, lki_traffic *out)
+{
+    const lki_tcp *tcp = tcp_of(link);
+
+    *out = (lki_traffic){ .bytes = 0 };
+    for (uint32_t i = 0; i < link->streams; i++) {
+        const lki_lane *lane = lki_tcp_slot(tcp, peer, i)->out;
+        lki_traffic     one  = { .bytes = 0 };
+        if (lane != NULL)
+            lki_lane_traffic(lane, &one);
+        one.bytes += out->bytes;
+        if (one.busy < out->busy) {
+            one.busy = out->busy;
+            one.rate = out->rate;
+        }
+        *out = one;
+    }
+}
+
 /* ---- Life -------------------------------------------------------------------------------- */
 
 /* Whether something is left in memory. */
@@ -497,7 +516,7 @@ static lk_status allocate(lki_tcp **out, const lki_tcp_options *options)
 /* Sessions differ in how a stream is read and written; a link, in its name. */
 #define OPS(name_)                                                                               \
     { .name = (name_), .write = tcp_write, .read = tcp_read, .watch = tcp_watch,                 \
-      .wait = tcp_wait, .now_ms = now_ms, .close = tcp_close }
+      .wait = tcp_wait, .now_ms = now_ms, .traffic = tcp_traffic, .close = tcp_close }
 
 static const lki_link_ops PLAIN = OPS("tcp"), SECURE = OPS("tls");
 

@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/file.h"
 #include "comm/control.h"
+#include "train/observe/network.h"
 #include "train/observe/stragglers.h"
 #include "train/recover/succession.h"
 
@@ -21,6 +23,7 @@ typedef struct {
 
 struct lki_pace {
     lki_stragglers stragglers;
+    lki_network    network; /* between hosts */
     lki_rank_time  *times;  /* [ranks]: of a step */
     uint32_t      *bounds; /* [ranks + 1]: where shares begin, and V */
     uint32_t      *before; /* likewise, before the last change */
@@ -123,6 +126,7 @@ lk_status lki_pace_check(const lk_train_config *c)
 static void free_books(lki_pace *p)
 {
     lki_stragglers_close(&p->stragglers);
+    lki_network_close(&p->network);
     lki_free(p->times);
     lki_free(p->bounds);
     lki_free(p->before);
@@ -146,6 +150,7 @@ static lk_status open_books(lki_session *s)
     lki_pace *p = s->pace;
 
     LK_TRY(lki_stragglers_open(&p->stragglers, s->ranks));
+    LK_TRY(lki_network_open(&p->network, s->comm));
     LK_TRY(LKI_NEW(&p->times, s->ranks, "times of ranks"));
     LK_TRY(LKI_NEW(&p->bounds, (size_t)s->ranks + 1, "shares of ranks"));
     LK_TRY(LKI_NEW(&p->before, (size_t)s->ranks + 1, "shares of ranks"));
@@ -198,6 +203,15 @@ static void add_times(const lki_session *s)
     p->judged = known && lki_stragglers_add(&p->stragglers, p->times);
 }
 
+static lk_status add_to_network(const lki_session *s)
+{
+    lki_pace *p       = s->pace;
+    double    longest = 0;
+    for (uint32_t r = 0; r < s->ranks; r++)
+        longest = p->times[r].seconds > longest ? p->times[r].seconds : longest;
+    return lki_network_step(&p->network, s->comm, lki_seconds() - s->begun, longest);
+}
+
 /* What was not read of a step that this rank was dropped from is not waited for. */
 static lk_status skip_data(lki_session *s, uint64_t done)
 {
@@ -217,6 +231,7 @@ lk_status lki_pace_step(lki_session *s, uint64_t done, const lk_step_result *res
     add_times(s);
     p->duplicated += result->duplicated;
     LK_TRY(skip_data(s, done));
+    LK_TRY(add_to_network(s));
     if (result->moved == 0)
         return LK_OK;
     memcpy(p->before, p->bounds, ((size_t)s->ranks + 1) * sizeof *p->before);
@@ -309,15 +324,56 @@ static lk_status tell_straggler(lki_session *s, uint64_t step, uint32_t r)
     return lki_journal_event(s->journal, line);
 }
 
+/* Of two hosts the link is named: "the link between hosts 0 and 1". */
+static void name_link(const lki_pace *p, uint32_t h, char text[LKI_WHO_BYTES])
+{
+    if (p->network.hosts == 2)
+        (void)snprintf(text, LKI_WHO_BYTES, "the link between hosts 0 and 1");
+    else
+        (void)snprintf(text, LKI_WHO_BYTES, "host %u", h);
+}
+
+static const char *against(const lki_pace *p)
+{
+    return p->network.hosts == 2 ? "its best" : "the others'";
+}
+
+static lk_status tell_slow_host(const lki_session *s, uint64_t step, uint32_t h)
+{
+    const lki_pace      *p     = s->pace;
+    const lki_slow_host *of    = &p->network.of[h];
+    const double         mib   = of->pace * 0x1p20;
+    uint32_t             steps = p->network.steps;
+    char                 who[LKI_WHO_BYTES], each[LKI_PACE_BYTES];
+
+    if (s->journal == NULL || !of->slow)
+        return LK_OK;
+    name_link(p, h, who);
+    lki_pace_text(each, mib);
+    if (!of->was_slow)
+        lki_journal_say(s->journal, "straggler: in steps %llu to %llu %s took %s for a MiB, %.2f "
+                        "times %s, which is %.0f %% of the steps' time; cause: network",
+                        (unsigned long long)(step - steps + 1), (unsigned long long)step, who,
+                        each, of->times, against(p), 100 * of->share);
+    json_t *hosts = p->network.hosts == 2 ? json_pack("[i, i]", 0, 1) : json_pack("[i]", (int)h);
+    json_t *line  = json_pack("{s:I, s:{s:o, s:s, s:f, s:f, s:f, s:I}}", "step", (json_int_t)step,
+                              "straggler", "hosts", hosts, "cause", "network", "times_others",
+                              of->times, "ms_of_mib", 1e3 * mib, "share", of->share, "steps",
+                              (json_int_t)steps);
+    return lki_journal_event(s->journal, line);
+}
+
 lk_status lki_pace_tell(lki_session *s, const lki_step_record *record)
 {
     const lki_stragglers *all = &s->pace->stragglers;
 
-    if (record->moved == 0 && !s->pace->judged)
+    if (record->moved == 0 && !s->pace->judged && !s->pace->network.full)
         return LK_OK;
     LK_TRY(tell_moved(s, record));
     for (uint32_t r = 0; s->pace->judged && r < all->ranks; r++)
         LK_TRY(tell_straggler(s, record->step, r));
+    for (uint32_t h = 0; s->pace->network.full && h < s->pace->network.hosts; h++)
+        LK_TRY(tell_slow_host(s, record->step, h));
     if (s->survival != NULL)
         lki_note_all_said(s);
     return LK_OK;
@@ -336,6 +392,14 @@ void lki_pace_summary(const lki_session *s)
         lki_journal_say(s->journal, "straggler: %s in %u of %u windows, up to %.2f times the "
                         "median; cause: %s", who, of->windows, p->stragglers.windows, of->worst,
                         lki_cause_name(lki_straggler_cause(of)));
+    }
+    for (uint32_t h = 0; p->network.of != NULL && h < p->network.hosts; h++) {
+        const lki_slow_host *of = &p->network.of[h];
+        name_link(p, h, who);
+        if (of->windows > 0)
+            lki_journal_say(s->journal, "straggler: %s in %u of %u windows, up to %.2f times %s; "
+                            "cause: network", who, of->windows, p->network.windows, of->worst,
+                            against(p));
     }
     for (uint32_t r = 0; p->dropped != NULL && r < p->stragglers.ranks; r++) {
         const dropped *of = &p->dropped[r];

@@ -1,0 +1,165 @@
+/* network_test.c -- a host, or a link, that the network makes slow is named, and nobody else is.
+ * Method: what has gone over links in a window is made up; no clock is read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "train/observe/network.h"
+
+enum { HOSTS_MAX = 4, MIB = 1 << 20 };
+
+/* A network of so many hosts without ranks. */
+static struct {
+    lki_network   network;
+    lki_traffic   links[HOSTS_MAX * HOSTS_MAX];
+    double        sorted[HOSTS_MAX * HOSTS_MAX];
+    lki_slow_host of[HOSTS_MAX];
+} net;
+
+static lki_traffic *link_of(uint32_t from, uint32_t to)
+{
+    return &net.links[from * net.network.hosts + to];
+}
+
+/* Over every link 100 MiB in a second. */
+static void begin(uint32_t hosts)
+{
+    memset(&net, 0, sizeof net);
+    net.network = (lki_network){ .hosts  = hosts,
+                                 .links  = net.links,
+                                 .sorted = net.sorted,
+                                 .of     = net.of };
+    for (uint32_t a = 0; a < hosts; a++)
+        for (uint32_t b = 0; b < hosts; b++)
+            if (a != b)
+                *link_of(a, b) = (lki_traffic){ 100 * MIB, 1, 200 * MIB };
+}
+
+/* Of a window of 10 s, 4 of which somebody is computing: a bit for each host that is slow. */
+static unsigned judge(void)
+{
+    unsigned slow = 0;
+    lki_network_judge(&net.network, 10, 4);
+    for (uint32_t h = 0; h < net.network.hosts; h++)
+        slow |= (unsigned)net.of[h].slow << h;
+    return slow;
+}
+
+static void slow_link(uint32_t from, uint32_t to, double times)
+{
+    link_of(from, to)->busy *= times;
+    link_of(from, to)->rate /= times;
+}
+
+static void slow_down(uint32_t host, bool out, bool in, double times)
+{
+    for (uint32_t h = 0; h < net.network.hosts; h++) {
+        slow_link(host, h, out ? times : 1);
+        slow_link(h, host, in ? times : 1);
+    }
+}
+
+static void a_host_is_named_whatever_direction_is_slow(void **state)
+{
+    (void)state;
+    for (uint32_t hosts = 3; hosts <= HOSTS_MAX; hosts++)
+        for (uint32_t host = 0; host < hosts; host++)
+            for (uint32_t way = 1; way < 4; way++) {
+                begin(hosts);
+                assert_int_equal(judge(), 0);
+                slow_down(host, way & 1, way & 2, 5);
+                assert_int_equal(judge(), 1U << host);
+                assert_true(net.of[host].times > 4.99 && net.of[host].times < 5.01);
+                assert_true(net.of[host].share > 0.39 && net.of[host].share < 0.41);
+                assert_int_equal(net.of[host].windows, 1);
+                assert_false(net.of[host].was_slow);
+                assert_int_equal(judge(), 1U << host);
+                assert_true(net.of[host].was_slow);
+                assert_int_equal(net.network.windows, 3);
+            }
+}
+
+static void nobody_is_whom_it_costs_little(void **state)
+{
+    (void)state;
+    begin(3);
+    slow_down(1, true, true, 3); /* 2 s of 10: 1.25 times as fast without */
+    assert_int_equal(judge(), 0);
+    slow_down(1, true, true, 2);
+    lki_network_judge(&net.network, 10, 8); /* no more than 2 s are not computed */
+    assert_false(net.of[1].slow);
+    assert_int_equal(judge(), 2);
+}
+
+/* As links to a process that is stopped now and then: what arrives does so as fast as ever. */
+static void nor_whose_bytes_arrive_as_fast_as_the_others(void **state)
+{
+    (void)state;
+    begin(3);
+    slow_down(1, false, true, 5);
+    link_of(0, 1)->rate = link_of(2, 1)->rate = 150 * MIB;
+    assert_int_equal(judge(), 0);
+    begin(3); /* a sample that is low says nothing alone */
+    link_of(0, 1)->rate = link_of(2, 1)->rate = MIB;
+    assert_int_equal(judge(), 0);
+    begin(3); /* and nobody has to know the rate */
+    slow_down(1, false, true, 5);
+    link_of(0, 1)->rate = link_of(2, 1)->rate = 0;
+    assert_int_equal(judge(), 0);
+}
+
+static void one_bad_link_makes_no_host_slow(void **state)
+{
+    (void)state;
+    begin(4);
+    slow_link(1, 2, 6);
+    slow_link(2, 1, 6);
+    assert_int_equal(judge(), 0);
+}
+
+/* As in a ring, where messages go to all and bytes to a neighbour. */
+static void links_of_messages_say_nothing(void **state)
+{
+    (void)state;
+    begin(3);
+    for (uint32_t h = 0; h < 3; h++)
+        *link_of((h + 1) % 3, h) = (lki_traffic){ 1000, 0.5, MIB };
+    assert_int_equal(judge(), 0);
+    slow_link(0, 1, 5); /* what goes out of host 0 and into host 1: nobody knows which */
+    assert_int_equal(judge(), 3);
+}
+
+static void of_two_hosts_the_link_is_against_its_best(void **state)
+{
+    (void)state;
+    begin(2);
+    assert_int_equal(judge(), 0);
+    slow_link(1, 0, 5);
+    assert_int_equal(judge(), 1);
+    assert_true(net.of[0].times > 4.99 && net.of[0].times < 5.01);
+    slow_link(1, 0, 0.1);
+    assert_int_equal(judge(), 0);
+    slow_link(1, 0, 10);
+    assert_int_equal(judge(), 1);
+    assert_true(net.of[0].times > 9.99 && net.of[0].times < 10.01);
+    assert_true(net.of[0].worst > 9.99);
+    begin(2); /* who has never been better is not slow */
+    slow_down(0, true, true, 5);
+    assert_int_equal(judge(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_is_named_whatever_direction_is_slow),
+        cmocka_unit_test(nobody_is_whom_it_costs_little),
+        cmocka_unit_test(nor_whose_bytes_arrive_as_fast_as_the_others),
+        cmocka_unit_test(one_bad_link_makes_no_host_slow),
+        cmocka_unit_test(links_of_messages_say_nothing),
+        cmocka_unit_test(of_two_hosts_the_link_is_against_its_best),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
