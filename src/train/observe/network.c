@@ -207,7 +207,7 @@ static void weigh(lki_network *n, const window *w, uint32_t host, bool out,
                                w->seconds - w->computing);
     double         pace[LKI_PACES];
 
-    for (int by = 0; by < LKI_PACES; by++) {
+    for (lki_pace_by by = 0; by < LKI_PACES; by++) {
         pace[by] = out ? median_of(n, by, host, n->hosts, n->hosts)
                        : median_of(n, by, n->hosts, host, n->hosts);
         if (!(against[by] > 0) || pace[by] <= LKI_SLOW_LINK * against[by])
@@ -225,7 +225,7 @@ static void weigh(lki_network *n, const window *w, uint32_t host, bool out,
 static void weigh_host(lki_network *n, const window *w, uint32_t host)
 {
     double others[LKI_PACES];
-    for (int by = 0; by < LKI_PACES; by++)
+    for (lki_pace_by by = 0; by < LKI_PACES; by++)
         others[by] = median_of(n, by, n->hosts, n->hosts, host);
     weigh(n, w, host, true, others);
     weigh(n, w, host, false, others);
@@ -236,7 +236,7 @@ static void weigh_link(lki_network *n, const window *w, uint32_t from)
     const double best[LKI_PACES] = { n->best[LKI_BY_TIME][from], n->best[LKI_BY_RATE][from] };
 
     weigh(n, w, from, true, best);
-    for (int by = 0; by < LKI_PACES; by++) {
+    for (lki_pace_by by = 0; by < LKI_PACES; by++) {
         double pace = pace_of(n, by, from, 1 - from);
         if (pace > 0 && (!(best[by] > 0) || pace < best[by]))
             n->best[by][from] = pace;

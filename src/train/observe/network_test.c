@@ -130,6 +130,9 @@ static void links_of_messages_say_nothing(void **state)
     assert_int_equal(judge(), 0);
     slow_link(0, 1, 5); /* what goes out of host 0 and into host 1: nobody knows which */
     assert_int_equal(judge(), 3);
+    begin(3);
+    *link_of(1, 0) = *link_of(1, 2) = (lki_traffic){ 1000, 5, 1000 };
+    assert_int_equal(judge(), 0);
 }
 
 static void of_two_hosts_the_link_is_against_its_best(void **state)
