@@ -23,6 +23,9 @@ static size_t write_again(unsigned char *out, const lki_letter *letter)
             lki_introduction worker = lki_letter_introduction(letter, i);
             used += lki_letter_add_introduction(out + used, &worker);
         }
+    if (letter->kind == LKI_LETTER_STANDING)
+        for (uint32_t i = 0; i < letter->standing.count; i++)
+            used += lki_letter_add_since(out + used, lki_letter_since(letter, i));
     return used;
 }
 
