@@ -17,15 +17,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-static bool stays(const lki_seat_of_node *seat, const lki_members *members)
-{
-    uint32_t rank = seat->ranks.first;
-
-    while (rank < seat->ranks.first + seat->ranks.count && !lki_members_have(members, rank))
-        rank++;
-    return rank < seat->ranks.first + seat->ranks.count;
-}
-
 /* ---- Hello ------------------------------------------------------------------------------- */
 
 /* The first of our settings that it does not have. */
@@ -73,7 +64,8 @@ lk_status lki_late_check(const lki_server *server, const lki_hello_letter *hello
         return lk_fail(LK_EPEER, "host %s comes too late: the job %s", hello->host,
                        server->over       ? "is over"
                        : server->stopping ? "has been asked to stop"
-                                          : "has begun, and lets no host in");
+                                          : "has begun, and takes hosts in only where training "
+                                            "with ddp goes on without one that it has lost");
     if (hello->nodes != nodes || hello->node >= (int32_t)nodes)
         return lk_fail(LK_EINVAL, "host %s says that it is node %d of %u nodes, node 0 that there "
                        "are %u", hello->host, hello->node, hello->nodes, nodes);
@@ -201,7 +193,7 @@ void lki_late_admit(lki_server *server)
 
     for (uint32_t i = 0; i < server->options.nodes && !server->closed; i++) {
         lki_seat_of_node *seat = &server->seats[i];
-        bool              in   = stays(seat, &server->members);
+        bool              in   = lki_members_any(&server->members, seat->ranks);
         if (!in && behind && seat->ready) {
             forget(server, seat);
             for (uint32_t k = 0; k < seat->ranks.count; k++)

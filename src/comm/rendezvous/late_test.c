@@ -161,7 +161,7 @@ static void who_does_not_belong_is_told_why(void **state)
     end(&j);
     meet_to_go_on(3, false);
     leave_out_node_1();
-    await_error(&j, come(1, settings), LK_EPEER, "the job has begun, and lets no host in");
+    await_error(&j, come(1, settings), LK_EPEER, "has begun, and takes hosts in only where ");
     end(&j);
 }
 

@@ -34,10 +34,7 @@ typedef struct {
     const char    *what;
     unsigned char *data;  /* here */
     size_t         bytes;
-    uint32_t       shard; /* whoever keeps this; ANY: all hosts */
 } region;
-
-enum { ANY = UINT32_MAX };
 
 /* Of a rank that has received: the pieces that it did not get as they are. */
 typedef struct {
@@ -50,19 +47,14 @@ typedef struct {
     const bool  *fresh;     /* of hosts */
     damage       mine, *all; /* of this attempt, and of all ranks in the one before */
     uint32_t     attempt;
-    uint32_t    *givers;    /* of the region that is given: ranks, host by host in turn */
+    uint32_t    *givers;    /* ranks, host by host in turn */
     uint32_t     giver_count;
     uint32_t     piece;     /* counted over all regions */
 } bringing;
 
 /* ---- Who gives --------------------------------------------------------------------------- */
 
-static bool has(const bringing *b, uint32_t host, const region *r)
-{
-    return r->shard == ANY || lki_keeps(b->parallel, host, r->shard);
-}
-
-static void find_givers(bringing *b, const region *r)
+static void find_givers(bringing *b)
 {
     const lki_world *world = &b->parallel->world;
 
@@ -70,7 +62,7 @@ static void find_givers(bringing *b, const region *r)
     for (uint32_t local = 0; local < world->widest; local++)
         for (uint32_t rank = 0; rank < world->ranks; rank++) {
             uint32_t host = world->host_of[rank];
-            if (world->local_of[rank] == local && !b->fresh[host] && has(b, host, r))
+            if (world->local_of[rank] == local && !b->fresh[host])
                 b->givers[b->giver_count++] = rank;
         }
 }
@@ -165,7 +157,7 @@ static lk_status bring_piece(bringing *b, const region *r, size_t at, size_t byt
     const lki_world *world = &b->parallel->world;
 
     for (uint32_t host = 0; host < world->hosts; host++) {
-        if (!b->fresh[host] || !has(b, host, r))
+        if (!b->fresh[host])
             continue;
         uint32_t to = receiver_on(b, host);
         if (!is_wanted(b, to))
@@ -177,10 +169,6 @@ static lk_status bring_piece(bringing *b, const region *r, size_t at, size_t byt
 
 static lk_status bring_region(bringing *b, const region *r)
 {
-    find_givers(b, r);
-    if (b->giver_count == 0)
-        return lk_fail(LK_EPEER, "nobody has the %s that a host which has come late is to keep",
-                       r->what);
     for (size_t at = 0; at < r->bytes; at += PIECE_BYTES, b->piece++)
         LK_TRY(bring_piece(b, r, at, lki_min(PIECE_BYTES, r->bytes - at)));
     return LK_OK;
@@ -188,12 +176,11 @@ static lk_status bring_region(bringing *b, const region *r)
 
 /* ---- All of them ------------------------------------------------------------------------- */
 
-static void add(region *list, uint32_t *count, const char *what, void *data, size_t elements,
-                uint32_t shard)
+static void add(region *list, uint32_t *count, const char *what, void *data, size_t elements)
 {
     LK_ASSERT(*count < REGIONS_MAX);
     if (elements > 0)
-        list[(*count)++] = (region){ what, data, elements * sizeof(float), shard };
+        list[(*count)++] = (region){ what, data, elements * sizeof(float) };
 }
 
 /* What hosts have alike when a step is complete.  The rest of the arena is a step's own, or
@@ -204,15 +191,14 @@ static uint32_t list_regions(const lk_parallel *parallel, region list[REGIONS_MA
     uint32_t          count = 0, states = lk_optimizer_state_count(&parallel->optimizer);
     size_t            hashes = layout->span_count * sizeof *parallel->hashes / sizeof(float);
 
-    add(list, &count, "parameters", parallel->params, layout->elements, ANY);
+    add(list, &count, "parameters", parallel->params, layout->elements);
     for (uint32_t i = 0; i < states; i++)
         add(list, &count, "optimizer's state", parallel->optimizer_state[i],
-            lki_kept_elements(parallel), ANY);
-    add(list, &count, "running state", parallel->running, parallel->state_width, ANY);
+            lki_kept_elements(parallel));
+    add(list, &count, "running state", parallel->running, parallel->state_width);
     if (parallel->running_mean != NULL)
-        add(list, &count, "running state's mean", parallel->running_mean, parallel->state_width,
-            ANY);
-    add(list, &count, "hashes of parameters", parallel->hashes, hashes, ANY);
+        add(list, &count, "running state's mean", parallel->running_mean, parallel->state_width);
+    add(list, &count, "hashes of parameters", parallel->hashes, hashes);
     return count;
 }
 
@@ -237,6 +223,9 @@ static lk_status bring_all(bringing *b)
     uint32_t count = list_regions(b->parallel, list);
     bool     whole = false;
 
+    find_givers(b);
+    if (b->giver_count == 0)
+        return lk_fail(LK_EPEER, "nobody has the model that a host which has come late is to keep");
     for (b->attempt = 0; b->attempt < ATTEMPTS_MAX && !whole; b->attempt++)
         LK_TRY(attempt(b, list, count, &whole));
     return whole ? LK_OK
