@@ -102,10 +102,16 @@ void lki_family_end_late(lki_family *f)
     lki_family_kill(f);
 }
 
+/* One that has come late and is not in misses nobody. */
+static bool misses_others(const lki_emulated *h)
+{
+    return h->pid > 0 && !lki_is_stopped(h->pid) && (h->times == 0 || h->met);
+}
+
 static bool nobody_runs(const lki_family *f)
 {
     uint32_t i = 0;
-    while (i < f->count && (f->hosts[i].pid == 0 || lki_is_stopped(f->hosts[i].pid)))
+    while (i < f->count && !misses_others(&f->hosts[i]))
         i++;
     return i == f->count;
 }
@@ -119,7 +125,7 @@ static void end_stopped(lki_family *f, double after_s)
     look_who_is_done(f);
     for (uint32_t i = 0; i < f->count; i++) {
         lki_emulated *h = &f->hosts[i];
-        if (h->pid == 0 || h->stopped)
+        if (h->pid == 0 || h->stopped || !lki_is_stopped(h->pid))
             continue;
         note_of_launcher(f, h, what);
         h->stopped    = true;

@@ -4,7 +4,6 @@
  *         those of the run that nobody disturbed; whatever becomes of it on the way, or of who
  *         gives it the model, the others go on.
  * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
- * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
  *         tell, or at seeded ones.
  */
 #include "base/sanitized.h"
@@ -142,6 +141,21 @@ static void several_are_lost_and_come_back(void **state)
     assert_says(j.result.err, " ranks and went on with "); /* of those on their way some may be */
 }
 
+/* The one that has come does not miss the one that is stopped, whom it waits for: the command does,
+ * and all begin again. */
+static void nobody_else_is_there_to_miss_one(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    job_start(&j, *state, 4, BUSY RETURNS "--hosts 2 --timeout 2");
+    job_await_step(&j, HIT_AT);
+    job_hit(&j, launcher_of(&j, 0), SIGSTOP);
+    hit_launcher(&j, 2);
+    finish(&j, wanted);
+    assert_says(j.result.err, "no other host is left to miss it, and it is killed");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +163,7 @@ int main(void)
         cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
         cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
         cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
+        cmocka_unit_test_setup(nobody_else_is_there_to_miss_one, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
