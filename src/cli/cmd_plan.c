@@ -30,6 +30,7 @@ static const lki_need    need_parameters = { "parameters", { NULL, NULL } };
       .offset = AT(field_), .range = &lki_range_positive, .preset = preset_, .help = help_ }
 
 static const lki_range parameter_range = { 1, 1e15, false, false, "a number from 1 to 1e15" };
+static const lki_range rate_range      = { 1, 1e24, false, false, "a number from 1 to 1e24" };
 
 /* clang-format off */
 static const lki_option own[] = {
@@ -42,16 +43,16 @@ static const lki_option own[] = {
     { .group = "time (either of the first two is needed for it)", .name = "measure",
       .type = LKI_OPTION_FLAG, .offset = AT(measure),
       .help = "measure for some seconds what this machine takes for such models" },
-    LKI_REAL("flops", "RATE", AT(rates.flops), &lki_range_positive, "none",
+    LKI_REAL("flops", "RATE", AT(rates.flops), &rate_range, "none",
              "operations a second that a worker reaches"),
-    LKI_REAL("memory-bandwidth", "RATE", AT(rates.memory_bandwidth), &lki_range_positive, "none",
+    LKI_REAL("memory-bandwidth", "RATE", AT(rates.memory_bandwidth), &rate_range, "none",
              "with --flops: bytes a second of a worker; without it the update takes no time"),
-    LKI_REAL("bandwidth", "RATE", AT(rates.bandwidth), &lki_range_positive, "none",
+    LKI_REAL("bandwidth", "RATE", AT(rates.bandwidth), &rate_range, "none",
              "bytes a second that a host sends; needed for several hosts"),
     LKI_REAL("latency", "SECONDS", AT(rates.latency), &lki_range_not_negative, "0",
              "of a message between hosts"),
     { .needs = &need_offload, .name = "file-bandwidth", .type = LKI_OPTION_REAL, .value = "RATE",
-      .offset = AT(rates.file_bandwidth), .range = &lki_range_positive,
+      .offset = AT(rates.file_bandwidth), .range = &rate_range,
       .preset = "measured with --measure",
       .help = "bytes a second of a host's files, read or written: the step's stall" },
     LKI_U32("most-workers", "N", AT(most_workers), 1, 1 << 20, "4096",
@@ -273,6 +274,8 @@ static const char *cannot_plan(const plan_options *o)
     bool named = o->train.config.model != NULL;
     if (!named && o->parameters == 0)
         return "MODEL is missing (gpt, resnet or mlp), or --parameters P in its place";
+    if (named && strcmp(o->train.config.model, "bare") == 0)
+        return "a model of which only sizes are known has no name: --parameters P in its place";
     if (named && o->parameters > 0 && !o->paper)
         return "--parameters stands in the place of MODEL, or for --paper: leave out one of the "
                "two, or give --paper";

@@ -383,13 +383,13 @@ static bool refuse_useless(state *s, const lki_option *option, const lki_option 
     const char *const *values = option->needs->values;
     const origin      *from   = origin_of(s, option);
     bool               any    = values[0] == NULL, flag = any && other->value == NULL;
+    const char        *is     = any ? NULL : value_of(s, other);
     lki_message        name, wanted;
     write_values(values, &wanted);
     return lki_refuse(&s->error, "%.220s needs %s%s%s%.80s%s%.60s", spell(s, option, from, &name),
                       is_named(other) && from->key == NULL ? "--" : "", other->name,
                       flag ? "" : " ", flag ? "" : any ? other->value : wanted.text,
-                      any ? "" : "; this is ",
-                      any ? "" : value_of(s, other));
+                      is == NULL ? "" : "; this is ", is == NULL ? "" : is);
 }
 
 static bool check_needs(state *s)
