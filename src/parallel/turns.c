@@ -140,8 +140,8 @@ static void clear_raw(lk_parallel *parallel, uint32_t term)
                   lki_round_up(layout->sizes[layout->terms[term].param], layout->align));
 }
 
-/* What lies behind a term up to the next one, and has its part in blocks of 8 or 4 bits: there a
- * value that is not finite makes all of its block so. */
+/* What lies behind a term up to the next one: a hook sees it, and it has its part in blocks of 8 or
+ * 4 bits, where a value that is not finite makes all of its block so. */
 static void clear_tail(const lk_parallel *parallel, uint32_t term, float *grad)
 {
     const lki_layout *layout = parallel->layout;
@@ -250,9 +250,8 @@ static void begin_report(lk_parallel *parallel)
 static void begin_leaves(lk_parallel *parallel)
 {
     size_t terms = parallel->layout->term_count;
-    bool   raw   = parallel->ops->raw;
     memset(parallel->ready, 0, parallel->together * terms);
-    memset(parallel->begun, !raw || parallel->hooking != NULL, parallel->together * terms);
+    memset(parallel->begun, !parallel->ops->raw, parallel->together * terms);
     memset(parallel->announced, 0, terms * sizeof *parallel->announced);
     if (parallel->noise != NULL)
         lki_noise_begin(parallel);
@@ -263,8 +262,6 @@ static void begin_leaves(lk_parallel *parallel)
         begin_report(parallel);
         keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel),
                                                  &parallel->current[c]));
-        if (raw && parallel->hooking != NULL) /* a hook sees what lies between terms, too */
-            lki_clear(parallel, parallel->current[c].gradients, parallel->layout->grad_elements);
     }
     parallel->chosen = 0;
 }
@@ -450,6 +447,7 @@ bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn)
 static void sit_out(lk_parallel *parallel)
 {
     memset(parallel->ready, 0, parallel->layout->term_count);
+    memset(parallel->begun, 1, parallel->layout->term_count); /* nobody reads its gradients */
     memset(parallel->announced, 0, parallel->layout->term_count * sizeof *parallel->announced);
     keep(parallel, parallel->ops->begin_leaf(parallel, lki_leaf_now(parallel), parallel->current));
     for (uint32_t k = 0; k < parallel->micro_count && !failed(parallel); k++) {

@@ -7,7 +7,7 @@
  * done, and the room is the next but one's:
  *
  *      buckets     0 at the bottom, 1 at the top, 2 at the bottom ...   (even, odd)
- *      a bucket    claimed and cleared - computed - reduced - released
+ *      a bucket    claimed - computed - reduced - released
  *
  * A virtual worker that accumulates over several micro-batches needs all of its gradient until the
  * last of them: then every bucket has a place of its own.
@@ -449,7 +449,6 @@ static lk_status claim(lk_parallel *parallel, zero2 *self, uint32_t last)
 {
     for (; self->claimed <= last; self->claimed++) {
         uint32_t    k      = self->claimed;
-        const unit *u      = &self->units[k];
         uint64_t    number = (uint64_t)self->round * self->unit_count + k;
         /* Jobs that have been where this one comes. */
         uint64_t before = !accumulates(parallel)       ? (k == 0 ? number : number - 1)
@@ -458,7 +457,6 @@ static lk_status claim(lk_parallel *parallel, zero2 *self, uint32_t last)
         if (before > self->started)
             return not_ready(parallel, (uint32_t)(self->started % self->unit_count));
         LK_TRY(release(parallel, self, before));
-        lki_clear(parallel, self->room + u->place, u->op.elements);
     }
     return LK_OK;
 }
@@ -536,7 +534,7 @@ static lk_status zero2_reduce(lk_parallel *parallel, lki_gradients *sums)
 
 /* What all three have in common. */
 #define ZERO2                                                                                      \
-    .sharded = true, .rounds = true, .whole_blocks = true, .bytes = zero2_bytes,                   \
+    .sharded = true, .rounds = true, .whole_blocks = true, .raw = true, .bytes = zero2_bytes,      \
     .passes = zero2_passes, .attach = zero2_attach, .detach = zero2_detach,                        \
     .begin_leaf = zero2_begin_leaf, .find_term = zero2_find_term, .term_ready = zero2_term_ready,  \
     .end_leaf = zero2_end_leaf, .progress = zero2_progress, .settle = zero2_settle,                \
