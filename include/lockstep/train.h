@@ -228,11 +228,11 @@ LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* in all, without
 
 /* Completes a config as lk_train_check() does and says what the run would take with its workers
  * dealt to `hosts` hosts in equal parts.  The machine may be too small for it, and files other than
- * the data need not be there. */
+ * the data and config->init need not be there. */
 LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
                                                 lk_train_cost *out);
 
-/* LK_ENOMEM if that is more than config->host_memory: says what it is, and which strategy would
+/* LK_EINVAL if that is more than config->host_memory: says what it is, and which strategy would
  * fit.  What workers then take is held to it while they run. */
 LK_API LK_NODISCARD lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts);
 

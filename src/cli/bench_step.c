@@ -164,14 +164,15 @@ static void print_report(const train_options *train)
 
 /* ---- A prediction ------------------------------------------------------------------------ */
 
-static lk_status predict(const step_options *o, double *seconds)
+static lk_status predict(step_options *o, double *seconds)
 {
+    lk_status          found       = lki_train_find_kernels(&o->train);
     lk_train_config    config      = o->train.config;
     lk_calibration    *calibration = NULL;
     lk_step_model      model;
     lk_step_prediction step;
     const lk_rates     none   = { 0 };
-    lk_status          status = lk_calibrate(&calibration, &config, 1);
+    lk_status          status = found != LK_OK ? found : lk_calibrate(&calibration, &config, 1);
     if (status == LK_OK)
         status = lk_train_model_step(&model, NULL, &config, 1, &none, calibration);
     if (status == LK_OK)

@@ -29,8 +29,10 @@ static const lki_need    need_parameters = { "parameters", { NULL, NULL } };
     { .needs = &need_paper, .name = name_, .type = LKI_OPTION_REAL, .value = value_,             \
       .offset = AT(field_), .range = &lki_range_positive, .preset = preset_, .help = help_ }
 
-static const lki_range parameter_range = { 1, 1e15, false, false, "a number from 1 to 1e15" };
-static const lki_range rate_range      = { 1, 1e24, false, false, "a number from 1 to 1e24" };
+static const lki_range count_range = {
+    .low = 1, .high = 1e15, .whole = true, .text = "a whole number from 1 to 1e15, as 1.5e9 is"
+};
+static const lki_range rate_range = { .low = 1, .high = 1e24, .text = "a number from 1 to 1e24" };
 
 /* clang-format off */
 static const lki_option own[] = {
@@ -59,16 +61,16 @@ static const lki_option own[] = {
             "up to how many the efficiency is told"),
     { .group = "a model of which only sizes are known, in place of MODEL", .name = "parameters",
       .type = LKI_OPTION_REAL, .value = "P", .offset = AT(parameters),
-      .range = &parameter_range, .preset = "the model's",
+      .range = &count_range, .preset = "the model's",
       .help = "how many parameters, such as 7.5e9; also with --paper" },
-    LKI_REAL("largest-layer", "P", AT(largest_layer), &parameter_range, "as in a GPT of that size",
+    LKI_REAL("largest-layer", "P", AT(largest_layer), &count_range, "as in a GPT of that size",
              "of them in a layer, what zero3 gathers at once; with --paper: says what DeepSpeed's "
              "estimators do"),
     { .needs = &need_parameters, .name = "sample-tokens", .type = LKI_OPTION_U32, .value = "N",
       .offset = AT(sample_tokens), .low = 1, .high = UINT32_MAX, .preset = "1",
       .help = "tokens of a sample: each takes 6 operations of every parameter" },
     { .needs = &need_parameters, .name = "activation-bytes", .type = LKI_OPTION_REAL,
-      .value = "BYTES", .offset = AT(activation_bytes), .range = &parameter_range,
+      .value = "BYTES", .offset = AT(activation_bytes), .range = &count_range,
       .preset = "not counted",
       .help = "of a sample, that a worker keeps from forward to backward" },
     { .group = "formulas of others", .name = "paper", .type = LKI_OPTION_FLAG, .offset = AT(paper),
@@ -220,7 +222,9 @@ static lk_status make_plan(plan_options *o, plan_table *plan)
     lk_status        status   = LK_OK;
     if (o->rates.file_bandwidth > 0)
         c->offload = NULL; /* not to be measured: it may be another machine's */
-    if (o->measure)
+    if (o->measure) /* of plans, only what is measured needs the module */
+        status = lki_train_find_kernels(&o->train);
+    if (o->measure && status == LK_OK)
         status = lk_calibrate(&measured, c, lki_plan_hosts(o));
     c->offload = files;
     if (status == LK_OK)
@@ -268,6 +272,11 @@ static bool goes_on(const train_options *o)
            (o->on_failure == LKI_UNSAID && o->config.workers_least > 0);
 }
 
+static bool uses_onednn(const plan_options *o)
+{
+    return o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0;
+}
+
 /* Why that cannot be planned; NULL: it can.  There is a model, or how many parameters it has. */
 static const char *cannot_plan(const plan_options *o)
 {
@@ -287,6 +296,9 @@ static const char *cannot_plan(const plan_options *o)
     if (o->train.config.buddies && !goes_on(&o->train))
         return "--buddies keeps what a lost host had, for those who go on: give --on-failure "
                "continue, too";
+    if (o->train.config.precision == LK_BF16 && uses_onednn(o))
+        return "--kernels onednn multiplies FP32 values alone; leave out --precision bf16, or use "
+               "--kernels own";
     if (o->measure && !named)
         return "--measure times the blocks of a MODEL; with --parameters give --flops";
     return NULL;

@@ -82,7 +82,7 @@ typedef struct {
 
 typedef struct {
     double      low, high;
-    bool        low_open, high_open;
+    bool        low_open, high_open, whole;
     const char *text; /* "a number above 0" */
 } lki_range;
 

@@ -51,6 +51,10 @@ bool lki_read_ignored(const char *text, void *target, lki_message *error);
  * caller's to free().  NULL without memory. */
 lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, bool relaxed);
 
+/* Where --kernels is onednn, finds its module and has the config name it; LK_EUNSUPPORTED: there is
+ * none. */
+LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
+
 /* Data, batch and learning rate where they were not given and do not matter. */
 void lki_train_defaults(lk_train_config *config);
 

@@ -472,6 +472,8 @@ static int start(train_options *options, char **argv)
         return refuse(options, why);
     options->config.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
     status                   = lk_train_fits(&options->config, hosts);
+    if (status == LK_EINVAL)
+        return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
         return report(status);
     how.on_failure         = (lk_on_failure)options->on_failure;
@@ -494,7 +496,7 @@ static int start(train_options *options, char **argv)
 
 /* Two pools of threads share the cores, so oneDNN's must not spin; its runtime reads that when it
  * is loaded, and the workers inherit it. */
-static lk_status find_kernels(train_options *options)
+lk_status lki_train_find_kernels(train_options *options)
 {
     if (options->kernels == NULL || strcmp(options->kernels, "onednn") != 0)
         return LK_OK;
@@ -522,7 +524,7 @@ int lki_train_start(train_options *options, char **argv)
     else if (ends)
         result = refuse(options, "--workers MIN:MAX goes on without workers that are lost, and "
                                  "--on-failure stop ends: leave out one of them, or MIN");
-    else if (find_kernels(options) != LK_OK)
+    else if (lki_train_find_kernels(options) != LK_OK)
         result = report(LK_EUNSUPPORTED);
     else
         result = lk_enters() ? run_late_worker(options)

@@ -13,12 +13,15 @@
 #include <string.h>
 
 /* clang-format off */
-const lki_range lki_range_positive     = { 0, DBL_MAX, true, false, "a number above 0" };
-const lki_range lki_range_not_negative = { 0, DBL_MAX, false, false, "a number of at least 0" };
-const lki_range lki_range_fraction     = { 0, 1, false, true,
-                                           "a number of at least 0 and below 1" };
-const lki_range lki_range_unit_open    = { 0, 1, true, true, "a number above 0 and below 1" };
-const lki_range lki_range_share        = { 0, 1, true, false, "a number above 0 and up to 1" };
+const lki_range lki_range_positive     = { .low_open = true, .high = DBL_MAX,
+                                           .text = "a number above 0" };
+const lki_range lki_range_not_negative = { .high = DBL_MAX, .text = "a number of at least 0" };
+const lki_range lki_range_fraction     = { .high = 1, .high_open = true,
+                                           .text = "a number of at least 0 and below 1" };
+const lki_range lki_range_unit_open    = { .low_open = true, .high = 1, .high_open = true,
+                                           .text = "a number above 0 and below 1" };
+const lki_range lki_range_share        = { .low_open = true, .high = 1,
+                                           .text = "a number above 0 and up to 1" };
 /* clang-format on */
 
 bool lki_refuse(lki_message *error, const char *format, ...)
@@ -73,7 +76,8 @@ static bool is_too_large(const char *text, size_t length)
 static bool in_range(const lki_range *range, double value)
 {
     return (range->low_open ? value > range->low : value >= range->low) &&
-           (range->high_open ? value < range->high : value <= range->high);
+           (range->high_open ? value < range->high : value <= range->high) &&
+           (!range->whole || value == floor(value));
 }
 
 static bool read_real(const lki_option *option, const char *text, size_t length, double *out,

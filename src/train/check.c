@@ -144,8 +144,7 @@ static lk_status check_schedule(lk_train_config *c, const lk_dataset_info *data)
     return LK_OK;
 }
 
-static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data,
-                             const lk_model *model)
+static lk_status check_files(const lk_train_config *c, const lk_dataset_info *data)
 {
     if (c->eval_every > 0 && data->validation_count == 0)
         return lk_fail(LK_EINVAL, "--eval-every needs validation data; give --validation FRACTION");
@@ -167,8 +166,6 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
             return lk_fail(LK_EIO, "cannot write the log '%s': %s", c->log, strerror(errno));
         (void)fclose(log);
     }
-    if (c->init != NULL)
-        LK_TRY(lki_init_check(c->init, model));
     if (c->checkpoint != NULL)
         LK_TRY(lki_lock_check(c->checkpoint));
     LK_TRY(lki_checkpoint_check(c));
@@ -307,7 +304,9 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     if (status == LK_OK && runs)
         status = check_memory(c, model);
     if (status == LK_OK && runs)
-        status = check_files(c, data, model);
+        status = check_files(c, data);
+    if (status == LK_OK && c->init != NULL && !c->files_elsewhere)
+        status = lki_init_check(c->init, model);
     lk_model_free(model);
     return status;
 }

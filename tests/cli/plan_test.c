@@ -363,6 +363,15 @@ static void a_number_says_what_its_model_does(void **state)
     }
 }
 
+/* As train does. */
+static void weights_to_begin_with_are_there(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--init /nowhere.safetensors");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "/nowhere.safetensors");
+}
+
 static void says_what_is_wrong(void **state)
 {
     static const struct {
@@ -376,6 +385,10 @@ static void says_what_is_wrong(void **state)
         { "plan --parameters 1e9 --largest-layer 1e4", "more than 4096 layers" },
         { "plan --parameters 1e9 --largest-layer 2e9", "the largest layer has 2000000000" },
         { "plan --parameters 1e9 --paper --sample-tokens 5", "nothing to --paper" },
+        { "plan --parameters 1.5", "--parameters 1.5: must be a whole number from 1 to 1e15" },
+        { "plan --parameters 1e9 --largest-layer 2.5", "must be a whole number" },
+        { MLP "--kernels onednn --precision bf16", "onednn multiplies FP32 values alone" },
+        { MLP "--backup-workers 1 --workers 2 --duplicate auto", "leave one of them out" },
         { "plan --parameters 1e9 --context 5", "--context needs MODEL gpt\n" },
         { "plan bare --workers 2", "has no name: --parameters P in its place" },
         { "plan --parameters 1e9 --flops 1e-300", "a number from 1 to 1e24" },
@@ -417,6 +430,7 @@ int main(void)
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(draws_a_plot),
         cmocka_unit_test(knows_what_others_say),
+        cmocka_unit_test(weights_to_begin_with_are_there),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -362,6 +362,7 @@ static void and_refused_where_they_are_not_for(void **state)
         { "train mlp " DATA "--backup-workers 2 ", "--backup-workers 2 of --workers 2" },
         { "train mlp " DATA "--rebalance on ", "leave out --rebalance" },
         { "train mlp " DATA "--duplicate on ", "leave one of them out" },
+        { "train mlp " DATA "--duplicate auto ", "leave one of them out" },
         { "train mlp " DATA "--audit 1 ", "what --audit would compare" },
         { "train mlp " DATA "--noise-scale 0.9 ", "what --noise-scale compares" },
         { "train resnet " DATA "--batchnorm sync ", "take --batchnorm ghost" },

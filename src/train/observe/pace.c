@@ -70,8 +70,7 @@ bool lki_pace_moves(const lk_train_config *c)
 
 bool lki_pace_duplicates(const lk_train_config *c)
 {
-    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL &&
-                c->backup_workers == 0;
+    bool free = !c->survives && c->virtual_workers >= 2 * c->workers && c->hook == NULL;
     return c->duplicate == LK_DUPLICATE_ON ||
            (c->duplicate == LK_DUPLICATE_AUTO && free && why_none_others(c) == NULL);
 }
@@ -87,7 +86,7 @@ static const char *why_no_backups(const lk_train_config *c)
            : c->model_options.batchnorm == LK_BATCHNORM_SYNC
                ? "cannot drop what --batchnorm sync has already shared: take --batchnorm ghost"
            : c->rebalance == LK_REBALANCE_ON ? "keeps equal shares: leave out --rebalance"
-           : c->duplicate == LK_DUPLICATE_ON
+           : c->duplicate != LK_DUPLICATE_OFF
                ? "drops what is late, and --duplicate has it made: leave one of them out"
            : c->audit > 0 ? "drops what --audit would compare: leave one of them out"
            : c->noise_decay > 0 ? "drops what --noise-scale compares: leave one of them out"

@@ -65,7 +65,7 @@ lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
     if (whole(&cost) <= (double)config->host_memory)
         return LK_OK;
     advise(config, hosts, advice, sizeof advice);
-    return lk_fail(LK_ENOMEM,
+    return lk_fail(LK_EINVAL,
                    "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
                    "gradients %.1f, activations %.1f, buffers %.1f), but --host-memory leaves "
                    "%.1f; %s",

@@ -24,8 +24,7 @@ enum {
     REPEATS_MAX = 25,
     POINTS_MAX  = 1024,
     TENSOR      = 1 << 20,
-    LARGE       = 4 << 20,
-    FIT_ROUNDS  = 20000
+    LARGE       = 4 << 20
 };
 #define PROBE_SECONDS 0.15
 #define TICK 1e-9 /* no time is less: all are divided by */
@@ -219,10 +218,17 @@ static void after_backward(void *user, uint32_t block)
     *time_at(p, block, true) = 1e-9 * (double)(lki_trace_now() - p->begun);
 }
 
+static lk_status exec_open(probe *p)
+{
+    const lk_train_config *c = p->crew->subject->config;
+    LK_TRY(lk_exec_open(&p->exec, c->threads, c->isa));
+    return c->onednn != NULL ? lk_exec_use_onednn(p->exec, c->onednn) : LK_OK;
+}
+
 static lk_status worker_open(probe *p)
 {
     const subject *s = p->crew->subject;
-    LK_TRY(lk_exec_open(&p->exec, s->config->threads, s->config->isa));
+    LK_TRY(exec_open(p));
     LK_TRY(lk_engine_open(&p->engine, s->model, p->exec, s->config->precision, s->samples, 1));
     LK_TRY(LKI_NEW(&p->times, 2 * (size_t)s->block_count * REPEATS_MAX, "a probe's times"));
     LK_TRY(LKI_NEW(&p->grads, s->term_count, "a probe's gradients"));
@@ -340,7 +346,7 @@ static lk_status steps(probe *p)
 {
     const lk_train_config *c        = p->crew->subject->config;
     lk_parallel           *parallel = NULL;
-    LK_TRY(lk_exec_open(&p->exec, c->threads, c->isa));
+    LK_TRY(exec_open(p));
     LK_TRY(LKI_NEW(&p->times, REPEATS_MAX, "a probe's times"));
     lk_status status = update_open(&parallel, p, c);
     for (p->repeat = 0; status == LK_OK && p->repeat < update_repeats(p->crew); p->repeat++) {
@@ -489,27 +495,6 @@ static lk_status probe_updates(calibrating *c, const lk_train_config *config, do
     LK_TRY(probe_update(c, config, sizes[i - 1], 2, &twice));
     out->again = fmax(0, twice - out->update[i - 1]) / sizes[i - 1];
     return LK_OK;
-}
-
-/* Least squares over the parts of what was measured: amounts are divided by the times. */
-void lki_fit(double seconds[LKI_WORK_KINDS], const lki_work *works, const double *measured,
-             size_t count)
-{
-    double left[LKI_WORK_KINDS][LKI_WORK_KINDS] = { { 0 } }, right[LKI_WORK_KINDS] = { 0 };
-    for (size_t i = 0; i < count; i++)
-        for (int j = 0; j < LKI_WORK_KINDS; j++) {
-            right[j] += works[i].amount[j] / measured[i];
-            for (int k = 0; k < LKI_WORK_KINDS; k++)
-                left[j][k] += works[i].amount[j] / measured[i] * works[i].amount[k] / measured[i];
-        }
-    memset(seconds, 0, LKI_WORK_KINDS * sizeof *seconds);
-    for (int round = 0; round < FIT_ROUNDS; round++)
-        for (int j = 0; j < LKI_WORK_KINDS; j++) {
-            double rest = right[j];
-            for (int k = 0; k < LKI_WORK_KINDS; k++)
-                rest -= k == j ? 0 : left[j][k] * seconds[k];
-            seconds[j] = left[j][j] > 0 ? fmax(0, rest / left[j][j]) : 0;
-        }
 }
 
 /* The type of the first point that is left, from all points of it, which are then taken out. */
