@@ -217,10 +217,13 @@ void lki_board_who(char out[LKI_WHO_BYTES], const lki_board *board, uint32_t ran
 {
     const lki_rank *record = &board->ranks[rank];
     bool            named  = record->host[0] != '\0';
+    int32_t         pid    = atomic_load(&record->pid);
+    char            process[24] = "";
 
-    (void)snprintf(out, LKI_WHO_BYTES, "rank %u (%s%.63s%spid %d%.160s)", rank,
-                   named ? "host " : "", record->host, named ? ", " : "",
-                   atomic_load(&record->pid), more);
+    if (pid != 0 || !named)
+        (void)snprintf(process, sizeof process, "%spid %d", named ? ", " : "", pid);
+    (void)snprintf(out, LKI_WHO_BYTES, "rank %u (%s%.63s%s%.160s)", rank, named ? "host " : "",
+                   record->host, process, more);
 }
 
 /* The end of the next "rank 5" that a message, or what follows a semicolon, begins with, or that

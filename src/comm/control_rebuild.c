@@ -138,13 +138,15 @@ void lki_control_refuse(lki_control *control, lk_status status, const char *why)
     lki_control_answer_all(control, status, why);
 }
 
-/* What stays known of a rank from one epoch to the next. */
+/* What stays known of a rank from one epoch to the next.  One that has come to another host is a
+ * process that is introduced yet. */
 static void carry_over(lki_rank *to, const lki_rank *from)
 {
-    bool member = to->member != 0;
+    bool member   = to->member != 0;
+    bool stranger = to->fresh != 0 && to->seat == 0;
 
     atomic_store(&to->state, member ? (uint32_t)LKI_RANK_RUNNING : atomic_load(&from->state));
-    atomic_store(&to->pid, atomic_load(&from->pid));
+    atomic_store(&to->pid, stranger ? 0 : atomic_load(&from->pid));
     atomic_store(&to->exit_code, atomic_load(&from->exit_code));
     atomic_store(&to->signal, atomic_load(&from->signal));
     lki_board_carry_place(to, from);

@@ -40,8 +40,9 @@
 #include "comm/request.h"
 #include "comm/span/span.h"
 
-/* LAUNCHER_MS: more than a launcher of another host may be silent before it is lost. */
-enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 15000 };
+/* LAUNCHER_MS: more than a launcher of another host may be silent before it is lost.
+ * LATE_MAX: so many groups may not come to be after the timeout. */
+enum { SLICE_MS = 50, LATE_MS = 10 * SLICE_MS, LAUNCHER_MS = 15000, LATE_MAX = 4 };
 
 /* ---- Asking ------------------------------------------------------------------------------ */
 
@@ -172,18 +173,21 @@ static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
     return lki_comm_rejoin_hosts(out, local, self);
 }
 
-/* Somebody may die on the way from one group to the next: that is a failure like any other.  Where
- * that is found by waiting for him, the launcher will know him, too. */
+/* Somebody may die on the way from one group to the next, or stop: that is a failure like any
+ * other.  Who has been waited for in vain is known to the launcher then, which kills him; that may
+ * be so for some one after the other, but not for ever. */
 static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options *options)
 {
     uint64_t  epoch = self->group->board->job.epoch, before;
     int64_t   end   = lki_now_ms() + options->timeout_ms;
+    uint32_t  late  = 0;
     lk_status st;
 
     do {
         before = epoch;
         st     = join_once(out, self, &epoch, options);
-    } while (st == LK_EPEER && epoch > before && lki_now_ms() < end);
+        late += lki_now_ms() >= end;
+    } while ((st == LK_EPEER || st == LK_ETIMEOUT) && epoch > before && late < LATE_MAX);
     return st;
 }
 

@@ -94,7 +94,8 @@ enum { LKI_WEIGHT_LOST = 4, LKI_WEIGHT_MAX = 100 }; /* of a node that is lost */
 typedef enum {
     LKI_EVENT_NONE,    /* nothing more for now */
     LKI_EVENT_MET,     /* everybody has come: lki_rendezvous_node() */
-    LKI_EVENT_KNOWN,   /* all workers can be reached: lki_rendezvous_introduction() */
+    LKI_EVENT_KNOWN,   /* all workers of the group can be reached: lki_rendezvous_introduction(); or
+                        * only those who have an address, and it takes long */
     LKI_EVENT_ENDED,   /* `ended`, on another node */
     LKI_EVENT_VERDICT, /* `verdict`, of another node */
     LKI_EVENT_STOP,    /* `signal` was sent to another node; with `force` for the second time */

@@ -178,17 +178,24 @@ static bool is_here(const lki_job *job, uint32_t rank)
     return rank - job->roster.first < job->roster.count;
 }
 
+/* Where it takes long some have no address yet. */
 static void hear_introductions(lki_job *job)
 {
+    bool all = true;
+
     if (!lki_rebuild_concerns(job))
         return;
     for (uint32_t rank = 0; rank < job->roster.world; rank++) {
         const lki_introduction *who = lki_rendezvous_introduction(job->rendezvous, rank);
-        if (!is_here(job, rank) && lki_control_is_member(job->control, rank))
+        if (!lki_control_is_member(job->control, rank))
+            continue;
+        if (who->address[0] == '\0')
+            all = false;
+        else if (!is_here(job, rank))
             lki_control_introduce(job->control, rank, who->pid, who->address);
     }
     lki_control_introduced(job->control);
-    job->begun = true;
+    job->begun = job->begun || all;
 }
 
 /* The others' workers are left alone where the job goes on.  On an emulated host they are told of
@@ -197,6 +204,8 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
 {
     job->told = true;
     lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
+    if (verdict->status == LK_ETIMEOUT)
+        lki_job_kill_stopped(job);
     if (!lki_job_survives(job) && !lki_is_complete(job))
         lki_job_fail(job);
     else if (job->host->name == NULL)
@@ -367,6 +376,14 @@ static bool has_left(const lki_job *job)
     return left;
 }
 
+/* This host has come late, and the others go on without it. */
+static bool is_not_in(const lki_job *job)
+{
+    bool late = lki_rendezvous_standing(job->rendezvous) != NULL;
+    return (job->outside || (late && !job->begun)) && !job->over
+           && !lki_rendezvous_lost(job->rendezvous);
+}
+
 lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launch_result *result)
 {
     lk_error    why     = *lk_error_last();
@@ -379,7 +396,7 @@ lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launc
             job->host->left(job->host->reports);
         return lki_watch_farewell(job);
     }
-    if (job->outside && !job->over && !lki_rendezvous_lost(job->rendezvous)) {
+    if (is_not_in(job)) {
         if (job->host->left != NULL)
             job->host->left(job->host->reports);
         LK_TRY(lki_watch_farewell(job));

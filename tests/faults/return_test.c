@@ -124,6 +124,32 @@ static void anyone_is_killed_at_any_moment(void **state)
     }
 }
 
+/* In the moment in which it enters a worker, its launcher, or both are silent: the others do not
+ * wait for longer than the timeout, and name it. */
+static void one_is_stopped_as_it_enters(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    for (uint32_t round = 0; round < 3; round++) {
+        job_start(&j, *state, 4, BUSY RETURNS "--hosts 2 --timeout 2");
+        job_await_step(&j, HIT_AT);
+        hit_launcher(&j, 2);
+        drip_until_nth(&j, LEFT, 1);
+        drip_until_nth(&j, READY, 1);
+        pid_t launcher = newest_child(j.pid), worker = newest_child(launcher);
+        if (round != 1)
+            job_hit(&j, worker, SIGSTOP);
+        if (round != 0)
+            job_hit(&j, launcher, SIGSTOP);
+        finish(&j, wanted);
+        assert_says(j.result.err, "nobody has entered after step ");
+        assert_says(strstr(j.result.err, "nobody has entered"), "host host1");
+        goes_on(*state, BUSY, 2, LONGER, wanted);
+        forget(*state);
+    }
+}
+
 /* Of several hosts one is lost while another is on its way. */
 static void several_are_lost_and_come_back(void **state)
 {
@@ -162,6 +188,7 @@ int main(void)
         cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
         cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
         cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
+        cmocka_unit_test_setup(one_is_stopped_as_it_enters, begin_afresh),
         cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
         cmocka_unit_test_setup(nobody_else_is_there_to_miss_one, begin_afresh),
     };

@@ -113,6 +113,15 @@ static void one_group_follows_another(void **state)
     assert_no_group();
     say(2, 2, 16);
     assert_group(1, 3, 1 | 16);
+    forget_events();
+    lki_rendezvous_close(j.nodes[1].r, NULL); /* it has been out of the group for long */
+    j.nodes[1].r = NULL;
+    while (j.nodes[0].r->server->seats[1].guest >= 0)
+        move(&j);
+    say(0, 3, 1);
+    say(2, 3, 16);
+    assert_group(2, 4, 1 | 16);
+    assert_null(find(&j.nodes[0], LKI_EVENT_VERDICT));
     end(&j);
 }
 

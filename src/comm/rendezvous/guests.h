@@ -66,6 +66,9 @@ struct lki_server {
     lki_members            members; /* who goes on to the next, as far as nodes have said, ... */
     lki_members            entrants; /* ... who would enter it, ... */
     bool                   closed;  /* ... and somebody would not have them */
+    int64_t                grouped; /* when the group was made */
+    uint32_t               known;   /* so many of its nodes had introduced theirs when all were told
+                                     * that others have not */
     lki_ip                 address;
     uint32_t               refused;
     char                   last[480]; /* who was refused, or lost while waiting, last */
@@ -104,6 +107,10 @@ void lki_seat_lose(lki_server *server, uint32_t node, const char *why);
 
 /* Puts together what a node is told of the job: so many of server->bytes. */
 size_t lki_seats_roster(lki_server *server, uint32_t node, bool late);
+
+/* Where some nodes have not introduced theirs for a while those who wait are told of the rest, so
+ * that they can name who is missing. */
+void lki_seats_tell_who_is_late(lki_server *server, int64_t now);
 
 /* To all who are seated, but not `from` (which may be NULL). */
 void lki_seats_pass_on(lki_server *server, const lki_guest *from, const lki_letter *letter);

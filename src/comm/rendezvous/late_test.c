@@ -118,6 +118,33 @@ static void it_takes_a_place_and_enters(void **state)
     end(&j);
 }
 
+/* Those who wait for it are told of the others. */
+static void who_does_not_introduce_its_ranks_can_be_named(void **state)
+{
+    (void)state;
+    begin(&j);
+    for (uint32_t i = 0; i < 3; i++) {
+        lki_rendezvous_options options = going_on(3, (int32_t)i);
+        options.silence_ms             = 4000;
+        (void)add(&j, options);
+    }
+    await_all(&j, LKI_EVENT_MET);
+    leave_out_node_1();
+    (void)await(&j, come(1, settings), LKI_EVENT_MET);
+    say(3, 1, 0, 2 | 4);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
+    say(0, 1, 1, 0);
+    say(2, 1, 8, 0);
+    assert_group(2, 2, 1 | 2 | 4 | 8);
+    introduce(&j.nodes[0]);
+    introduce(&j.nodes[2]);
+    (void)await(&j, &j.nodes[2], LKI_EVENT_KNOWN);
+    assert_string_equal(lki_rendezvous_introduction(j.nodes[2].r, 0)->address, "10.0.0.0:0");
+    assert_string_equal(lki_rendezvous_introduction(j.nodes[2].r, 1)->address, "");
+    assert_string_equal(lki_rendezvous_introduction(j.nodes[2].r, 3)->address, "10.0.0.3:3");
+    end(&j);
+}
+
 static void nobody_misses_it_before(void **state)
 {
     (void)state;
@@ -183,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(it_takes_a_place_and_enters),     TEST(nobody_misses_it_before),
+        TEST(who_does_not_introduce_its_ranks_can_be_named),
         TEST(who_does_not_belong_is_told_why), TEST(without_a_place_it_waits_for_a_while),
     };
     return cmocka_run_group_tests_name("comm.late", tests, with_key, NULL);

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "base/memory.h"
+#include "comm/group.h"
 
 /* Tells everybody who is seated, but not `from` (which may be NULL). */
 static void tell_all(lki_server *server, const lki_guest *from, const void *letter, size_t bytes)
@@ -240,7 +241,8 @@ static void meet(lki_server *server)
         lki_seats_give_up(server, st, lk_error_last()->message);
         return;
     }
-    server->met = true;
+    server->met     = true;
+    server->grouped = lki_now_ms();
     for (uint32_t rank = 0; rank < server->world; rank++)
         server->since[rank] = 1;
     for (uint32_t i = 0; i < server->options.nodes; i++)
@@ -345,12 +347,22 @@ static void finish(lki_server *server, lki_seat_of_node *seat, const lki_outcome
     lki_seats_pass_on(server, NULL, &letter);
 }
 
-/* When all nodes of the group have introduced theirs. */
-static void introduce_all(lki_server *server)
+/* Of the nodes of the group, how many have introduced theirs, and how many have not. */
+static uint32_t count_introduced(const lki_server *server, uint32_t *others)
 {
+    uint32_t count = 0;
+
+    *others = 0;
     for (uint32_t i = 0; i < server->options.nodes; i++)
-        if (server->seats[i].in_group && !server->seats[i].introduced)
-            return;
+        if (server->seats[i].in_group) {
+            count += server->seats[i].introduced;
+            *others += !server->seats[i].introduced;
+        }
+    return count;
+}
+
+static void tell_introductions(lki_server *server)
+{
     lki_letter all  = { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, server->world } };
     size_t     used = lki_letter_write(server->bytes, &all);
     for (uint32_t i = 0; i < server->world; i++)
@@ -358,10 +370,21 @@ static void introduce_all(lki_server *server)
     tell_all(server, NULL, server->bytes, used);
 }
 
+void lki_seats_tell_who_is_late(lki_server *server, int64_t now)
+{
+    uint32_t others, count = server->met ? count_introduced(server, &others) : 0;
+
+    if (count <= server->known || others == 0 || now - server->grouped < lki_server_here_ms(server))
+        return;
+    server->known = count;
+    tell_introductions(server);
+}
+
 static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
                                const lki_letter *letter)
 {
     lki_roster mine = seat->ranks;
+    uint32_t   others;
 
     if (seat->introduced || letter->workers.first != mine.first
         || letter->workers.count != mine.count) {
@@ -371,7 +394,9 @@ static void hear_introductions(lki_server *server, lki_seat_of_node *seat,
     for (uint32_t i = 0; i < mine.count; i++)
         server->workers[mine.first + i] = lki_letter_introduction(letter, i);
     seat->introduced = true;
-    introduce_all(server);
+    (void)count_introduced(server, &others);
+    if (others == 0)
+        tell_introductions(server);
 }
 
 /* ---- The next group ---------------------------------------------------------------------- */
@@ -423,6 +448,8 @@ static void settle(lki_server *server)
     memset(server->workers, 0, server->world * sizeof *server->workers);
     server->members = server->entrants = (lki_members){ { 0 } };
     server->closed  = false;
+    server->known   = 0;
+    server->grouped = lki_now_ms();
     lki_seats_pass_on(server, NULL, &group);
 }
 
@@ -524,7 +551,8 @@ void lki_seat_lose(lki_server *server, uint32_t node, const char *why)
     lki_lost_text(letter.verdict.message, sizeof letter.verdict.message, seat->host, node,
                   seat->ranks, why);
     (void)snprintf(end.cause, sizeof end.cause, "%s", letter.verdict.message);
-    lki_seats_pass_on(server, NULL, &letter);
+    if (seat->in_group) /* else nobody misses it any more */
+        lki_seats_pass_on(server, NULL, &letter);
     finish(server, seat, &end);
     settle(server);
 }

@@ -250,6 +250,7 @@ void lki_server_tick(lki_server *server, int64_t now, int64_t late)
 
     set_listening(server, true);
     server->deadline += late;
+    server->grouped += late;
     for (uint32_t i = 0; i < server->capacity; i++) {
         lki_guest *g = &server->guests[i];
         if (!lki_line_is_open(&g->line))
@@ -259,6 +260,7 @@ void lki_server_tick(lki_server *server, int64_t now, int64_t late)
         watch_guest(server, g, now);
     }
     lki_late_seat(server, now);
+    lki_seats_tell_who_is_late(server, now);
     if (!server->met && !server->given_up && now >= server->deadline) {
         lki_seats_missing(server, why, sizeof why);
         lki_seats_give_up(server, LK_ETIMEOUT, why);

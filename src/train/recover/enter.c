@@ -44,7 +44,7 @@ static news news_of(const lki_session *s)
     return n;
 }
 
-static lk_status believe(lki_session *s, const news *n)
+static lk_status believe(lki_session *s, const news *n, uint32_t entered)
 {
     lki_survival *self = s->survival;
 
@@ -59,7 +59,7 @@ static lk_status believe(lki_session *s, const news *n)
     s->watch       = n->watch;
     self->lost     = n->lost;
     self->left     = n->left;
-    self->entered  = n->entered + 1;
+    self->entered  = n->entered + entered;
     self->seconds  = n->seconds;
     memcpy(s->loss_chain, n->loss_chain, sizeof s->loss_chain);
     return LK_OK;
@@ -67,13 +67,14 @@ static lk_status believe(lki_session *s, const news *n)
 
 lk_status lki_welcome(lki_session *s, lk_comm *comm)
 {
-    news n;
+    uint32_t entered = lki_comm_entered(comm);
+    news     n;
 
-    if (lki_comm_entered(comm) == 0)
+    if (entered == 0)
         return LK_OK;
     n = news_of(s);
     LK_TRY(lk_broadcast(comm, &n, sizeof n, 0));
-    return lki_comm_is_fresh(comm, lk_comm_rank(comm)) ? believe(s, &n) : LK_OK;
+    return lki_comm_is_fresh(comm, lk_comm_rank(comm)) ? believe(s, &n, entered) : LK_OK;
 }
 
 /* What is the group's becomes this session's, save what follows from its share. */

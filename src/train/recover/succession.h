@@ -49,6 +49,7 @@ typedef struct {
     bool           late;    /* somebody was waited for in vain */
     bool           early;   /* nobody has made a step */
     const char    *why;
+    const char    *refused; /* planned for one to enter, and why none has */
     uint32_t       lost, left, entered; /* ranks */
     uint64_t       done;       /* steps */
     uint32_t       unfinished; /* virtual workers of the next step */

@@ -437,11 +437,14 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     bool                 planned = lki_change_is(s, &why);
 
     LK_TRY(find_group(s, planned, &next, &parallel, &standing));
+    lk_error last = *lk_error_last(); /* of a group that was to be this one, if there was any */
+    bool     kept_out = planned && s->survival->change.leavers == 0 && lki_comm_entered(next) == 0;
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     lki_catch_up(s, &standing, at, result);
     lki_succession t = { .why        = why.message,
                          .planned    = planned,
+                         .refused    = kept_out ? last.message : NULL,
                          .late       = why.status == LK_ETIMEOUT,
                          .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));

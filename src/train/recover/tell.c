@@ -191,6 +191,9 @@ void lki_tell_succession(const lki_session *s, const lki_succession *t)
         tell_gone(s, t);
     if (t->entered > 0)
         tell_entered(s, t);
+    else if (t->refused != NULL)
+        lki_journal_note(s->journal, "nobody has entered after step %llu: %s; nothing was redone; "
+                         "%.1f ms", (unsigned long long)t->done, t->refused, 1e3 * t->seconds);
 }
 
 /* ---- At the end -------------------------------------------------------------------------- */
