@@ -1,6 +1,7 @@
 /* combine_avx2.c -- the loops of reductions for processors with AVX2. */
 #if defined(__x86_64__)
-#include <stddef.h> /* before the pragma: what headers define is for every processor */
+#include <emmintrin.h> /* before the pragma: what headers define is for every processor */
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -26,6 +26,8 @@ typedef struct {
     lki_combine_loop rounded_sum;        /* the same of a sum of two, which are rounded before */
     size_t           block;              /* bytes of LKI_QUANTISED elements where these share a
                                           * factor (quantise.h), in place of a width; else 0 */
+    lki_combine_loop sum_far;            /* combine[0] past the cache, into a place that is apart
+                                          * from both; FP32 only, else NULL */
 } lki_type_loops;
 
 /* By lk_dtype. */

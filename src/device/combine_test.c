@@ -102,6 +102,25 @@ static void into_several_places(bench *b)
                             check_all(b, plain_dtypes[d], ops[k], leaves, counts[c], places);
 }
 
+/* Past the cache it is the same sum, wherever it begins, and nothing beside it is touched. */
+static void past_the_cache(bench *b)
+{
+    float *left = (float *)b->data[0], *right = (float *)b->data[1], *out = (float *)b->data[2];
+    float  want[128];
+
+    plain_fill(LK_F32, left, 128, 1);
+    plain_fill(LK_F32, right, 128, 2);
+    b->loops[LK_F32].combine[LK_REDUCE_SUM](128, left, right, want);
+    for (size_t first = 0; first < 17; first++)
+        for (size_t count = 0; count < 70; count++) {
+            memset(out, 0, 128 * sizeof *out);
+            b->loops[LK_F32].sum_far(count, left + first, right + first, out + first);
+            assert_memory_equal(out + first, want + first, count * sizeof *out);
+            for (size_t i = 0; i < 128; i++)
+                assert_true((i >= first && i < first + count) || lki_f32_bits(out[i]) == 0);
+        }
+}
+
 static void every_type_and_kind(bench *b)
 {
     static const size_t counts[] = { 0, 1, 2, 7, 64, 1000, COUNT_MAX };
@@ -120,6 +139,7 @@ static void by_portable_loops(void **state)
     b->loops = lki_combine_portable;
     every_type_and_kind(b);
     into_several_places(b);
+    past_the_cache(b);
 }
 
 static void by_narrower_loops(void **state)
@@ -131,6 +151,7 @@ static void by_narrower_loops(void **state)
         return;
     every_type_and_kind(b);
     into_several_places(b);
+    past_the_cache(b);
 #else
     (void)state;
 #endif
@@ -142,6 +163,7 @@ static void by_the_best_loops(void **state)
     b->loops = lki_combine_best();
     every_type_and_kind(b);
     into_several_places(b);
+    past_the_cache(b);
 }
 
 /* ---- Conversions ------------------------------------------------------------------------- */

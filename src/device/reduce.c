@@ -27,10 +27,15 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "device/combine.h"
+#include "device/combine_loops.h"
 #include "device/quantise.h"
 
 /* Inner nodes on the way down hold a block each: 4 KiB a level of the tree. */
 enum { BLOCK = 4 * LKI_QUANTISED };
+
+/* A sum that goes to memory of its own and is at least as large has left the nearer caches before
+ * anybody reads it: its lines need not be fetched to be overwritten. */
+enum { FAR_BYTES = 4 << 20 };
 
 typedef struct {
     const lki_tree_input *inputs;
@@ -44,6 +49,8 @@ static void add(lk_dtype rounded, size_t n, const float *left, const float *righ
     const void *from[2] = { left, right };
     if (lki_rounds(rounded))
         lki_rounding_loops(rounded)->rounded_sum(n, left, right, out);
+    else if (n * sizeof *out >= FAR_BYTES && out != left && out != right)
+        lki_combine_best()[LK_F32].sum_far(n, left, right, out);
     else
         lki_combine(LK_F32, LK_SUM, 2, from, n, out);
 }

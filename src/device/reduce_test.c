@@ -113,6 +113,24 @@ static void rounds_every_node(void **state)
     assert_true(left == 2);
 }
 
+/* So long that the sum goes past the cache. */
+static void sums_long_vectors(void **state)
+{
+    enum { LONG = (1 << 20) + 5 };
+    static float   values[2][LONG], out[LONG], want[LONG];
+    lki_tree_input inputs[2] = { { 0, 1, values[0] }, { 1, 1, values[1] } };
+    (void)state;
+    for (uint32_t i = 0; i < LONG; i++) {
+        values[0][i] = (float)(i % 1000) * 0.1f;
+        values[1][i] = (float)(i % 777) * -0.3f;
+        want[i]      = values[0][i] + values[1][i];
+    }
+    lki_tree_sum_f32(LK_F32, 2, inputs, 2, LONG, out);
+    assert_memory_equal(out, want, sizeof want);
+    lki_tree_sum_f32(LK_F32, 2, inputs, 2, LONG, values[1]);
+    assert_memory_equal(values[1], want, sizeof want);
+}
+
 static void sums_any_cut_of_elements(void **state)
 {
     (void)state;
@@ -190,6 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_any_partition),
         cmocka_unit_test(rounds_every_node),
+        cmocka_unit_test(sums_long_vectors),
         cmocka_unit_test(sums_any_cut_of_elements),
         cmocka_unit_test(order_of_operands_is_free_and_association_is_not),
         cmocka_unit_test(knows_its_nodes),
