@@ -503,6 +503,7 @@ void lk_parallel_free(lk_parallel *parallel)
     lki_offload_close(parallel);
     lki_free(parallel->ready);
     lki_free(parallel->scrap);
+    lki_free(parallel->blank);
     lki_free(parallel->begun);
     lki_free(parallel->announced);
     lki_free(parallel->current);

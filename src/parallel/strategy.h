@@ -263,7 +263,14 @@ struct lk_parallel {
     lki_gradients *current; /* [together] */
     lk_error      failure; /* kept until lk_parallel_finish() */
     float        *scrap;   /* for gradients that are made after it; NULL: none were */
+    float        *blank;   /* read after it in place of what is gathered; NULL: nothing was */
 };
+
+/* After a failure a turn is gone through to its end, and thrown away.  What it makes should not lie
+ * where others do, and what it reads not be what others of the host may still receive: who has not
+ * failed yet goes on.  Room for the largest parameter or its gradient, all zero at first, kept in
+ * *at; NULL: there is no memory. */
+float *lki_scrap(const lk_parallel *parallel, float **at);
 
 /* Whether this rank is the one of its host that does the work on a span where its owner's number
  * is this: on every host there is one. */

@@ -466,20 +466,8 @@ void lk_parallel_read(lk_parallel *parallel, uint32_t term)
     for (uint32_t t = 0; parallel->turning && t < term && lki_units_passed(parallel, t); t++)
         lk_parallel_grad_ready(parallel, t);
     keep(parallel, lki_units_read(parallel, term));
-}
-
-/* After a failure gradients are made to the end of the turn, and thrown away.  Where rounds share
- * room they should not lie there: who has not failed yet may still read those of the round before.
- * NULL: there is no memory. */
-static float *scrap_of(lk_parallel *parallel)
-{
-    const lki_layout *layout = parallel->layout;
-    size_t            most   = 0;
-    for (uint32_t p = 0; p < layout->param_count; p++)
-        most = lki_max(most, lki_round_up(layout->sizes[p], layout->align));
-    if (parallel->scrap == NULL)
-        keep(parallel, LKI_NEW(&parallel->scrap, most, "a gradient"));
-    return parallel->scrap;
+    if (failed(parallel))
+        (void)lki_scrap(parallel, &parallel->blank);
 }
 
 float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
@@ -491,7 +479,7 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t term)
         keep(parallel, parallel->ops->find_term(parallel, term, &at));
     if (!failed(parallel))
         return at;
-    if (scrap_of(parallel) == NULL)
+    if (lki_scrap(parallel, &parallel->scrap) == NULL)
         keep(parallel, parallel->ops->find_term(parallel, term, &at));
     return parallel->scrap != NULL ? parallel->scrap : at;
 }

@@ -6,12 +6,25 @@
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/units.h"
 
+float *lki_scrap(const lk_parallel *parallel, float **at)
+{
+    const lki_layout *layout = parallel->layout;
+    size_t            most   = 0;
+    for (uint32_t p = 0; p < layout->param_count; p++)
+        most = lki_max(most, lki_round_up(layout->sizes[p], layout->align));
+    if (*at == NULL && LKI_NEW(at, most, "a turn after a failure") != LK_OK)
+        *at = NULL;
+    return *at;
+}
+
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
 
 /* As it is read. */
 static const void *find_read(const lk_parallel *parallel, uint32_t param)
 {
     const lki_layout *layout = parallel->layout;
+    if (parallel->failure.status != LK_OK && parallel->blank != NULL)
+        return parallel->blank;
     if (parallel->gathers)
         return lki_units_find(parallel, param);
     return parallel->read != NULL ? parallel->read + layout->read_at[param]
