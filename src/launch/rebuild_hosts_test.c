@@ -76,7 +76,7 @@ static void who_does_not_come_is_out(void **state)
     assert_good(launch(options, "absent", "stopped", 0), "absent", "stopped", 0);
     assert_noted("is stopped (by SIGSTOP or a debugger)");
     assert_good(launch(options, "absent", "asleep", 0), "absent", "asleep", 0);
-    assert_noted("has not come within 1 s to go on with the others, and is killed");
+    assert_noted("has not come within 3 s to go on with the others, and is killed");
 }
 
 static void who_has_left_is_not_waited_for(void **state)
