@@ -149,3 +149,8 @@ void lki_merge_f32(lk_dtype rounded, size_t n, float *left, const float *right)
 {
     add(rounded, n, left, right, left);
 }
+
+void lki_merge_right_f32(lk_dtype rounded, size_t n, const float *left, float *right)
+{
+    add(rounded, n, left, right, right);
+}

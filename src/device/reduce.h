@@ -28,6 +28,9 @@ void lki_tree_sum_f32(lk_dtype rounded, uint32_t leaves, const lki_tree_input *i
 /* left = left + right, nodes that are neighbours in the tree. */
 void lki_merge_f32(lk_dtype rounded, size_t n, float *left, const float *right);
 
+/* The same sum in the other's place: right = left + right. */
+void lki_merge_right_f32(lk_dtype rounded, size_t n, const float *left, float *right);
+
 /* Whether [first, first + count) is a node of the canonical tree over `leaves` leaves. */
 bool lki_tree_is_node(uint32_t leaves, uint32_t first, uint32_t count);
 

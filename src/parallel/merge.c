@@ -9,8 +9,8 @@
 enum { MERGE_CHUNK = 16384 }; /* elements a task merges or clears */
 
 typedef struct {
-    float       *left;
-    const float *right; /* NULL: clear */
+    float       *right;
+    const float *left; /* NULL: clear */
     size_t       count;
     lk_dtype     rounded;
 } stretch;
@@ -19,10 +19,10 @@ static void merge_chunk(void *context, size_t i)
 {
     const stretch *s     = context;
     size_t         first = i * MERGE_CHUNK, n = lki_min(MERGE_CHUNK, s->count - first);
-    if (s->right == NULL)
-        memset(s->left + first, 0, n * sizeof(float));
+    if (s->left == NULL)
+        memset(s->right + first, 0, n * sizeof(float));
     else
-        lki_merge_f32(s->rounded, n, s->left + first, s->right + first);
+        lki_merge_right_f32(s->rounded, n, s->left + first, s->right + first);
 }
 
 static void merge(const lk_parallel *parallel, stretch s)
@@ -33,22 +33,13 @@ static void merge(const lk_parallel *parallel, stretch s)
     lki_trace_end(track, LKI_SPAN_MERGE, 0, begun);
 }
 
-void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left, const float *right,
+void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right, const float *left,
                size_t count)
 {
-    merge(parallel, (stretch){ left, right, count, rounded });
+    merge(parallel, (stretch){ right, left, count, rounded });
 }
 
-void lki_clear(const lk_parallel *parallel, float *left, size_t count)
+void lki_clear(const lk_parallel *parallel, float *at, size_t count)
 {
-    merge(parallel, (stretch){ left, NULL, count, LK_F32 });
-}
-
-void lki_merge_spaces(const lk_parallel *parallel, float *left, const float *right)
-{
-    size_t gradients = parallel->layout->grad_elements;
-    lki_merge(parallel, parallel->rounded, left, right, gradients);
-    if (parallel->width > gradients)
-        lki_merge(parallel, LK_F32, left + gradients, right + gradients,
-                  parallel->width - gradients);
+    merge(parallel, (stretch){ at, NULL, count, LK_F32 });
 }

@@ -264,62 +264,9 @@ static void note_corrupt(step_context *step, size_t index)
         continue;
 }
 
-static void states_of(const lk_parallel *parallel, size_t index, float **state)
-{
-    const lki_param_span *span = &parallel->layout->spans[index];
-    if (parallel->states_aside != NULL) {
-        lki_offload_states(parallel, index, state);
-        return;
-    }
-    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
-        state[i] = parallel->optimizer_state[i] + lki_kept_at(parallel, span);
-}
-
-/* What holds for a parameter. */
-static lk_update update_of(const step_context *step, uint32_t param)
-{
-    const lk_param_rule *rule   = &step->parallel->rules[param];
-    lk_update            update = step->update;
-    update.lr *= rule->lr;
-    update.step -= step->parallel->missed[param];
-    update.no_decay     = step->parallel->layout->params[param].no_decay;
-    update.own_decay    = rule->own_decay != 0;
-    update.weight_decay = rule->weight_decay;
-    return update;
-}
-
-/* What the optimizer sees of a gradient is its mean then. */
-static void clip_values(const lk_parallel *parallel, lk_update *update, size_t count, float *sum)
-{
-    if (parallel->clip_value <= 0)
-        return;
-    lk_clip_values(count, sum, update->scale, (float)parallel->clip_value);
-    update->scale = update->clip = 1;
-}
-
-/* With lamb: leaves in place of the gradient what the values are to move along. */
 static void direct_span(step_context *step, size_t index)
 {
-    lk_parallel          *parallel = step->parallel;
-    const lki_param_span *span     = &parallel->layout->spans[index];
-    float                *sum      = sum_of(step, index);
-    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
-    lk_update             update                         = update_of(step, span->param);
-
-    if (!lki_is_used(parallel, span->param)) {
-        *lki_block_sum(parallel, span, LKI_OF_MOVES) = 0;
-        return;
-    }
-    if (!lki_ledger_has(parallel, index, LKI_DIRECTED)) {
-        lki_entry *entry = lki_ledger_keep(parallel, index, LKI_DIRECTED);
-        states_of(parallel, index, state);
-        clip_values(parallel, &update, span->count, sum);
-        lk_optimizer_direct(&parallel->optimizer, parallel->exec, &update, span->count, sum,
-                            lki_values_of(parallel, span), state);
-        lki_ledger_drop(parallel, index, entry);
-    } /* else another host's, which was behind, may stand there */
-    *lki_block_sum(parallel, span, LKI_OF_MOVES) =
-        lki_block_sum_squares(parallel->exec, span->count, sum);
+    lki_span_direct(step->parallel, &step->update, index, sum_of(step, index));
 }
 
 /* Norms of tensors for optimizers that want them; with lamb after a second meeting. */
@@ -337,49 +284,10 @@ static lk_status measure_tensors(step_context *step)
     return LK_OK;
 }
 
-/* Of a span's tensor; the gradient's norm is that of what the optimizer sees. */
-static double trust_of(const lk_parallel *parallel, const lk_update *update, uint32_t param)
-{
-    const double *norms = parallel->norms + param;
-    size_t        count = parallel->layout->param_count;
-    double        scale = (double)update->scale * (double)update->clip;
-    if (parallel->measures == 1)
-        return 1.0;
-    return lk_optimizer_trust(&parallel->optimizer, update, norms[LKI_OF_VALUES * count],
-                              parallel->measures > LKI_OF_MOVES
-                                  ? norms[LKI_OF_MOVES * count]
-                                  : norms[LKI_OF_GRADIENT * count] * scale);
-}
-
 static void update_span(step_context *step, size_t index)
 {
-    lk_parallel          *parallel = step->parallel;
-    const lki_param_span *span     = &parallel->layout->spans[index];
-    float                *values   = lki_values_of(parallel, span);
-    float                *sum      = sum_of(step, index);
-    size_t                bytes    = span->count * sizeof(float);
-    float                *state[LK_OPTIMIZER_STATES_MAX] = { NULL };
-    lk_update             update                         = update_of(step, span->param);
-
-    if (lki_ledger_has(parallel, index, LKI_UPDATED))
-        return;
-    if (lki_xxh3(values, bytes) != parallel->hashes[index] ||
-        !lki_reading_holds(parallel, span, values)) {
+    if (!lki_span_update(step->parallel, &step->update, index, sum_of(step, index)))
         note_corrupt(step, index);
-        return;
-    }
-    if (!lki_is_used(parallel, span->param))
-        return;
-    lki_entry *entry = lki_ledger_keep(parallel, index, LKI_UPDATED);
-    states_of(parallel, index, state);
-    update.trust = trust_of(parallel, &update, span->param);
-    if (parallel->measures <= LKI_OF_MOVES) /* else there are moves in its place */
-        clip_values(parallel, &update, span->count, sum);
-    lk_optimizer_update(&parallel->optimizer, parallel->exec, &update, span->count, sum, values,
-                        state);
-    lki_reading_put(parallel, span, values);
-    parallel->hashes[index] = lki_xxh3(values, bytes);
-    lki_ledger_drop(parallel, index, entry);
 }
 
 void lki_attest_span(lk_parallel *parallel, size_t index)

@@ -455,12 +455,20 @@ bool   lki_reading_holds(const lk_parallel *parallel, const lki_param_span *span
 /* After an update, collective: all ranks may read the new values, where they are not gathered. */
 LK_NODISCARD lk_status lki_reading_publish(lk_parallel *parallel);
 
-/* merge.c: left = left + right, nodes of a tree that are rounded to `rounded` or not (LK_F32), by
- * all threads; for whole gradient spaces, of which running state is not rounded; and left = 0. */
-void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left, const float *right,
+/* merge.c: right = left + right, nodes of a tree that are rounded to `rounded` or not (LK_F32), by
+ * all threads; at = 0; and a sum of whole gradient spaces, where running state is not rounded. */
+void lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right, const float *left,
                size_t count);
-void lki_merge_spaces(const lk_parallel *parallel, float *left, const float *right);
-void lki_clear(const lk_parallel *parallel, float *left, size_t count);
+void lki_clear(const lk_parallel *parallel, float *at, size_t count);
+
+static inline void lki_merge_spaces(const lk_parallel *parallel, float *right, const float *left)
+{
+    size_t gradients = parallel->layout->grad_elements;
+    lki_merge(parallel, parallel->rounded, right, left, gradients);
+    if (parallel->width > gradients)
+        lki_merge(parallel, LK_F32, right + gradients, left + gradients,
+                  parallel->width - gradients);
+}
 
 /* The largest subtrees of [first, first + count) of which a host runs all virtual workers. */
 uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_t count,
@@ -470,6 +478,11 @@ uint32_t lki_count_branches(const lk_parallel *parallel, uint32_t first, uint32_
 lk_status lki_verify_same_model(lk_parallel *parallel, const lk_parallel_options *options);
 lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
                                  size_t count);
+
+/* update.c: a span by its sum; false: its values are not those that were written.  And, with lamb,
+ * before: leaves in place of the sum what the values are to move along. */
+bool lki_span_update(lk_parallel *parallel, const lk_update *all, size_t index, float *sum);
+void lki_span_direct(lk_parallel *parallel, const lk_update *all, size_t index, float *sum);
 
 /* Hashes what this rank owns of parameter `param`, as the baseline of attestation. */
 void lki_attest_written(lk_parallel *parallel, uint32_t param);

@@ -116,7 +116,7 @@ bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *rig
         return false;
     *left      = low->buffer;
     *right     = high->buffer;
-    low->count = both;
+    *low       = (lki_node){ low->first, both, high->buffer };
     counter->depth--;
     return true;
 }

@@ -5,10 +5,10 @@
  *
  * In ranges a rank runs a contiguous part of the V virtual workers.  It computes them in order and
  * merges neighbours like a binary counter: as soon as two adjacent sums are the two children of a
- * node of the canonical tree, the left one takes the right one in.  What is left at the end are the
- * few maximal subtrees of the range; each travels once.  The peak number of live buffers is
- * known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the buffer
- * of every gradient.
+ * node of the canonical tree, the right one, which is the younger, takes the left one in.  What is
+ * left at the end are the few maximal subtrees of the range; each travels once.  The peak number of
+ * live buffers is known in advance (V = 8 on 3 ranks needs 3; V = 32 on 3 needs 6), and so is the
+ * buffer of every gradient.
  *
  * Ranges need not be equal: where they may move between steps (balance.h) a rank makes the largest
  * subtrees of its range first, so that wherever the range begins it needs about as many buffers as
@@ -93,7 +93,7 @@ void lki_counter_push_into(lki_merge_counter *counter, uint32_t leaf, uint32_t b
 bool lki_counter_walk(lki_merge_counter *counter, uint32_t tree, const uint32_t *leaves,
                       uint32_t count);
 
-/* Whether the top two sums make a node now; if so the buffers to add: left = left + right. */
+/* Whether the top two sums make a node now; if so the buffers to add: right = left + right. */
 bool lki_counter_merge(lki_merge_counter *counter, uint32_t *left, uint32_t *right);
 
 #endif

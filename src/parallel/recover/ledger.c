@@ -104,6 +104,7 @@ size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
     l->marks        = carve(base, &at, l->seats, sizeof *l->marks);
     l->entries      = carve(base, &at, (size_t)l->seats * l->threads, sizeof *l->entries);
     l->stamps       = carve(base, &at, spans, sizeof *l->stamps);
+    l->begun        = carve(base, &at, spans, sizeof *l->begun);
     l->hashes       = carve(base, &at, spans, sizeof *l->hashes);
     l->sums         = carve(base, &at, spans, sizeof *l->sums);
     l->state_sums   = carve(base, &at, l->seats, sizeof *l->state_sums);
@@ -113,6 +114,14 @@ size_t lki_ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
 }
 
 /* ---- While a step is made ---------------------------------------------------------------- */
+
+/* All that comes before it in the program is there for who finds it, all that comes after it is not
+ * for who does not: see ledger.h. */
+static void say(_Atomic uint64_t *word, uint64_t what)
+{
+    atomic_store_explicit(word, what, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
 
 static uint64_t stamp_of(const lk_parallel *parallel, lki_update_stage stage)
 {
@@ -181,21 +190,42 @@ static void parts_of(const lk_parallel *parallel, size_t index, lki_update_stage
 lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t index, lki_update_stage stage)
 {
     const lki_ledger *ledger = &parallel->ledger;
-    float            *part[LKI_ENTRY_PARTS];
 
     if (!ledger->kept)
         return NULL;
     lki_entry *entry = free_entry(parallel);
-    size_t     bytes = parallel->layout->spans[index].count * sizeof(float);
-    parts_of(parallel, index, stage, part);
+    entry->stamp     = stamp_of(parallel, stage);
+    say(&entry->progress, ledger->begun[index] << 32);
+    say(&entry->span, index + 1);
+    return entry;
+}
+
+bool lki_ledger_is_begun(const lk_parallel *parallel, size_t index)
+{
+    return parallel->ledger.kept && parallel->ledger.begun[index] > 0;
+}
+
+bool lki_ledger_next(const lk_parallel *parallel, size_t index, lki_entry *entry, lki_piece *piece)
+{
+    const size_t count = parallel->layout->spans[index].count;
+    float       *part[LKI_ENTRY_PARTS];
+
+    if (entry == NULL) {
+        *piece = (lki_piece){ piece->count, count - piece->count };
+        return piece->count > 0;
+    }
+    uint64_t progress = atomic_load_explicit(&entry->progress, memory_order_relaxed);
+    size_t   first    = (size_t)(progress >> 32) + (uint32_t)progress;
+    say(&entry->progress, first << 32);
+    if (first >= count)
+        return false;
+    *piece = (lki_piece){ first, lki_min(count - first, LKI_PIECE) };
+    parts_of(parallel, index, (lki_update_stage)(entry->stamp & 1), part);
     for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
         if (part[i] != NULL)
-            memcpy(entry->values[i], part[i], bytes);
-    entry->hash  = parallel->hashes[index];
-    entry->stamp = stamp_of(parallel, stage);
-    atomic_store(&entry->span, index + 1);
-    atomic_thread_fence(memory_order_seq_cst); /* before the first change */
-    return entry;
+            memcpy(entry->values[i], part[i] + first, piece->count * sizeof(float));
+    say(&entry->progress, first << 32 | piece->count);
+    return true;
 }
 
 void lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry)
@@ -204,8 +234,9 @@ void lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry)
 
     if (entry == NULL)
         return;
-    atomic_store(&ledger->stamps[index], entry->stamp);
-    atomic_store(&entry->span, 0);
+    say(&ledger->stamps[index], entry->stamp);
+    ledger->begun[index] = 0;
+    say(&entry->span, 0);
     lki_hold *mine = &ledger->holds[(size_t)(entry - ledger->entries) % ledger->threads];
     atomic_store(&mine->held, false);
 }
@@ -261,18 +292,16 @@ static void undo(lk_parallel *parallel, lki_entry *entry)
     uint64_t span = atomic_load(&entry->span);
     if (span == 0)
         return;
-    size_t index = (size_t)span - 1;
-    size_t bytes = parallel->layout->spans[index].count * sizeof(float);
-    if (atomic_load(&parallel->ledger.stamps[index]) < entry->stamp) {
-        parts_of(parallel, index, (lki_update_stage)(entry->stamp & 1), part);
-        for (uint32_t i = 0; i < LKI_ENTRY_PARTS; i++)
-            if (part[i] != NULL)
-                memcpy(part[i], entry->values[i], bytes);
-        if (part[LKI_ENTRY_VALUES] != NULL)
-            lki_reading_put(parallel, &parallel->layout->spans[index], part[LKI_ENTRY_VALUES]);
-        parallel->hashes[index] = entry->hash;
-    }
-    atomic_store(&entry->span, 0);
+    size_t   index    = (size_t)span - 1;
+    uint64_t progress = atomic_load(&entry->progress), done = progress >> 32;
+    size_t   bytes    = (uint32_t)progress * sizeof(float);
+    bool     complete = atomic_load(&parallel->ledger.stamps[index]) >= entry->stamp;
+    parts_of(parallel, index, (lki_update_stage)(entry->stamp & 1), part);
+    for (uint32_t i = 0; i < LKI_ENTRY_PARTS && !complete; i++)
+        if (part[i] != NULL)
+            memcpy(part[i] + done, entry->values[i], bytes);
+    parallel->ledger.begun[index] = complete ? 0 : done;
+    say(&entry->span, 0);
 }
 
 void lki_ledger_undo(lk_parallel *parallel)

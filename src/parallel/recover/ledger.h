@@ -8,18 +8,38 @@
  *            updates.  It is there before anything is changed; and who can write it knows that
  *            everybody's sums are complete.  So the mark of any rank says: this step will be.
  *   a stamp  of each span: the last stage of a step that is complete.
- *   entries  an undo log, one for each thread: the values of the span that it is changing.
+ *   entries  an undo log, one for each thread: how far it has come in the span that it is changing,
+ *            and the values of the piece that it is changing now.
  *   places   of the sums of each span, which the strategy leaves with their owner.
  *
  * Without marks of a step nothing of it is anywhere but in gradients, and it is made again.  With
- * one, entries that are still open are undone, and then the update goes on from the sums over all
- * spans whose stamp is behind: none is updated twice, none never.
+ * one, pieces that are still open are undone, and then the update goes on from the sums over all
+ * spans whose stamp is behind, from where each is begun: no piece is updated twice, none never.
+ *
+ * The protocol of a span is one of its thread alone, with words that say what holds behind them:
+ *
+ *      entry: span, done 0, torn 0             nothing of it is changed
+ *         its values of [0, n)                 kept, while torn is 0: they mean nothing yet
+ *         done 0, torn n          one word     [0, n) may be changed, in part; the entry has it
+ *         [0, n) is updated
+ *         done n, torn 0          one word     [0, n) is new, and what the entry has means nothing
+ *         ...                                  until done is all of it
+ *         the hash of what is written, the stamp, no span
+ *
+ * Who is dead has made all stores before one of its instructions, and none after, in the order of
+ * the program, on any processor; and who looks does so after the kernel has told of the death.  So
+ * the words need no fences of memory, but the compiler must leave their order to them.  A piece is
+ * small: what is kept of it is in the first-level cache, as are its values, which are read anyway.
+ * Where the entry of a dead rank is undone, what was done of the span is written down beside its
+ * stamp, so that it outlives the entry: what was done cannot be taken back, and need not be.
+ * Of such a span what is there cannot be compared with the hash of what was written: it is of two
+ * steps.
  *
  * Every host has a ledger of its own, with marks of its own ranks: see accord.c.
  *
  * Running state is staged beside the old values, stamped and then copied, which can be done again.
  *
- * Cost: a copy, in cache, of what a span's update reads anyway; 80 KiB for each thread.  Without
+ * Cost: a copy, in cache, of what a span's update reads anyway; 20 KiB for each thread.  Without
  * options.survives nothing of this is there.
  */
 #ifndef LKI_PARALLEL_LEDGER_H
@@ -57,12 +77,19 @@ typedef struct {
 /* States, values and sums, of which an entry has those that are being changed. */
 enum { LKI_ENTRY_VALUES = LK_OPTIMIZER_STATES_MAX, LKI_ENTRY_SUMS, LKI_ENTRY_PARTS };
 
+enum { LKI_PIECE = 1024 }; /* elements of a span that are changed at a time */
+
 typedef struct {
     alignas(64) _Atomic uint64_t span; /* 1 + the span that is being changed; 0: none */
-    uint64_t stamp;                    /* that it gets */
-    uint64_t hash;
-    alignas(64) float values[LKI_ENTRY_PARTS][LKI_NORM_BLOCK];
+    _Atomic uint64_t progress;         /* elements: << 32 those that are done, and the torn ones */
+    uint64_t         stamp;            /* that it gets */
+    alignas(64) float values[LKI_ENTRY_PARTS][LKI_PIECE];
 } lki_entry;
+
+/* Elements [first, first + count) of a span. */
+typedef struct {
+    size_t first, count;
+} lki_piece;
 
 typedef struct {
     _Atomic bool held;
@@ -85,6 +112,7 @@ typedef struct {
     lki_mark         *marks;        /* [seats] */
     lki_entry        *entries;      /* [seats][threads] */
     _Atomic uint64_t *stamps;       /* of spans */
+    uint64_t         *begun;        /* of spans: elements that a dead rank has done, after it */
     uint64_t         *hashes;       /* of spans: lk_parallel.hashes */
     uint64_t         *sums;         /* of spans: elements from `gradients` */
     uint64_t         *state_sums;   /* [seats]: of an owner */
@@ -118,6 +146,13 @@ void lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
 lki_entry *lki_ledger_keep(lk_parallel *parallel, size_t index, lki_update_stage stage);
 void       lki_ledger_drop(lk_parallel *parallel, size_t index, lki_entry *entry);
 
+/* What of it is to be changed next, from { 0, 0 } on; false: nothing is left.  Without a ledger it
+ * is all at once. */
+bool lki_ledger_next(const lk_parallel *parallel, size_t index, lki_entry *entry, lki_piece *piece);
+
+/* Whether a dead rank has changed a part of it for good. */
+bool lki_ledger_is_begun(const lk_parallel *parallel, size_t index);
+
 /* Whether that stage of the step under way is complete for a span. */
 bool lki_ledger_has(const lk_parallel *parallel, size_t index, lki_update_stage stage);
 
@@ -135,7 +170,7 @@ LK_NODISCARD lk_status lki_ledger_accord(lk_parallel *parallel, uint64_t *last, 
 void lki_ledger_fill(lk_parallel *parallel, uint64_t steps);
 void lki_ledger_stage(lk_parallel *parallel);
 
-/* Gives spans that a dead rank was changing the values that they had. */
+/* Gives pieces that a dead rank was changing the values that they had. */
 void lki_ledger_undo(lk_parallel *parallel);
 
 #endif

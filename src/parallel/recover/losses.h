@@ -40,7 +40,6 @@ const char *__lsan_default_suppressions(void)
 static _Thread_local struct {
     long    left; /* moments until this rank ends; NEVER */
     long    seen;
-    bool    merging;
     lk_parallel *opened; /* last: it may not have been told yet */
     jmp_buf out;
 } fate = { .left = NEVER };
@@ -61,10 +60,10 @@ void      __wrap_lki_ledger_mark(lk_parallel *parallel, const lki_tally *tally);
 void      __real_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
 void      __wrap_lki_ledger_drop(lk_parallel *parallel, size_t span, lki_entry *entry);
 
-void      __real_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
-                           const float *right, size_t count);
-void      __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
-                           const float *right, size_t count);
+void      __real_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right,
+                           const float *left, size_t count);
+void      __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right,
+                           const float *left, size_t count);
 void      __real_lki_clear(const lk_parallel *parallel, float *left, size_t count);
 void      __wrap_lki_clear(const lk_parallel *parallel, float *left, size_t count);
 
@@ -77,17 +76,15 @@ lk_status __wrap_lki_ledger_open(lk_parallel *parallel)
     return __real_lki_ledger_open(parallel);
 }
 
-void __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *left,
-                      const float *right, size_t count)
+void __wrap_lki_merge(const lk_parallel *parallel, lk_dtype rounded, float *right,
+                      const float *left, size_t count)
 {
-    size_t half  = count / 2;
-    fate.merging = true;
+    size_t half = count / 2;
     moment();
-    __real_lki_merge(parallel, rounded, left, right, half);
+    __real_lki_merge(parallel, rounded, right, left, half);
     moment();
-    __real_lki_merge(parallel, rounded, left + half, right + half, count - half);
+    __real_lki_merge(parallel, rounded, right + half, left + half, count - half);
     moment();
-    fate.merging = false;
 }
 
 void __wrap_lki_clear(const lk_parallel *parallel, float *left, size_t count)
@@ -173,7 +170,6 @@ typedef struct {
     _Atomic uint64_t hash;   /* of what is left in the end */
     _Atomic uint32_t unfinished; /* virtual workers that the others had yet to run ... */
     _Atomic uint32_t lost;       /* ... and those that the victim had, in its first step */
-    atomic_bool      torn;       /* in the middle of a sum */
     _Atomic uint64_t complete;   /* steps, as the others found */
     _Atomic long     longest; /* moments of a rank */
     pthread_barrier_t opened; /* nobody is lost before */
@@ -350,10 +346,8 @@ static inline void *live(void *argument)
         atomic_store(&p->hash, status == LK_OK ? hash_of(r->parallel) : 0);
         atomic_store(&p->longest, fate.seen);
         (void)__real_lk_barrier(r->comm); /* others may still fetch what this one has */
-    } else if (r->parallel->step == 0) {
+    } else if (r->parallel->step == 0)
         atomic_store(&p->lost, r->parallel->share.count - r->parallel->leaf);
-        atomic_store(&p->torn, fate.merging);
-    }
     fate.left = NEVER;
     if (fate.opened != r->parallel) /* as long as it has groups, nobody is missed */
         lk_parallel_free(fate.opened);

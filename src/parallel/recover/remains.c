@@ -54,7 +54,7 @@ static void find_missing(making *m)
     }
 }
 
-/* Neighbours that one rank has merge; the left one's buffer has the sum. */
+/* Neighbours that one rank has merge; the right one's buffer has the sum. */
 static void take(making *m, lki_merge_counter *counter, uint32_t owner, lki_node node)
 {
     lki_remains *plan = m->plan;
@@ -67,7 +67,7 @@ static void take(making *m, lki_merge_counter *counter, uint32_t owner, lki_node
     while (lki_counter_merge(counter, &left, &right)) {
         lki_node both = counter->stack[counter->depth - 1];
         if (owner == m->rank)
-            plan->merges[plan->merge_count++] = (lki_merged){ both, right };
+            plan->merges[plan->merge_count++] = (lki_merged){ both, left };
     }
 }
 
@@ -222,7 +222,7 @@ static void merge_held(const lk_parallel *parallel, float *buffers, lki_tag *tag
         lki_node node = remains->merges[i].node;
         lki_tag_take_off(&tags[node.buffer]);
         lki_merge_spaces(parallel, buffers + parallel->width * node.buffer,
-                         buffers + parallel->width * remains->merges[i].right);
+                         buffers + parallel->width * remains->merges[i].left);
         lki_tag_put_on(&tags[node.buffer], remains->step, node.first, node.count);
     }
 }

@@ -3,9 +3,19 @@
  *
  * With a ledger (ledger.h) every buffer of gradients has a tag in the arena: the step and the node
  * of the tree, [first, first + count), whose sum it holds.  The tag is taken off before the first
- * change of the buffer, and put on after the last, so what a tag says is so, whoever is dead.  The
- * sums over all go elsewhere, and nothing is merged that a rank has not finished: a step that is
- * reduced has its nodes still.
+ * change of the buffer, and put on after the last, so what a tag says is so, whoever is dead.
+ *
+ * Sums of neighbours go to the buffer of the right one, which is the younger, and the left one
+ * keeps its tag until its buffer is used again.  The rank's last virtual worker is merged bucket by
+ * bucket while it is made, and has no tag until all of it is:
+ *
+ *      buffer 0   [0, 2)  ------------------------------------------->  in [0, 4) from here on
+ *      buffer 1   [2, 3)  ------------------------------------------->
+ *      buffer 2           made, each bucket g2 + g3, then g01 + g23  |  [0, 4)
+ *
+ * So whoever is lost on the way leaves what was whole before, and takes along the one that it was
+ * making: that is unfinished anyway.  The sums over all go elsewhere: a step that is reduced has
+ * its nodes still.
  *
  * After a failure all ranks read the tags and find the same: a cover of the virtual workers that
  * are done, by disjoint nodes; neighbours merge, to have room; and the others are dealt to the
@@ -49,10 +59,10 @@ static inline void lki_tag_put_on(lki_tag *tag, uint64_t step, uint32_t first, u
     atomic_store(&tag->steps, step + 1);
 }
 
-/* The sum of a node, which is made of its left half in the same buffer and the right one. */
+/* The sum of a node, which is made of its right half in the same buffer and the left one. */
 typedef struct {
     lki_node node;
-    uint32_t right;
+    uint32_t left;
 } lki_merged;
 
 /* The plan; buffers are those of the arena. */

@@ -129,8 +129,8 @@ static void little_room_is_enough(void **state)
     assert_int_equal(plan.leaves[0], 6);
     assert_int_equal(plan.held_count, 2); /* [0, 4) and [4, 6) */
     assert_int_equal(plan.merge_count, 2);
-    assert_int_equal(plan.merges[0].node.buffer, 1);
-    assert_int_equal(plan.merges[0].right, 2);
+    assert_int_equal(plan.merges[0].node.buffer, 2);
+    assert_int_equal(plan.merges[0].left, 1);
     assert_int_equal(plan.merges[1].node.count, 4);
     lki_remains_deinit(&plan);
 }

@@ -7,10 +7,11 @@
  * this rank's slices of whatever has arrived from everybody.  There is no progress thread: with
  * as many workers as cores there is nobody to spare.
  *
- * With a ledger what a rank has made outlives it (remains.h): sums go to a gradient space of their
- * own, the last virtual worker is not merged before it travels, and a rank that hears that another
- * is lost finishes its virtual workers all the same.  The step that was broken off is made with
- * what is left of it, in whatever buffers that is.
+ * With a ledger what a rank has made outlives it (remains.h): neighbours merge into the younger
+ * one's buffer, so that a rank that is lost in the middle of it takes none of the older along; sums
+ * go to a gradient space of their own; and a rank that hears that another is lost finishes its
+ * virtual workers all the same.  The step that was broken off is made with what is left of it, in
+ * whatever buffers that is.
  *
  * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank; with a ledger those of
  *         the number of ranks that takes the most, and one for the sums.
@@ -49,8 +50,11 @@ static uint32_t list_nodes(const lk_parallel *parallel, const lki_ddp *self,
     uint32_t           count   = 0, held = 0;
 
     if (remains->there) {
+        uint32_t left, right;
         bool good = lki_counter_walk(&counter, parallel->leaves, remains->leaves, remains->count);
         LK_ASSERT(good);
+        while (lki_counter_merge(&counter, &left, &right))
+            continue;
     } else {
         counter.depth = self->plan.node_count;
         memcpy(counter.stack, self->plan.nodes, sizeof self->plan.nodes);
@@ -66,21 +70,31 @@ static uint32_t list_nodes(const lk_parallel *parallel, const lki_ddp *self,
     return count;
 }
 
-static void aim(lk_parallel *parallel, lki_ddp *self)
+void lki_ddp_hold(lk_parallel *parallel, lki_ddp *self, const lki_node *nodes, uint32_t count)
 {
-    lki_node nodes[LK_TREE_NODES_MAX];
-    uint32_t count = list_nodes(parallel, self, nodes);
-
+    LK_ASSERT(count <= LK_TREE_NODES_MAX);
     for (uint32_t b = 0; b < self->reduction_count; b++) {
-        lki_reduction *r     = &self->reductions[b];
-        r->op.leaves     = parallel->leaves;
+        lki_reduction *r = &self->reductions[b];
         r->op.nodes      = r->nodes;
         r->op.node_count = count;
         for (uint32_t i = 0; i < count; i++)
             r->nodes[i] = (lk_tree_node){ nodes[i].first, nodes[i].count,
                                           lki_ddp_data(parallel, nodes[i].buffer) + r->first };
-        r->op.out = (self->sums != NULL ? self->sums : lki_ddp_data(parallel, nodes[0].buffer)) +
-                    r->first;
+    }
+}
+
+static void aim(lk_parallel *parallel, lki_ddp *self)
+{
+    lki_node nodes[LK_TREE_NODES_MAX];
+    uint32_t count = list_nodes(parallel, self, nodes);
+
+    lki_ddp_hold(parallel, self, nodes, count);
+    for (uint32_t b = 0; b < self->reduction_count; b++) {
+        lki_reduction *r   = &self->reductions[b];
+        float         *out = self->sums != NULL ? self->sums
+                                                : lki_ddp_data(parallel, nodes[0].buffer);
+        r->op.leaves = parallel->leaves;
+        r->op.out    = out + r->first;
     }
 }
 
@@ -98,28 +112,6 @@ static void plan_together(const lk_parallel *parallel, lki_ddp *self)
     }
     plan->buffers = plan->count;
     memcpy(plan->nodes, self->counter.stack, plan->node_count * sizeof plan->nodes[0]);
-}
-
-/* With a ledger: the nodes before the last virtual worker is merged, if so many can travel. */
-static lk_status plan_whole(const lk_parallel *parallel, lki_ddp *self)
-{
-    lki_virtual_plan *plan = &self->plan;
-    lki_merge_counter counter;
-    uint32_t         *list = NULL;
-
-    LK_TRY(LKI_NEW(&list, plan->count, "virtual workers"));
-    for (uint32_t i = 0; i < plan->count; i++)
-        list[i] = parallel->queue != NULL ? parallel->queue[i] : plan->first + i;
-    self->whole = parallel->ledger.kept &&
-                  lki_counter_walk(&counter, parallel->leaves, list, plan->count) &&
-                  counter.depth <= LK_TREE_NODES_MAX;
-    lki_free(list);
-    if (!self->whole)
-        return LK_OK;
-    plan->node_count = counter.depth;
-    memcpy(plan->nodes, counter.stack, sizeof counter.stack);
-    lki_nodes_sort(plan->nodes, plan->node_count);
-    return LK_OK;
 }
 
 /* A reduction for each bucket, and one for running state. */
@@ -165,7 +157,6 @@ static lk_status ddp_redeal(lk_parallel *parallel)
     lki_ddp *self = lki_ddp_of(parallel);
     self->first   = (uint32_t)lki_ddp_buffers(parallel, &parallel->dealing, here, parallel->rank);
     lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
-    LK_TRY(plan_whole(parallel, self));
     aim(parallel, self);
     return LK_OK;
 }
@@ -177,7 +168,6 @@ static lk_status ddp_attach(lk_parallel *parallel)
     LK_TRY(LKI_NEW(&self, 1, "ddp"));
     parallel->private = self;
     lki_ddp_plan(parallel, &parallel->dealing, parallel->rank, &self->plan);
-    LK_TRY(plan_whole(parallel, self));
     if (self->plan.node_count > LK_TREE_NODES_MAX)
         return lk_fail(LK_EINVAL,
                        "%u virtual workers on %u workers: rank %u would hold %u partial "
@@ -211,13 +201,12 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
 {
     if (self->astray)
         aim(parallel, self);
-    self->begun   = true;
-    self->astray  = false;
-    self->instead = NULL;
-    self->lent    = 0;
+    self->begun  = true;
+    self->astray = false;
+    self->lent   = 0;
     lki_counter_begin(&self->counter, parallel->leaves);
     self->lost    = (lk_error){ .status = LK_OK };
-    self->started = self->completed = 0;
+    self->merged = self->started = self->completed = 0;
     for (uint32_t b = 0; b < self->reduction_count; b++)
         self->reductions[b].pending = self->reductions[b].terms;
 }
@@ -239,10 +228,12 @@ static lk_status ddp_begin_leaf(lk_parallel *parallel, uint32_t leaf, lki_gradie
     self->last_leaf   = index + 1 == lki_turns(parallel);
     self->last        = buffer;
     self->merge_count = 0;
-    if (self->last_leaf && !self->whole && !parallel->remains.there)
+    if (self->last_leaf)
         while (lki_counter_merge(&self->counter, &self->merges[self->merge_count].left,
                                  &self->merges[self->merge_count].right))
             self->merge_count++;
+    if (self->last_leaf && self->astray)
+        lki_ddp_hold_counted(parallel, self);
     return LK_OK;
 }
 
@@ -272,26 +263,32 @@ static lk_status wait_for_oldest(lk_parallel *parallel, lki_ddp *self)
     return status;
 }
 
-/* The last virtual worker may be elsewhere. */
-static float *merged_at(const lk_parallel *parallel, const lki_ddp *self, uint32_t buffer)
+static bool is_idle(const lk_parallel *parallel, uint32_t reduction)
 {
-    return self->instead != NULL && buffer == self->last ? self->instead
-                                                         : lki_ddp_buffer(parallel, buffer);
+    return reduction < parallel->layout->bucket_count && lki_is_idle(parallel, reduction);
+}
+
+/* What is left to be merged of the next reduction, whether it starts or not. */
+static void merge_next(const lk_parallel *parallel, lki_ddp *self)
+{
+    const lki_reduction *r = &self->reductions[self->merged];
+    for (uint32_t m = 0; m < self->merge_count && !is_idle(parallel, self->merged); m++)
+        lki_merge(parallel, r->op.rounded,
+                  lki_ddp_buffer(parallel, self->merges[m].right) + r->first,
+                  lki_ddp_buffer(parallel, self->merges[m].left) + r->first, r->op.elements);
+    self->merged++;
 }
 
 lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self)
 {
     while (self->started < self->reduction_count && self->reductions[self->started].pending == 0) {
         lki_reduction *r = &self->reductions[self->started];
-        if (self->started < parallel->layout->bucket_count &&
-            lki_is_idle(parallel, self->started)) {
+        if (self->merged == self->started)
+            merge_next(parallel, self);
+        if (is_idle(parallel, self->started)) {
             self->started++;
             continue;
         }
-        for (uint32_t m = 0; m < self->merge_count; m++)
-            lki_merge(parallel, r->op.rounded,
-                      merged_at(parallel, self, self->merges[m].left) + r->first,
-                      merged_at(parallel, self, self->merges[m].right) + r->first, r->op.elements);
         if (self->started - self->completed == IN_FLIGHT_MAX)
             LK_TRY(wait_for_oldest(parallel, self));
         LK_TRY(lk_tree_reduce_start(&r->request, parallel->comm, &r->op));
@@ -337,22 +334,31 @@ void lki_ddp_merge(lk_parallel *parallel, lki_ddp *self)
 {
     uint32_t left, right;
     while (lki_counter_merge(&self->counter, &left, &right)) {
-        lki_ddp_change(parallel, self, left);
-        lki_merge_spaces(parallel, lki_ddp_buffer(parallel, left), lki_ddp_buffer(parallel, right));
+        lki_ddp_change(parallel, self, right);
+        lki_merge_spaces(parallel, lki_ddp_buffer(parallel, right), lki_ddp_buffer(parallel, left));
         lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
     }
+}
+
+lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self)
+{
+    while (self->merged < self->reduction_count)
+        merge_next(parallel, self);
+    if (!parallel->lock_step)
+        lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    if (self->lost.status != LK_OK)
+        return LK_OK;
+    return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
 }
 
 static lk_status ddp_end_leaf(lk_parallel *parallel)
 {
     lki_ddp *self = lki_ddp_of(parallel);
-    if (!parallel->lock_step)
-        lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
-    if (!parallel->lock_step && !self->last_leaf)
-        lki_ddp_merge(parallel, self);
-    if (!self->last_leaf || self->lost.status != LK_OK)
-        return LK_OK;
-    return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
+    if (self->last_leaf)
+        return lki_ddp_end_last(parallel, self);
+    lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    lki_ddp_merge(parallel, self);
+    return LK_OK;
 }
 
 static lk_status ddp_progress(lk_parallel *parallel)

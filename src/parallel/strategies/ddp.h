@@ -24,22 +24,20 @@ typedef struct {
     float            *sums;    /* with a ledger: of all; else NULL, and they take a node's place */
     lki_tag          *tags;    /* of buffers; NULL without a ledger */
     size_t            room;    /* buffers that each host has */
-    bool              whole;   /* the last virtual worker is not merged with the others */
     lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
     lki_virtual_plan  plan;
     lki_merge_counter counter;
     lki_reduction    *reductions;
     uint32_t          reduction_count; /* the buckets, and one for running state if there is any */
-    uint32_t          started, completed;
+    uint32_t          merged, started, completed;
     lk_slice         *state_slices;
     bool              begun; /* the step under way, by its first virtual worker */
     bool              last_leaf;
     uint32_t          merge_count;
     lki_merging      *merges; /* after the last virtual worker, or, in lock step, after all */
-    uint32_t          last;     /* the buffer of the last virtual worker ... */
-    float            *instead;  /* ... or where another rank has made it; NULL: in that buffer */
-    uint64_t          lent;     /* of my buffers, a bit each: what others had to make is there */
-    bool              astray;   /* in this step some of my virtual workers lie elsewhere */
+    uint32_t          last;   /* the buffer of the last virtual worker */
+    uint64_t          lent;   /* of my buffers, a bit each: what others had to make is there */
+    bool              astray; /* in this step some of my virtual workers lie elsewhere */
 } lki_ddp;
 
 /* In a merge counter: a place among all buffers, not one of its own. */
@@ -86,7 +84,13 @@ LK_NODISCARD lk_status lki_ddp_arena(lk_parallel *parallel, lki_ddp *self);
 void                   lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self);
 void                   lki_ddp_merge(lk_parallel *parallel, lki_ddp *self);
 LK_NODISCARD lk_status lki_ddp_start(lk_parallel *parallel, lki_ddp *self);
-/* The same of all, as everything is there. */
+/* The last virtual worker is there, and all are merged; and all that is left starts. */
+LK_NODISCARD lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self);
+/* What every reduction has of this rank: nodes in places, ascending; and those of its counter. */
+void                   lki_ddp_hold(lk_parallel *parallel, lki_ddp *self, const lki_node *nodes,
+                                    uint32_t count);
+void                   lki_ddp_hold_counted(lk_parallel *parallel, lki_ddp *self);
+/* All start, as everything is there. */
 LK_NODISCARD lk_status lki_ddp_start_all(lk_parallel *parallel, lki_ddp *self);
 /* With a ledger the loss of a peer is told when this rank's virtual workers are all made. */
 LK_NODISCARD lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self,
@@ -110,13 +114,13 @@ static inline lki_gradients lki_ddp_gradients(const lk_parallel *parallel, float
 /* A tag says what a buffer holds as long as nobody changes it; without a ledger there are none. */
 static inline void lki_ddp_change(const lk_parallel *parallel, const lki_ddp *self, uint32_t buffer)
 {
-    if (self->whole || parallel->remains.there)
+    if (self->tags != NULL)
         lki_tag_take_off(&self->tags[lki_ddp_place(parallel, buffer)]);
 }
 
 static inline void lki_ddp_changed(const lk_parallel *parallel, const lki_ddp *self, lki_node node)
 {
-    if (self->whole || parallel->remains.there)
+    if (self->tags != NULL)
         lki_tag_put_on(&self->tags[lki_ddp_place(parallel, node.buffer)], parallel->step,
                        node.first, node.count);
 }

@@ -6,6 +6,8 @@
  * whose virtual worker it is takes its place for a node of its own tree, merges and hands in as
  * ever.  So each node is held by the rank that holds it in any step, and summed once.
  */
+#include <string.h>
+
 #include "base/file.h"
 #include "base/memory.h"
 #include "parallel/strategies/ddp.h"
@@ -52,41 +54,33 @@ void lki_ddp_end_other(lk_parallel *parallel, uint32_t leaf, uint32_t place, boo
         self->lent &= ~(UINT64_C(1) << buffer);
 }
 
+void lki_ddp_hold_counted(lk_parallel *parallel, lki_ddp *self)
+{
+    lki_merge_counter counter = self->counter;
+
+    lki_nodes_sort(counter.stack, counter.depth);
+    for (uint32_t i = 0; i < counter.depth; i++)
+        counter.stack[i].buffer = lki_ddp_place(parallel, counter.stack[i].buffer);
+    lki_ddp_hold(parallel, self, counter.stack, counter.depth);
+}
+
 /* Nothing more is to be made: what the counter has is what this rank adds to the sums. */
 static lk_status hand_in(lk_parallel *parallel, lki_ddp *self)
 {
-    lki_merge_counter *counter = &self->counter;
-
-    lki_nodes_sort(counter->stack, counter->depth);
-    LK_ASSERT(counter->depth <= LK_TREE_NODES_MAX);
     self->merge_count = 0;
-    for (uint32_t b = 0; b < self->reduction_count; b++) {
-        lki_reduction *r = &self->reductions[b];
-        r->pending       = 0;
-        r->op.node_count = counter->depth;
-        for (uint32_t i = 0; i < counter->depth; i++) {
-            const lki_node *node = &counter->stack[i];
-            r->nodes[i] = (lk_tree_node){ node->first, node->count,
-                                          lki_ddp_buffer(parallel, node->buffer) + r->first };
-        }
-    }
-    return lki_ddp_start(parallel, self);
+    lki_ddp_hold_counted(parallel, self);
+    return lki_ddp_start_all(parallel, self);
 }
 
-/* The last one is left where it is.  Buckets that have started are complete, with the same bits. */
+/* Of the last one what is not merged yet; what is is complete, with the same bits. */
 static lk_status replace_last(lk_parallel *parallel, lki_ddp *self, uint32_t place)
 {
-    const float *mine = lki_ddp_buffer(parallel, self->last);
-
-    self->instead = lki_ddp_data(parallel, place);
-    for (uint32_t b = self->started; b < self->reduction_count; b++) {
-        lki_reduction *r = &self->reductions[b];
-        r->pending       = 0;
-        for (uint32_t i = 0; i < r->op.node_count; i++)
-            if (r->nodes[i].data == mine + r->first)
-                r->nodes[i].data = self->instead + r->first;
+    for (uint32_t b = self->merged; b < self->reduction_count; b++) {
+        const lki_reduction *r = &self->reductions[b];
+        memcpy(lki_ddp_buffer(parallel, self->last) + r->first,
+               lki_ddp_data(parallel, place) + r->first, r->op.elements * sizeof(float));
     }
-    return lki_ddp_start(parallel, self);
+    return lki_ddp_end_last(parallel, self);
 }
 
 lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place, bool begun)
@@ -100,7 +94,7 @@ lk_status lki_ddp_elsewhere(lk_parallel *parallel, uint32_t leaf, uint32_t place
         return LK_OK;
     self->astray = true;
     if (begun && self->last_leaf)
-        return lki_ddp_remember(parallel, self, replace_last(parallel, self, place));
+        return replace_last(parallel, self, place);
     if (!begun)
         lki_counter_push_into(counter, leaf, 0);
     counter->stack[counter->depth - 1].buffer = LKI_ELSEWHERE | place;

@@ -16,8 +16,8 @@
 
 #include "parallel/virtual.h"
 
-/* The sum over virtual workers [first, first + count) comes into `buffer`; then left = left + right
- * of merges [merge, merge + merges). */
+/* The sum over virtual workers [first, first + count) comes into `buffer`; then
+ * right = left + right of merges [merge, merge + merges). */
 typedef struct {
     uint32_t first, count, buffer;
     uint32_t merge, merges;

@@ -56,10 +56,10 @@ static void play_round(const lki_round_plan *plan, uint32_t j, uint32_t leaves, 
         for (uint32_t m = s->merge; m < s->merge + s->merges; m++) {
             held *left = &buffers[plan->merges[m].left], *right = &buffers[plan->merges[m].right];
             assert_int_equal(left->first + left->count, right->first);
-            left->count += right->count;
-            assert_int_equal(lki_tree_left(left->count), left->count - right->count);
-            assert_true(lki_tree_is_node(leaves, left->first, left->count));
-            right->count = 0;
+            *right = (held){ left->first, left->count + right->count };
+            assert_int_equal(lki_tree_left(right->count), left->count);
+            assert_true(lki_tree_is_node(leaves, right->first, right->count));
+            left->count = 0;
         }
     }
 }

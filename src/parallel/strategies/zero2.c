@@ -331,8 +331,8 @@ static void merge_partials(lk_parallel *parallel, zero2 *self, const unit *u,
 {
     for (uint32_t i = subtree->merge; i < subtree->merge + subtree->merges; i++) {
         lki_merging m = parallel->rounds.merges[i];
-        lki_merge(parallel, u->op.rounded, partial_of(parallel, self, u, m.left),
-                  partial_of(parallel, self, u, m.right), u->owned);
+        lki_merge(parallel, u->op.rounded, partial_of(parallel, self, u, m.right),
+                  partial_of(parallel, self, u, m.left), u->owned);
     }
 }
 
