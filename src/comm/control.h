@@ -258,11 +258,13 @@ LK_NODISCARD lk_status lki_comm_open_shm(lk_comm **out, int control_fd, uint32_t
 LK_NODISCARD lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher_socket,
                                       const unsigned char *key, const lk_comm_options *options);
 
-/* Whether somebody waits for this group to let him in; lk_comm_rebuild() that does so; how many
- * have entered with the group that came of it, and whether a rank of it has. */
+/* Whether somebody waits for this group to let him in; lk_comm_rebuild() that does so, and says
+ * what became of the group that he was to be in, where another followed it (`missed`; else its
+ * status is LK_OK); how many have entered with the group that came of it, and whether a rank of it
+ * has. */
 bool                   lki_comm_is_awaited(const lk_comm *comm);
 LK_NODISCARD lk_status lki_comm_admit(lk_comm **out, lk_comm *failed,
-                                      const lk_comm_options *options);
+                                      const lk_comm_options *options, lk_error *missed);
 uint32_t               lki_comm_entered(const lk_comm *comm);
 bool                   lki_comm_is_fresh(const lk_comm *comm, uint32_t rank);
 

@@ -175,8 +175,9 @@ static lk_status join_once(lk_comm **out, lki_self *self, uint64_t *epoch,
 
 /* Somebody may die on the way from one group to the next, or stop: that is a failure like any
  * other.  Who has been waited for in vain is known to the launcher then, which kills him; that may
- * be so for some one after the other, but not for ever. */
-static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options *options)
+ * be so for some one after the other, but not for ever.  `missed`: what became of the last. */
+static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options *options,
+                           lk_error *missed)
 {
     uint64_t  epoch = self->group->board->job.epoch, before;
     int64_t   end   = lki_now_ms() + options->timeout_ms;
@@ -187,6 +188,8 @@ static lk_status join_next(lk_comm **out, lki_self *self, const lk_comm_options 
         before = epoch;
         st     = join_once(out, self, &epoch, options);
         late += lki_now_ms() >= end;
+        if (st != LK_OK)
+            *missed = *lk_error_last();
     } while ((st == LK_EPEER || st == LK_ETIMEOUT) && epoch > before && late < LATE_MAX);
     return st;
 }
@@ -207,12 +210,6 @@ static lk_status check(const lk_comm *failed)
         return lk_fail(LK_EUNSUPPORTED, "nobody decides who goes on: no launcher has started this "
                        "process, or this group has been made anew already");
     return LK_OK;
-}
-
-lk_status lki_comm_admit(lk_comm **out, lk_comm *failed, const lk_comm_options *options)
-{
-    failed->self->admits = true;
-    return lk_comm_rebuild(out, failed, options);
 }
 
 /* ---- Entering ---------------------------------------------------------------------------- */
@@ -285,7 +282,8 @@ uint32_t lki_comm_entered(const lk_comm *comm)
     return count;
 }
 
-lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options *options)
+static lk_status go_on(lk_comm **out, lk_comm *failed, const lk_comm_options *options,
+                       lk_error *missed)
 {
     lk_comm_options mine = { .timeout_ms = failed->opened_timeout_ms };
 
@@ -293,9 +291,23 @@ lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options 
     LK_TRY(check(failed));
     if (options != NULL && options->timeout_ms != 0)
         mine.timeout_ms = options->timeout_ms;
-    LK_TRY(join_next(out, failed->self, &mine));
+    LK_TRY(join_next(out, failed->self, &mine, missed));
     (*out)->opened_timeout_ms = failed->opened_timeout_ms;
     hand_over(failed->self, (*out)->self);
     note_epoch(*out);
     return LK_OK;
+}
+
+lk_status lk_comm_rebuild(lk_comm **out, lk_comm *failed, const lk_comm_options *options)
+{
+    lk_error missed;
+    return go_on(out, failed, options, &missed);
+}
+
+lk_status lki_comm_admit(lk_comm **out, lk_comm *failed, const lk_comm_options *options,
+                         lk_error *missed)
+{
+    missed->status       = LK_OK;
+    failed->self->admits = true;
+    return go_on(out, failed, options, missed);
 }

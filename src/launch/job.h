@@ -64,6 +64,7 @@ typedef struct {
     uint32_t                 refused;    /* connections at the rendezvous, as far as noted ... */
     double                   refused_at; /* ... when; seconds, 0 = never */
     bool                     outside;    /* this host has come late, and is in no group yet ... */
+    bool                     dropped;    /* the group has gone on without this host */
     bool                     ready;      /* ... but its workers could be, and node 0 knows it */
     lki_standing             standing;   /* outside: who is in it; the rendezvous has the memory */
     bool                     over;       /* on all nodes, with this outcome: */
@@ -125,7 +126,7 @@ static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);
 
-/* After that: until the other nodes have come to their ends, too. */
+/* After that, again and again until the other nodes have come to their ends, too. */
 LK_NODISCARD lk_status lki_watch_others(lki_job *job);
 
 /* The same where this node leaves them: until they have been told. */

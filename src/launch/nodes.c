@@ -198,17 +198,28 @@ static void hear_introductions(lki_job *job)
     job->begun = job->begun || all;
 }
 
+/* Whether our own workers have said the same: where all have agreed to end the group. */
+static bool is_known(const lki_job *job, const lki_verdict *verdict)
+{
+    lk_error ours;
+    uint32_t culprit;
+    return lki_control_failed(job->control, &culprit, &ours)
+           && strcmp(ours.message, verdict->message) == 0;
+}
+
 /* The others' workers are left alone where the job goes on.  On an emulated host they are told of
  * by the launcher that has lost one; a real one has a terminal of its own. */
 static void hear_verdict(lki_job *job, const lki_verdict *verdict)
 {
+    bool known = is_known(job, verdict);
+
     job->told = true;
     lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
     if (verdict->status == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
     if (!lki_job_survives(job) && !lki_is_complete(job))
         lki_job_fail(job);
-    else if (job->host->name == NULL)
+    else if (job->host->name == NULL && !known)
         lki_job_note(job, "%s", verdict->message);
 }
 
@@ -376,12 +387,13 @@ static bool has_left(const lki_job *job)
     return left;
 }
 
-/* This host has come late, and the others go on without it. */
-static bool is_not_in(const lki_job *job)
+/* The others go on without this host.  It leaves, for as long as it is there its place is taken. */
+static bool is_out(const lki_job *job)
 {
-    bool late = lki_rendezvous_standing(job->rendezvous) != NULL;
-    return (job->outside || (late && !job->begun)) && !job->over
-           && !lki_rendezvous_lost(job->rendezvous);
+    bool others  = !job->over && !lki_rendezvous_lost(job->rendezvous);
+    bool dropped = job->dropped && job->options->host_returns
+                   && lki_rendezvous_self(job->rendezvous) != 0; /* who decides stays */
+    return others && (job->outside || dropped);
 }
 
 lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launch_result *result)
@@ -396,15 +408,17 @@ lk_status lki_nodes_finish(lki_job *job, lk_status st, uint32_t weight, lk_launc
             job->host->left(job->host->reports);
         return lki_watch_farewell(job);
     }
-    if (is_not_in(job)) {
+    while (!job->over && !is_out(job))
+        LK_TRY(lki_watch_others(job));
+    if (is_out(job)) {
         if (job->host->left != NULL)
             job->host->left(job->host->reports);
         LK_TRY(lki_watch_farewell(job));
-        return st == LK_OK ? LK_OK : lki_fail_again(&why);
     }
-    LK_TRY(lki_watch_others(job));
     if (st != LK_OK)
         return lki_fail_again(&why);
+    if (!job->over)
+        return LK_OK;
     *result = (lk_launch_result){.exit_code = job->outcome.exit_code,
                                  .failed    = job->outcome.failed,
                                  .lost      = job->outcome.failed &&

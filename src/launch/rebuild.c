@@ -203,6 +203,7 @@ void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
     job->epoch      = epoch;
     job->introduced = job->told = false;
     note_group(job, members);
+    job->dropped = first == end;
     if (!concerned || first == end)
         return;
     if (!begin(job, members)) {

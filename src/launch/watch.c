@@ -509,7 +509,5 @@ lk_status lki_watch_farewell(lki_job *job)
 
 lk_status lki_watch_others(lki_job *job)
 {
-    while (!job->over)
-        LK_TRY(turn(job));
-    return LK_OK;
+    return job->over ? LK_OK : turn(job);
 }

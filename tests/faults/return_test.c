@@ -2,7 +2,7 @@
  *
  * Goal:   a host enters between two steps, gets the model from the others, and the weights are
  *         those of the run that nobody disturbed; whatever becomes of it on the way, or of who
- *         gives it the model, the others go on.
+ *         gives it the model, and whatever data it has, the others go on.
  * Method: the command itself, on emulated hosts that it starts again, hit at moments that its lines
  *         tell, or at seeded ones.
  */
@@ -12,6 +12,9 @@
 enum { ROUNDS = LKI_SANITIZED ? 1 : 2 };
 
 #define RETURNS GOES_ON "--restart=20 --steps 300 --log pipe --checkpoint ck "
+#define TEXT                                                                                       \
+    "train gpt --data text:text --layers 1 --width 16 --context 16 --virtual-workers 4 "           \
+    "--global-batch 8 --micro-batch 2 --lr 0.01 "
 #define LEFT " took over virtual worker"
 #define READY "(node 1, ranks 2 to 3) is ready to enter"
 #define ENTERS "ranks 2-3 enter after step "
@@ -124,6 +127,38 @@ static void anyone_is_killed_at_any_moment(void **state)
     }
 }
 
+/* Puts a file of the same length in place of the one that is there, if there is one. */
+static void write_text(const char *folder, int byte)
+{
+    char path[2][128], text[4000];
+    (void)snprintf(path[0], sizeof path[0], "%s/text", folder);
+    (void)snprintf(path[1], sizeof path[1], "%s/text.new", folder);
+    memset(text, byte, sizeof text);
+    FILE *file = fopen(path[1], "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, sizeof text, file), sizeof text);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(path[1], path[0]), 0);
+}
+
+/* The others see what it has before they give it anything, and go on without it. */
+static void one_with_other_data_is_not_let_in(void **state)
+{
+    static job j;
+    char       wanted[65];
+    write_text(*state, 'a');
+    undisturbed(*state, TEXT, LONGER, wanted);
+    job_start(&j, *state, 4, TEXT GOES_ON "--restart=1 --steps 300 --log pipe --checkpoint ck "
+              "--hosts 2");
+    job_await_step(&j, HIT_AT);
+    write_text(*state, 'b');
+    hit_launcher(&j, 2);
+    drip_until_nth(&j, "has other data than the run, and is not let in; nothing was redone; ", 1);
+    finish(&j, wanted);
+    assert_says(j.result.err, "nobody has entered after step ");
+    assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; that took ");
+}
+
 /* In the moment in which it enters a worker, its launcher, or both are silent: the others do not
  * wait for longer than the timeout, and name it. */
 static void one_is_stopped_as_it_enters(void **state)
@@ -188,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
         cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
         cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
+        cmocka_unit_test_setup(one_with_other_data_is_not_let_in, begin_afresh),
         cmocka_unit_test_setup(one_is_stopped_as_it_enters, begin_afresh),
         cmocka_unit_test_setup(several_are_lost_and_come_back, begin_afresh),
         cmocka_unit_test_setup(nobody_else_is_there_to_miss_one, begin_afresh),

@@ -5,8 +5,11 @@
  * (survive.c); the group goes on with it as with one rank less.  What is in no arena each of the
  * others has made by itself, step for step: rank 0 tells it.
  *
- * Until it is in it fails alone: whatever it is, the others go on without it.
+ * Until it is in it fails alone: whatever it is, the others go on without it.  Whether it has the
+ * data of the run all see before it gets anything; where it has others they end the group together,
+ * and make one without it.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -17,7 +20,6 @@
 
 /* What ranks have made of the steps so far, the same on all. */
 typedef struct {
-    char      data[33]; /* their hash */
     char      loss_chain[65];
     bool      judged_best;
     uint64_t  start, chained, judged, audited;
@@ -39,18 +41,14 @@ static news news_of(const lki_session *s)
                                  .left        = self->left,
                                  .entered     = self->entered,
                                  .seconds     = self->seconds };
-    memcpy(n.data, lk_dataset_describe(s->dataset)->content_hash, sizeof n.data);
     memcpy(n.loss_chain, s->loss_chain, sizeof n.loss_chain);
     return n;
 }
 
-static lk_status believe(lki_session *s, const news *n, uint32_t entered)
+static void believe(lki_session *s, const news *n, uint32_t entered)
 {
     lki_survival *self = s->survival;
 
-    if (memcmp(n->data, lk_dataset_describe(s->dataset)->content_hash, sizeof n->data) != 0)
-        return lk_fail(LK_EMISMATCH, "the data in '%s' have changed since the run began: a worker "
-                       "that was lost cannot be replaced", s->config->data);
     s->start       = n->start;
     s->chained     = n->chained;
     s->judged      = n->judged;
@@ -62,7 +60,6 @@ static lk_status believe(lki_session *s, const news *n, uint32_t entered)
     self->entered  = n->entered + entered;
     self->seconds  = n->seconds;
     memcpy(s->loss_chain, n->loss_chain, sizeof s->loss_chain);
-    return LK_OK;
 }
 
 lk_status lki_welcome(lki_session *s, lk_comm *comm)
@@ -74,7 +71,46 @@ lk_status lki_welcome(lki_session *s, lk_comm *comm)
         return LK_OK;
     n = news_of(s);
     LK_TRY(lk_broadcast(comm, &n, sizeof n, 0));
-    return lki_comm_is_fresh(comm, lk_comm_rank(comm)) ? believe(s, &n, entered) : LK_OK;
+    if (lki_comm_is_fresh(comm, lk_comm_rank(comm)))
+        believe(s, &n, entered);
+    return LK_OK;
+}
+
+/* The first whose data have another hash than rank 0's, or as many as there are if none has; and
+ * whether this rank has. */
+static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *odd, bool *mine)
+{
+    enum { HASH_BYTES = sizeof((lk_dataset_info *)NULL)->content_hash };
+    const char *hash = lk_dataset_describe(s->dataset)->content_hash;
+    char (*all)[HASH_BYTES];
+
+    LK_TRY(LKI_NEW(&all, lk_comm_size(comm), "hashes of data"));
+    lk_status status = lk_all_gather(comm, hash, all, HASH_BYTES);
+    *odd             = 0;
+    *mine            = memcmp(hash, all[0], HASH_BYTES) != 0;
+    while (*odd < lk_comm_size(comm) && memcmp(all[*odd], all[0], HASH_BYTES) == 0)
+        ++*odd;
+    lki_free(all);
+    return status;
+}
+
+lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
+{
+    char     who[LKI_WHO_BYTES], why[LKI_WHY_BYTES];
+    uint32_t odd;
+    bool     mine;
+
+    if (lki_comm_entered(comm) == 0)
+        return LK_OK;
+    LK_TRY(find_odd_data(s, comm, &odd, &mine));
+    if (odd == lk_comm_size(comm))
+        return LK_OK;
+    lki_comm_who(comm, odd, who);
+    (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
+    lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd), why);
+    return !mine ? status
+                 : lk_fail(LK_EMISMATCH, "the data in '%s' are not those of the run, which goes on "
+                           "without this worker", s->config->data);
 }
 
 /* What is the group's becomes this session's, save what follows from its share. */
@@ -88,6 +124,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     lki_take_group(s, comm);
     s->begun = lki_seconds();
     LK_TRY(lki_comm_receive_arenas(comm));
+    LK_TRY(lki_check_entrants(s, comm));
     LK_TRY(LKI_NEW(&s->survival, 1, "minutes"));
     lk_arena *arena = lki_comm_arena_named(comm, "minutes");
     if (lki_comm_host_is_fresh(comm, lk_comm_host(comm, s->rank)))

@@ -80,6 +80,10 @@ LK_NODISCARD lk_status lki_parallel_over(lki_session *s, lk_parallel **out, lk_c
 void lki_catch_up(lki_session *s, const lk_parallel_standing *standing, lki_position *at,
                   lk_train_result *result);
 
+/* Collective: LK_EPEER where somebody has entered `comm` with other data, LK_EMISMATCH for him; the
+ * group is over then. */
+LK_NODISCARD lk_status lki_check_entrants(const lki_session *s, lk_comm *comm);
+
 /* Collective: those who have entered `comm`, if any have, learn what is in no arena. */
 LK_NODISCARD lk_status lki_welcome(lki_session *s, lk_comm *comm);
 

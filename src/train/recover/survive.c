@@ -269,6 +269,7 @@ static lk_status settle_in(lki_session *s, lk_comm *next, lk_parallel **parallel
                            lk_parallel_standing *standing)
 {
     lk_comm_note(next, s->chained + 1, "going on");
+    LK_TRY(lki_check_entrants(s, next));
     LK_TRY(lki_read_minutes(s, next));
     LK_TRY(lki_parallel_over(s, parallel, next, standing));
     lk_status status = lki_welcome(s, next);
@@ -288,16 +289,17 @@ static lk_status give_up(lk_comm *next)
     return lki_fail_again(&why);
 }
 
-/* One group after the other until one holds; the first may have others in it who enter. */
+/* One group after the other until one holds; the first may have others in it who enter.  `missed`:
+ * what became of those that did not. */
 static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
-                            lk_parallel_standing *standing)
+                            lk_parallel_standing *standing, lk_error *missed)
 {
     lk_comm_options options = { .timeout_ms = s->patient ? PATIENCE_MS : 0 };
     lk_comm        *failed  = s->comm, *next;
     lk_status       status;
 
     do {
-        status = admits ? lki_comm_admit(&next, failed, &options)
+        status = admits ? lki_comm_admit(&next, failed, &options, missed)
                         : lk_comm_rebuild(&next, failed, &options);
         bool there = status == LK_OK;
         if (there)
@@ -310,6 +312,8 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
             return give_up(next);
         if (status == LK_OK)
             status = settle_in(s, next, parallel, standing);
+        if (status != LK_OK)
+            *missed = *lk_error_last();
         failed = next;
         admits = false;
     } while (status != LK_OK && lk_comm_has_lost(next));
@@ -428,7 +432,7 @@ static lk_status move(lki_session *s, lki_succession *t, lk_comm *next, const lk
 lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
 {
     double               begun = lki_seconds();
-    lk_error             why   = *lk_error_last();
+    lk_error             why   = *lk_error_last(), missed = { .status = LK_OK };
     lk_comm             *next = NULL;
     lk_parallel         *parallel = NULL;
     lk_parallel_standing standing;
@@ -436,15 +440,14 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     bool                 found = lk_parallel_finding(s->parallel, &finding);
     bool                 planned = lki_change_is(s, &why);
 
-    LK_TRY(find_group(s, planned, &next, &parallel, &standing));
-    lk_error last = *lk_error_last(); /* of a group that was to be this one, if there was any */
-    bool     kept_out = planned && s->survival->change.leavers == 0 && lki_comm_entered(next) == 0;
+    LK_TRY(find_group(s, planned, &next, &parallel, &standing, &missed));
+    bool kept_out = planned && s->survival->change.leavers == 0 && lki_comm_entered(next) == 0;
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
     lki_catch_up(s, &standing, at, result);
     lki_succession t = { .why        = why.message,
                          .planned    = planned,
-                         .refused    = kept_out ? last.message : NULL,
+                         .refused    = kept_out && missed.status != LK_OK ? missed.message : NULL,
                          .late       = why.status == LK_ETIMEOUT,
                          .unfinished = at->done < s->end ? standing.unfinished : 0 };
     LK_TRY(move(s, &t, next, at, begun));
