@@ -142,6 +142,11 @@ size_t lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *spa
 }
 
 /* All spans but the last are whole lines. */
+size_t lki_layout_run_bytes(const lki_layout *layout, const lki_param_run *run)
+{
+    return read_bytes(layout, run->param, lki_layout_run_width(layout, run));
+}
+
 size_t lki_layout_param_bytes(const lki_layout *layout, uint32_t param)
 {
     return read_bytes(layout, param, lki_round_up(layout->sizes[param], layout->align));
@@ -173,10 +178,18 @@ size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span)
     return width_at(layout, span->param, span->inside);
 }
 
+size_t lki_layout_run_width(const lki_layout *layout, const lki_param_run *run)
+{
+    bool last = run->inside + run->count == layout->sizes[run->param];
+    return last ? lki_round_up(run->count, layout->align) : run->count;
+}
+
 /* Where the open bucket ends. */
 typedef struct {
     size_t limits[2];
     size_t filled; /* bytes in it */
+    size_t room;   /* buckets that there is memory for */
+    bool   counted;
 } bucket_walk;
 
 /* Whether the span of a term that begins `inside` it opens a bucket: one that has reached its limit
@@ -189,40 +202,60 @@ static bool opens_bucket(const bucket_walk *walk, const lki_layout *layout, uint
            (ends && walk->filled >= walk->limits[layout->bucket_count > 1]);
 }
 
-/* The bucket that is open takes `width` elements of a term, from `inside` it. */
-static void fill_bucket(lki_layout *layout, uint32_t term, size_t inside, size_t width)
+static lk_status open_bucket(lki_layout *layout, bucket_walk *walk, size_t first)
+{
+    LK_TRY(lki_reserve((void **)&layout->buckets, &walk->room, layout->bucket_count,
+                       sizeof *layout->buckets, "buckets"));
+    layout->buckets[layout->bucket_count++] = (lki_bucket){ .first = first, .alike = 1 };
+    walk->filled                            = 0;
+    return LK_OK;
+}
+
+/* The elements of whole spans that the open bucket takes before it has reached its limit. */
+static size_t room_in_bucket(const lki_layout *layout, const bucket_walk *walk)
+{
+    const size_t span  = LKI_NORM_BLOCK * sizeof(float);
+    const size_t limit = walk->limits[layout->bucket_count > 1];
+    const size_t left  = limit > walk->filled ? limit - walk->filled : 0;
+    return lki_max(1, (left + span - 1) / span) * LKI_NORM_BLOCK;
+}
+
+/* The open bucket takes `count` elements of a term, from `inside` it; returns how many it and those
+ * that are like it take together. */
+static size_t fill_bucket(lki_layout *layout, bucket_walk *walk, uint32_t term, size_t inside,
+                          size_t count)
 {
     uint32_t    b      = layout->bucket_count - 1;
     lki_bucket *bucket = &layout->buckets[b];
+    lki_param_run all    = { .param = layout->terms[term].param, .inside = inside, .count = count };
+    size_t      width  = lki_layout_run_width(layout, &all);
+    size_t      left   = layout->sizes[all.param] - inside;
 
+    if (walk->counted && !layout->whole_blocks && walk->filled == 0 && b > 0 && left > count)
+        bucket->alike = left / count; /* what fills a bucket fills as many of those behind it */
     bucket->terms += inside == 0 || layout->last_bucket[term] != b;
     bucket->count += width;
     bucket->dealt += layout->terms[term].use == 0 ? width : 0;
+    walk->filled += width * sizeof(float);
     if (inside == 0)
         layout->first_bucket[term] = b;
     layout->last_bucket[term] = b;
+    return bucket->alike * count;
 }
 
-static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options)
+static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options, bool counted)
 {
     size_t      cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
     size_t      first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
-    bucket_walk walk  = { .limits = { lki_min(first, cap), cap } };
-    size_t      capacity = 0;
+    bucket_walk walk  = { .limits = { lki_min(first, cap), cap }, .counted = counted };
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
-        uint32_t p = layout->terms[t].param;
-        for (size_t inside = 0; inside < layout->sizes[p]; inside += LKI_NORM_BLOCK) {
-            size_t width = width_at(layout, p, inside);
-            if (opens_bucket(&walk, layout, t, inside)) {
-                LK_TRY(lki_reserve((void **)&layout->buckets, &capacity, layout->bucket_count,
-                                   sizeof *layout->buckets, "buckets"));
-                layout->buckets[layout->bucket_count++] =
-                    (lki_bucket){ .first = layout->term_at[t] + inside };
-                walk.filled = 0;
-            }
-            walk.filled += width * sizeof(float);
-            fill_bucket(layout, t, inside, width);
+        size_t size = layout->sizes[layout->terms[t].param], inside = 0;
+        while (inside < size) {
+            if (opens_bucket(&walk, layout, t, inside))
+                LK_TRY(open_bucket(layout, &walk, layout->term_at[t] + inside));
+            size_t room = layout->whole_blocks ? size : room_in_bucket(layout, &walk);
+            inside += fill_bucket(layout, &walk, t, inside, lki_min(room, size - inside));
         }
     }
     return LK_OK;
@@ -241,60 +274,110 @@ static lk_status copy_owners(lki_layout *layout, const lki_deal *deal)
     return LK_OK;
 }
 
+static size_t end_of(const lki_bucket *bucket)
+{
+    return bucket->first + bucket->alike * bucket->count;
+}
+
 /* The bucket in which an element of the gradient space lies, from `b` on. */
 static uint32_t bucket_of(const lki_layout *layout, uint32_t b, size_t at)
 {
-    while (at >= layout->buckets[b].first + layout->buckets[b].count)
+    while (at >= end_of(&layout->buckets[b]))
         b++;
     return b;
 }
 
-/* Owners have equal contiguous parts of what is dealt in a bucket. */
-void lki_layout_walk(const lki_layout *layout, lki_span_visit visit, void *context)
+/* Of what is dealt in a bucket each owner has an equal part: the spans whose middle lies in it.
+ * `done` elements of them are before the span, which is `width` wide. */
+static uint32_t owner_of(const lki_layout *layout, const lki_bucket *bucket, size_t done,
+                         size_t width)
 {
-    uint32_t bucket = 0, last = UINT32_MAX;
-    size_t   done   = 0; /* of the bucket */
+    return (uint32_t)((done + width / 2) * layout->owner_count / bucket->dealt);
+}
+
+/* How many whole spans in a row begin before the owner's part ends, of which the first does. */
+static size_t whole_spans(const lki_layout *layout, const lki_bucket *bucket, size_t done,
+                          uint32_t owner)
+{
+    const size_t owners = layout->owner_count;
+    size_t       end    = ((owner + 1) * bucket->dealt + owners - 1) / owners;
+    return (end - done - LKI_NORM_BLOCK / 2 + LKI_NORM_BLOCK - 1) / LKI_NORM_BLOCK;
+}
+
+/* The run that begins where `s` says, of `left` elements that its bucket has of the term. */
+static void measure(const lki_layout *layout, const lki_bucket *bucket, size_t left,
+                    lki_param_run *s)
+{
+    size_t width = width_at(layout, s->param, s->inside);
+    s->owner     = owner_of(layout, bucket, s->done, width);
+    s->count     = left;
+    if (left >= LKI_NORM_BLOCK) {
+        size_t spans = lki_min(whole_spans(layout, bucket, s->done, s->owner),
+                               left / LKI_NORM_BLOCK);
+        s->count     = spans * LKI_NORM_BLOCK;
+    }
+}
+
+/* What the bucket has of a term from s->inside on, which is then behind it. */
+static void walk_bucket(const lki_layout *layout, uint32_t term, const lki_bucket *bucket,
+                        lki_param_run *s, lki_run_visit visit, void *context)
+{
+    size_t at   = layout->term_at[term] + s->inside;
+    size_t end  = s->inside + bucket->count - (at - bucket->first);
+    size_t stop = lki_min(end, layout->sizes[s->param]);
+
+    s->times = bucket->alike;
+    while (s->inside < stop) {
+        measure(layout, bucket, stop - s->inside, s);
+        visit(context, s);
+        s->done += lki_layout_run_width(layout, s);
+        s->inside += s->count;
+    }
+    s->inside += (bucket->alike - 1) * bucket->count;
+}
+
+void lki_layout_walk(const lki_layout *layout, lki_run_visit visit, void *context)
+{
+    uint32_t b = 0, last = UINT32_MAX;
+    size_t   done = 0;
 
     for (uint32_t t = 0; t < layout->term_count; t++) {
-        uint32_t       p    = layout->terms[t].param;
-        lki_param_span span = { .param = p };
-        size_t         wide = lk_dtype_bytes(lki_layout_read_dtype(layout, p));
-        if (layout->terms[t].use != 0)
-            continue;
-        for (; span.inside < layout->sizes[p]; span.inside += LKI_NORM_BLOCK) {
-            size_t width = width_at(layout, p, span.inside);
-            bucket       = bucket_of(layout, bucket, layout->term_at[t] + span.inside);
-            done         = bucket == last ? done : 0;
-            last         = bucket;
-            span.count   = (uint32_t)lki_min(LKI_NORM_BLOCK, layout->sizes[p] - span.inside);
-            span.at      = layout->param_at[p] + span.inside;
-            span.read_at = layout->read_at[p] + span.inside * wide;
-            span.owner   = (uint32_t)((done + width / 2) * layout->owner_count /
-                                    layout->buckets[bucket].dealt);
-            done += width;
-            visit(context, &span, bucket);
+        lki_param_run s = { .param = layout->terms[t].param };
+        while (layout->terms[t].use == 0 && s.inside < layout->sizes[s.param]) {
+            b      = bucket_of(layout, b, layout->term_at[t] + s.inside);
+            s.done = b == last ? done : 0;
+            last   = b;
+            walk_bucket(layout, t, &layout->buckets[b], &s, visit, context);
+            done = s.done;
         }
     }
 }
 
-static void count_span(void *context, const lki_param_span *span, uint32_t bucket)
+static void count_run(void *context, const lki_param_run *s)
 {
     lki_layout *layout = context;
-    size_t      width  = lki_layout_width(layout, span);
+    size_t      width  = s->times * lki_layout_run_width(layout, s);
 
-    (void)bucket;
-    layout->owned[span->owner] += width * lki_layout_uses(layout, span->param);
-    layout->kept[layout->owners[span->owner].shard] += width;
+    layout->owned[s->owner] += width * lki_layout_uses(layout, s->param);
+    layout->kept[layout->owners[s->owner].shard] += width;
 }
 
 /* ---- Spans and slices -------------------------------------------------------------------- */
 
-static void put_span(void *context, const lki_param_span *span, uint32_t bucket)
+static void put_spans(void *context, const lki_param_run *s)
 {
     lki_layout *layout = context;
+    size_t      wide   = lk_dtype_bytes(lki_layout_read_dtype(layout, s->param));
 
-    (void)bucket;
-    layout->spans[layout->first_span[span->param] + span->inside / LKI_NORM_BLOCK] = *span;
+    for (size_t inside = s->inside; inside < s->inside + s->count; inside += LKI_NORM_BLOCK)
+        layout->spans[layout->first_span[s->param] + inside / LKI_NORM_BLOCK] = (lki_param_span){
+            .param   = s->param,
+            .owner   = s->owner,
+            .count   = (uint32_t)lki_min(LKI_NORM_BLOCK, layout->sizes[s->param] - inside),
+            .at      = layout->param_at[s->param] + inside,
+            .inside  = inside,
+            .read_at = layout->read_at[s->param] + inside * wide,
+        };
 }
 
 /* In order of owner, and of spans where that is the same; with one shard nobody gathers anything by
@@ -361,7 +444,7 @@ static lk_status make_slices(lki_layout *layout)
 static lk_status make_tables(lki_layout *layout)
 {
     LK_TRY(LKI_NEW(&layout->spans, layout->span_count, "parameter spans"));
-    lki_layout_walk(layout, put_span, layout);
+    lki_layout_walk(layout, put_spans, layout);
     LK_TRY(take_turns(layout));
     return make_slices(layout);
 }
@@ -384,12 +467,12 @@ lk_status lki_layout_open(lki_layout **out, const lk_param *params, uint32_t par
         place(layout, deal->param_at);
         count_spans(layout);
         place_reads(layout);
-        status = make_buckets(layout, options);
+        status = make_buckets(layout, options, deal->counted);
     }
     if (status == LK_OK)
         status = copy_owners(layout, deal);
     if (status == LK_OK) {
-        lki_layout_walk(layout, count_span, layout);
+        lki_layout_walk(layout, count_run, layout);
         status = deal->counted ? LK_OK : make_tables(layout);
     }
     if (status != LK_OK) {

@@ -41,10 +41,19 @@ typedef struct {
     const size_t *param_at;     /* where parameters lie already; NULL: nowhere yet */
 } lki_deal;
 
+/* Neighbouring spans of one owner in a bucket. */
+typedef struct {
+    uint32_t param, owner;
+    size_t   inside, count; /* elements of the parameter: the first, how many */
+    size_t   done;          /* of its bucket, before it */
+    size_t   times;         /* in so many buckets that are alike, one behind the other */
+} lki_param_run;
+
 /* A contiguous range of the gradient space that travels as one. */
 typedef struct {
     size_t    first, count; /* elements */
     size_t    dealt;        /* of these, those of first uses */
+    size_t    alike;        /* 1; or, counted, such buckets one behind the other in one term */
     lk_slice *slices;       /* relative to `first`; NULL where they are but counted */
     size_t    slice_count;
     uint32_t  terms; /* gradient terms that touch it */
@@ -95,15 +104,19 @@ size_t lki_layout_pieces(const lki_layout *layout);
 /* The width of a span in both spaces: the last one of a tensor takes the padding along. */
 size_t lki_layout_width(const lki_layout *layout, const lki_param_span *span);
 
-/* Goes over the spans in the order of the gradient space, each in the bucket of its use 0, whether
- * there is a table of them or not.  `kept` and `turn` are in the table only. */
-typedef void (*lki_span_visit)(void *context, const lki_param_span *span, uint32_t bucket);
-void lki_layout_walk(const lki_layout *layout, lki_span_visit visit, void *context);
+/* Goes over all first uses in the order of the gradient space, whether there is a table of spans or
+ * not: by owner, so that it takes no longer where there are more spans. */
+typedef void (*lki_run_visit)(void *context, const lki_param_run *run);
+void lki_layout_walk(const lki_layout *layout, lki_run_visit visit, void *context);
+
+/* The width of a run in both spaces, in one bucket. */
+size_t lki_layout_run_width(const lki_layout *layout, const lki_param_run *run);
 
 /* What a parameter is read as where nothing is quantised: LK_F32 or LK_BF16; and the bytes of one
  * of its spans then, to where the next begins. */
 lk_dtype lki_layout_read_dtype(const lki_layout *layout, uint32_t param);
 size_t   lki_layout_read_bytes(const lki_layout *layout, const lki_param_span *span);
+size_t   lki_layout_run_bytes(const lki_layout *layout, const lki_param_run *run);
 size_t   lki_layout_param_bytes(const lki_layout *layout, uint32_t param); /* of all its spans */
 
 #endif

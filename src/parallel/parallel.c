@@ -312,6 +312,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->together = parallel->lock_step ? parallel->share.count : 1;
     if (parallel->ops->rounds)
         LK_TRY(lki_round_plan_init(&parallel->rounds, parallel->leaves, parallel->ranks));
+    LK_TRY(lki_ledger_count(parallel));
     LK_TRY(lki_keepers_open(parallel, options));
     LK_TRY(check_files(parallel));
     LK_TRY(open_layout(parallel, params, param_count, options));

@@ -304,6 +304,9 @@ static inline float *lki_values_of(const lk_parallel *parallel, const lki_param_
     return parallel->params + (parallel->parted ? lki_kept_at(parallel, span) : span->at);
 }
 
+/* Buffers that a rank needs while it makes a share that is a range. */
+uint32_t lki_share_buffers(const lk_parallel *parallel, lki_share share);
+
 /* Virtual workers that this rank runs in the step under way, and which its n-th is. */
 static inline uint32_t lki_turns(const lk_parallel *parallel)
 {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "device/reduce.h"
 
 void lki_virtual_range(uint32_t leaves, uint32_t ranks, uint32_t rank, uint32_t *first,
@@ -156,6 +157,14 @@ static void add_subtrees(lki_node nodes[LKI_NODES_MAX], uint32_t *used, lki_node
     add_subtrees(nodes, used, (lki_node){ tree.first + left, tree.count - left, 0 }, begin, end);
 }
 
+uint32_t lki_virtual_nodes(lki_node nodes[LKI_NODES_MAX], uint32_t leaves, uint32_t first,
+                           uint32_t count)
+{
+    uint32_t used = 0;
+    add_subtrees(nodes, &used, (lki_node){ 0, leaves, 0 }, first, first + count);
+    return used;
+}
+
 /* Of two of one size the one that begins before the other stays before it. */
 static void sort_by_size(lki_node *nodes, uint32_t count)
 {
@@ -180,9 +189,9 @@ void lki_nodes_sort(lki_node *nodes, uint32_t count)
 void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count)
 {
     lki_node nodes[LKI_NODES_MAX];
-    uint32_t used = 0, at = 0;
+    uint32_t used, at = 0;
 
-    add_subtrees(nodes, &used, (lki_node){ 0, leaves, 0 }, first, first + count);
+    used = lki_virtual_nodes(nodes, leaves, first, count);
     sort_by_size(nodes, used);
     for (uint32_t i = 0; i < used; i++)
         for (uint32_t k = 0; k < nodes[i].count; k++)
@@ -194,10 +203,10 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
 {
     lki_merge_counter counter;
     lki_node          nodes[LKI_NODES_MAX];
-    uint32_t          left, right, used = 0;
+    uint32_t          left, right, used;
 
     *plan = (lki_virtual_plan){ .leaves = leaves, .first = first, .count = count };
-    add_subtrees(nodes, &used, (lki_node){ 0, leaves, 0 }, first, first + count);
+    used = lki_virtual_nodes(nodes, leaves, first, count);
     if (largest)
         sort_by_size(nodes, used);
     lki_counter_begin(&counter, leaves);
@@ -211,6 +220,36 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
     plan->node_count = counter.depth;
     memcpy(plan->nodes, counter.stack, counter.depth * sizeof counter.stack[0]);
     lki_nodes_sort(plan->nodes, plan->node_count);
+}
+
+/* While a subtree is made its left part, one sum then, waits for its right part. */
+static uint32_t buffers_of_subtree(uint32_t count)
+{
+    uint32_t most = 1;
+    for (uint32_t waiting = 0; count > 1; waiting++) {
+        uint32_t left = lki_tree_left(count), bits = 1;
+        while (left >> bits != 0)
+            bits++;
+        most = (uint32_t)lki_max(most, waiting + bits);
+        most = (uint32_t)lki_max(most, waiting + 2); /* and the first of the right part */
+        count -= left;
+    }
+    return most;
+}
+
+uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest)
+{
+    lki_node nodes[LKI_NODES_MAX];
+    uint32_t most = count > 0;
+
+    if (count < 2)
+        return most;
+    uint32_t used = lki_virtual_nodes(nodes, leaves, first, count);
+    if (largest)
+        sort_by_size(nodes, used);
+    for (uint32_t i = 0; i < used; i++)
+        most = (uint32_t)lki_max(most, i + buffers_of_subtree(nodes[i].count));
+    return most;
 }
 
 void lki_virtual_plan_make(lki_virtual_plan *plan, uint32_t leaves, uint32_t ranks, uint32_t rank)

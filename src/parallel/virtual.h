@@ -64,6 +64,13 @@ void lki_virtual_plan_range(lki_virtual_plan *plan, uint32_t leaves, uint32_t fi
                             bool largest);
 void lki_virtual_order(uint32_t *order, uint32_t leaves, uint32_t first, uint32_t count);
 
+/* The buffers of that plan alone, without making it. */
+uint32_t lki_virtual_buffers(uint32_t leaves, uint32_t first, uint32_t count, bool largest);
+
+/* The largest subtrees of V leaves that lie in [first, first + count), in order; their number. */
+uint32_t lki_virtual_nodes(lki_node nodes[LKI_NODES_MAX], uint32_t leaves, uint32_t first,
+                           uint32_t count);
+
 /* In place, by where they begin. */
 void lki_nodes_sort(lki_node *nodes, uint32_t count);
 

@@ -88,6 +88,9 @@ static void largest_subtrees_first_need_few_buffers(void **state)
                     bits++;
                 assert_true(plan.buffers <= ascending.buffers);
                 assert_true(plan.buffers <= lki_max(bits, plan.node_count) + 1);
+                assert_int_equal(lki_virtual_buffers(leaves, first, count, true), plan.buffers);
+                assert_int_equal(lki_virtual_buffers(leaves, first, count, false),
+                                 ascending.buffers);
                 assert_int_equal(plan.node_count, ascending.node_count);
                 for (uint32_t i = 0; i < plan.node_count; i++) {
                     assert_int_equal(plan.nodes[i].first, ascending.nodes[i].first);

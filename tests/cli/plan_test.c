@@ -363,6 +363,23 @@ static void a_number_says_what_its_model_does(void **state)
     }
 }
 
+/* Neither spans nor what fewer workers need are gone over one by one: that would take hours. */
+static void any_size_is_planned_at_once(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "plan --parameters 1e15 --workers 1024 --hosts 512 --global-batch 1024 "
+                            "--micro-batch 1 --virtual-workers 1024 --optimizer adamw --json "
+                            "--on-failure continue --buddies");
+    assert_string_equal(r.err, "");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"elements\"", NULL) == 1e15);
+    assert_true(fabs(number(r.out, "\"parameters\"", "ddp") / 4e15 - 1) < 1e-9); /* padded */
+    /* Of a bucket's 6400 spans one of 1024 owners has at most 7, and some host two such; with that
+     * of its buddy four. */
+    double blocks = 4 * 7 / (6400 * 4096.) * 1e15;
+    assert_true(fabs(number(r.out, "\"optimizer\"", "zero1") / (8 * blocks * 4096) - 1) < 1e-3);
+}
+
 /* As train does. */
 static void weights_to_begin_with_are_there(void **state)
 {
@@ -430,6 +447,7 @@ int main(void)
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(draws_a_plot),
         cmocka_unit_test(knows_what_others_say),
+        cmocka_unit_test(any_size_is_planned_at_once),
         cmocka_unit_test(weights_to_begin_with_are_there),
         cmocka_unit_test(says_what_is_wrong),
     };

@@ -40,13 +40,12 @@ typedef struct {
     shard_bytes *shards;
 } accounts;
 
-static void add_span(void *context, const lki_param_span *span, uint32_t bucket)
+static void add_run(void *context, const lki_param_run *s)
 {
     const accounts *a = context;
-    (void)bucket;
-    a->shards[a->parallel->layout->owners[span->owner].shard].params +=
-        a->times[lki_unit_of(a->parallel->layout, span->param)] *
-        lki_shards_span_bytes(a->parallel, span);
+    a->shards[a->parallel->layout->owners[s->owner].shard].params +=
+        a->times[lki_unit_of(a->parallel->layout, s->param)] * s->times *
+        lki_shards_run_bytes(a->parallel, s);
 }
 
 /* An owner's spans have no part of a block that is rounded. */
@@ -59,7 +58,7 @@ static void count_shards(const accounts *a)
     for (uint32_t shard = 0; shard < layout->shards; shard++)
         a->shards[shard].keepers = lki_keepers_count(a->parallel, shard);
     if (layout->shards > 1)
-        lki_layout_walk(layout, add_span, (void *)(uintptr_t)a);
+        lki_layout_walk(layout, add_run, (void *)(uintptr_t)a);
 }
 
 /* Of sums that several hosts want each of these makes a part, and sends that to the others; what

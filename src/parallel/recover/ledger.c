@@ -83,6 +83,7 @@ void lki_ledger_close(lk_parallel *parallel)
 {
     lki_free(parallel->ledger.holds);
     lki_free(parallel->ledger.dealt.owners);
+    lki_free(parallel->ledger.round_buffers);
     if (parallel->ledger.kept)
         parallel->hashes = NULL;
 }

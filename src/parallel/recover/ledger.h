@@ -103,6 +103,8 @@ typedef struct {
     uint32_t           here;  /* ... and on one host */
     uint32_t           threads;
     lki_deal           dealt; /* of owners, when the run began; where hosts have shards */
+    size_t             neighbours;    /* in ranges: the most buffers that ranks of a host need */
+    uint32_t          *round_buffers; /* in rounds: [1 + seats], that so many ranks need */
     bool               goes_on; /* while it is opened: arenas are taken over ... */
     const lk_parallel *before;  /* ... of this, or, where this rank has entered, by their names */
     lk_arena          *arenas[LKI_LEDGER_ARENAS];
@@ -126,6 +128,9 @@ typedef struct {
 LK_NODISCARD lk_status lki_ledger_describe(lk_parallel *parallel,
                                            const lk_parallel_options *options);
 LK_NODISCARD lk_status lki_ledger_open(lk_parallel *parallel);
+
+/* Once it is known how virtual workers are dealt: what fewer ranks will need of buffers. */
+LK_NODISCARD lk_status lki_ledger_count(lk_parallel *parallel);
 void                   lki_ledger_close(lk_parallel *parallel);
 
 /* With a ledger or without: a new arena, or that which was there before.  Collective where it is

@@ -15,45 +15,22 @@ size_t lki_ddp_buffers(const lk_parallel *parallel, const lki_dealing *dealing, 
 {
     size_t total = 0;
     for (uint32_t r = 0; r < end; r++) {
-        lki_virtual_plan plan;
+        lki_share share = lki_share_of(dealing, r);
         if (parallel->world.host_of[r] != host)
             continue;
-        lki_ddp_plan(parallel, dealing, r, &plan);
-        total += (parallel->lock_step ? plan.count : plan.buffers) + parallel->spares;
+        total += parallel->spares + (parallel->lock_step ? share.count
+                                                         : lki_share_buffers(parallel, share));
     }
     return total;
-}
-
-static size_t buffers_of_rank(const lk_parallel *parallel, uint32_t ranks, uint32_t rank)
-{
-    const lki_dealing dealing = { .leaves = parallel->leaves, .ranks = ranks };
-    lki_virtual_plan  plan;
-    lki_ddp_plan(parallel, &dealing, rank, &plan);
-    return plan.buffers + parallel->spares;
-}
-
-/* The most that neighbours among `ranks` ranks take, who are on one host. */
-static size_t buffers_of_fewer(const lk_parallel *parallel, uint32_t ranks)
-{
-    size_t total = 0, most = 0;
-    for (uint32_t r = 0; r < ranks; r++) {
-        total += buffers_of_rank(parallel, ranks, r);
-        if (r >= parallel->ledger.here)
-            total -= buffers_of_rank(parallel, ranks, r - parallel->ledger.here);
-        most = lki_max(most, total);
-    }
-    return most;
 }
 
 /* Of all ranks of a host, now and, with a ledger, whoever is left of those that there were: then
  * it is the same for all hosts. */
 size_t lki_ddp_all_buffers(const lk_parallel *parallel, uint32_t host)
 {
-    size_t count = parallel->ledger.kept
-                       ? 0 : lki_ddp_buffers(parallel, &parallel->dealing, host, parallel->ranks);
-    for (uint32_t r = 1; parallel->ledger.kept && r <= parallel->ledger.seats; r++)
-        count = lki_max(count, buffers_of_fewer(parallel, r));
-    return count;
+    return parallel->ledger.kept
+               ? parallel->ledger.neighbours
+               : lki_ddp_buffers(parallel, &parallel->dealing, host, parallel->ranks);
 }
 
 size_t lki_ddp_bytes(const lk_parallel *parallel, uint32_t host)

@@ -31,20 +31,13 @@ static lk_status keep_subtree(making *m, lki_node node)
 
 static lk_status make_round(making *m, uint32_t leaves, uint32_t first, uint32_t end)
 {
-    lki_merge_counter round;
-    uint32_t          left, right;
+    lki_node nodes[LKI_NODES_MAX];
+    uint32_t count = lki_virtual_nodes(nodes, leaves, first, end - first);
 
-    lki_counter_begin(&round, leaves);
-    for (uint32_t leaf = first; leaf < end; leaf++) {
-        (void)lki_counter_push(&round, leaf);
-        while (lki_counter_merge(&round, &left, &right))
-            continue;
-    }
     m->counter.reserved = 0;
-    for (uint32_t i = 0; i < round.depth; i++)
-        LK_TRY(keep_subtree(m, round.stack[i]));
-    if (round.depth > m->plan->widest)
-        m->plan->widest = round.depth;
+    for (uint32_t i = 0; i < count; i++)
+        LK_TRY(keep_subtree(m, nodes[i]));
+    m->plan->widest = (uint32_t)lki_max(m->plan->widest, count);
     return LK_OK;
 }
 

@@ -285,6 +285,13 @@ size_t lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *
     return lki_layout_read_bytes(parallel->layout, span);
 }
 
+size_t lki_shards_run_bytes(const lk_parallel *parallel, const lki_param_run *run)
+{
+    if (parallel->gathers && parallel->quantised)
+        return lki_rounded_bytes(LK_I8, run->count); /* no span's border cuts a block */
+    return lki_layout_run_bytes(parallel->layout, run);
+}
+
 lk_status lki_shards_gather_params(lk_parallel *parallel)
 {
     if (parallel->shards > 1 && meets_before(parallel))

@@ -34,5 +34,6 @@ LK_NODISCARD lk_status lki_shards_gather_unit(lk_parallel *parallel, lk_comm *co
  * neighbours; as they are read, with their padding, or each as blocks that are quantised. */
 const size_t *lki_shards_unit_bytes(const lk_parallel *parallel, uint32_t unit);
 size_t        lki_shards_span_bytes(const lk_parallel *parallel, const lki_param_span *span);
+size_t        lki_shards_run_bytes(const lk_parallel *parallel, const lki_param_run *run);
 
 #endif

@@ -131,16 +131,14 @@ static bool count_elements(const lk_parallel *parallel, uint32_t host, uint32_t 
  * be spared, each of the others has one at least. */
 static bool count_of_fewer(const lk_parallel *parallel, uint32_t host, size_t *most)
 {
-    const uint32_t others = lki_keepers_spare(parallel) ? 0 : parallel->world.hosts - 1;
+    const lki_ledger *ledger = &parallel->ledger;
+    const uint32_t    others = lki_keepers_spare(parallel) ? 0 : parallel->world.hosts - 1;
     size_t owned = owned_elements(parallel, host, parallel->world.sizes[host]), total;
     bool   good  = true;
-    for (uint32_t ranks = others + 1; good && ranks <= parallel->ledger.seats; ranks++) {
-        lki_round_plan plan;
-        uint32_t       locals = (uint32_t)lki_min(ranks - others, parallel->ledger.here);
-        good = lki_round_plan_init(&plan, parallel->leaves, ranks) == LK_OK &&
-               count_with(parallel, locals, owned, plan.buffers, &total);
+    for (uint32_t ranks = others + 1; good && ranks <= ledger->seats; ranks++) {
+        uint32_t locals = (uint32_t)lki_min(ranks - others, ledger->here);
+        good  = count_with(parallel, locals, owned, ledger->round_buffers[ranks], &total);
         *most = good ? lki_max(*most, total) : 0;
-        lki_round_plan_deinit(&plan);
     }
     return good;
 }
