@@ -14,8 +14,17 @@
  *      buffer 2           made, each bucket g2 + g3, then g01 + g23  |  [0, 4)
  *
  * So whoever is lost on the way leaves what was whole before, and takes along the one that it was
- * making: that is unfinished anyway.  The sums over all go elsewhere: a step that is reduced has
- * its nodes still.
+ * making: that is unfinished anyway.
+ *
+ * A step that is reduced has its nodes still, as the sums over all go elsewhere.  On one host that
+ * is, for each owner, the buffer of what its last virtual worker was merged with first, 0 or 1
+ * above: once [0, 4) has its tag nobody needs that, and its own tag is taken off.  So nothing is
+ * reduced before all that a rank makes is whole: no sum can be made earlier on the rank that comes
+ * last, for which the others wait.  What an owner has just read is in its cache, and memory of its
+ * own for the sums, which nobody else touches in a step, is not: that alone took 6 % of steps of
+ * 2.3 ms.  There is such memory still, for who has merged nothing, for a step that is made of
+ * remains, whose nodes are anywhere, and where ranks lend each other buffers.  On several hosts,
+ * where sums travel while gradients are made, it takes them all.
  *
  * After a failure all ranks read the tags and find the same: a cover of the virtual workers that
  * are done, by disjoint nodes; neighbours merge, to have room; and the others are dealt to the

@@ -9,9 +9,9 @@
  *
  * With a ledger what a rank has made outlives it (remains.h): neighbours merge into the younger
  * one's buffer, so that a rank that is lost in the middle of it takes none of the older along; sums
- * go to a gradient space of their own; and a rank that hears that another is lost finishes its
- * virtual workers all the same.  The step that was broken off is made with what is left of it, in
- * whatever buffers that is.
+ * overwrite nothing that is needed; and a rank that hears that another is lost finishes its virtual
+ * workers all the same.  The step that was broken off is made with what is left of it, in whatever
+ * buffers that is.
  *
  * Memory: peak buffers (lki_virtual_plan) x gradient bytes for each rank; with a ledger those of
  *         the number of ranks that takes the most, and one for the sums.
@@ -83,19 +83,22 @@ void lki_ddp_hold(lk_parallel *parallel, lki_ddp *self, const lki_node *nodes, u
     }
 }
 
+static void send_sums(lki_ddp *self, float *home)
+{
+    self->home = home;
+    for (uint32_t b = 0; b < self->reduction_count; b++)
+        self->reductions[b].op.out = home + self->reductions[b].first;
+}
+
 static void aim(lk_parallel *parallel, lki_ddp *self)
 {
     lki_node nodes[LK_TREE_NODES_MAX];
     uint32_t count = list_nodes(parallel, self, nodes);
 
     lki_ddp_hold(parallel, self, nodes, count);
-    for (uint32_t b = 0; b < self->reduction_count; b++) {
-        lki_reduction *r   = &self->reductions[b];
-        float         *out = self->sums != NULL ? self->sums
-                                                : lki_ddp_data(parallel, nodes[0].buffer);
-        r->op.leaves = parallel->leaves;
-        r->op.out    = out + r->first;
-    }
+    send_sums(self, self->sums != NULL ? self->sums : lki_ddp_data(parallel, nodes[0].buffer));
+    for (uint32_t b = 0; b < self->reduction_count; b++)
+        self->reductions[b].op.leaves = parallel->leaves;
 }
 
 /* In lock step every virtual worker has a buffer of its own until all are done. */
@@ -201,6 +204,8 @@ void lki_ddp_begin_step(lk_parallel *parallel, lki_ddp *self)
 {
     if (self->astray)
         aim(parallel, self);
+    else if (self->sums != NULL)
+        send_sums(self, self->sums);
     self->begun  = true;
     self->astray = false;
     self->lent   = 0;
@@ -312,6 +317,14 @@ lk_status lki_ddp_remember(const lk_parallel *parallel, lki_ddp *self, lk_status
     return LK_OK;
 }
 
+/* Whether sums take the place of what the last virtual worker was merged with: see remains.h.  What
+ * others of my buffers might have is not looked for. */
+static bool replaces(const lk_parallel *parallel, const lki_ddp *self)
+{
+    return self->tags != NULL && parallel->world.hosts == 1 && self->merge_count > 0 &&
+           !parallel->remains.there && !parallel->duplicates && parallel->backups.count == 0;
+}
+
 static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
 {
     lki_ddp *self = lki_ddp_of(parallel);
@@ -321,6 +334,11 @@ static lk_status ddp_term_ready(lk_parallel *parallel, uint32_t term)
     for (uint32_t b = layout->first_bucket[term]; b <= layout->last_bucket[term]; b++) {
         LK_ASSERT(self->reductions[b].pending > 0);
         self->reductions[b].pending--;
+    }
+    if (replaces(parallel, self)) {
+        while (self->merged < layout->bucket_count && self->reductions[self->merged].pending == 0)
+            merge_next(parallel, self);
+        return LK_OK;
     }
     /* Running state comes last: its sums are complete only with the whole virtual worker. */
     uint32_t count        = self->reduction_count;
@@ -346,6 +364,10 @@ lk_status lki_ddp_end_last(lk_parallel *parallel, lki_ddp *self)
         merge_next(parallel, self);
     if (!parallel->lock_step)
         lki_ddp_changed(parallel, self, self->counter.stack[self->counter.depth - 1]);
+    if (replaces(parallel, self)) {
+        lki_ddp_change(parallel, self, self->merges[0].left);
+        send_sums(self, lki_ddp_buffer(parallel, self->merges[0].left));
+    }
     if (self->lost.status != LK_OK)
         return LK_OK;
     return lki_ddp_remember(parallel, self, lki_ddp_start_all(parallel, self));
@@ -392,9 +414,7 @@ static lk_status ddp_reduce(lk_parallel *parallel, lki_gradients *sums)
     while (self->completed < self->started)
         LK_TRY(complete_oldest(self, true, &done));
     self->begun = false;
-    *sums       = lki_ddp_gradients(parallel, self->sums != NULL
-                                       ? self->sums
-                                       : lki_ddp_buffer(parallel, self->plan.nodes[0].buffer));
+    *sums       = lki_ddp_gradients(parallel, self->home);
     if (!parallel->remains.there)
         return LK_OK;
     lki_remains_deinit(&parallel->remains);

@@ -21,7 +21,8 @@ typedef struct {
 typedef struct {
     float            *buffers; /* of all ranks of the host: gradient spaces */
     uint32_t          first;   /* mine: plan.buffers of them, and spares, from here on */
-    float            *sums;    /* with a ledger: of all; else NULL, and they take a node's place */
+    float            *sums;    /* with a ledger: room for those of all; else NULL */
+    float            *home;    /* where this step's go: a gradient space */
     lki_tag          *tags;    /* of buffers; NULL without a ledger */
     size_t            room;    /* buffers that each host has */
     lk_error          lost;    /* a peer was, in this step; .status is LK_OK else */
