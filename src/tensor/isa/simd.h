@@ -75,6 +75,16 @@ LKI_SIMD v16 v16_scale(v16 x, v16 n)
 }
 #endif
 
+#if !defined(LKI_SIMD_LOADS_TURNED) && !defined(LKI_SIMD_SCALAR)
+/* The transpose of 16 x 16 values whose rows are `stride` apart. */
+LKI_SIMD void v16_load_turned(const float *p, size_t stride, v16 x[16])
+{
+    for (size_t i = 0; i < 16; i++)
+        x[i] = v16_load(p + i * stride);
+    v16_transpose(x);
+}
+#endif
+
 /* c - a * b, rounded once. */
 LKI_SIMD v16 v16_fnma(v16 a, v16 b, v16 c)
 {
