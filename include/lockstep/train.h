@@ -269,9 +269,14 @@ LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_
 
 /* ---- Predicting a step ------------------------------------------------------------------- */
 
+/* Buckets that are complete at the same time: how many, and their part of everything. */
+typedef struct {
+    double buckets, gradients, parameters, forward, backward;
+} lk_step_piece;
+
 /* All that the time of a step is told from.  Hosts have equal parts of the workers. */
 typedef struct {
-    uint32_t workers, hosts, virtual_workers;
+    uint32_t workers, hosts, virtual_workers, piece_count;
     uint32_t micro_count;       /* micro-batches of a virtual worker; 0 = 1 */
     uint32_t stage;             /* 0: ddp; 1 .. 3: of ZeRO */
     uint32_t shard_hosts;       /* with stage 3: hosts that share a model; 0 = all */
@@ -281,10 +286,10 @@ typedef struct {
     double   gradient_bytes;    /* of all gradients; a parameter used twice has two */
     double   parameter_bytes;   /* of all parameters; 0 = as many */
     double   bucket_bytes;      /* of gradients that travel at once; 0 = 25 MiB */
-    double   bandwidth, latency; /* of a host's link: bytes a second that it sends; seconds of a
-                                  * message on its way */
-    double   file_bytes; /* that those who share a model read and write of files in an update */
-    double   pass_file_bytes; /* that they read of files in a forward or a backward pass */
+    lk_step_piece *pieces;      /* [piece_count] in backward's order; NULL: all alike */
+    double   bandwidth, latency; /* of a host: bytes a second that it sends; a message's seconds */
+    double   file_bytes, pass_file_bytes; /* that those who share a model read and write of files in
+                                           * an update; read in a forward or a backward pass */
     double   file_bandwidth; /* bytes a second, read or written, of a host's files; 0: not known */
 } lk_step_model;
 
@@ -293,49 +298,44 @@ typedef struct {
     double   balance;       /* V / N over that */
     double   sent;          /* bytes of the host that sends the most */
     double   compute;       /* seconds: forward and backward of all rounds */
-    double   communication; /* seconds that the link is in use */
-    double   exposed;       /* of these, those that no computing hides */
-    double   files;         /* seconds that a host's files are in use */
-    double   stalled;       /* of these, those that the update does not hide */
+    double   communication, exposed; /* seconds that the link is in use; and no computing hides */
+    double   files, stalled;         /* that a host's files are in use; and the update hides not */
     double   seconds;       /* compute + exposed + update + stalled */
     double   efficiency;    /* what an even share takes where nothing is sent, over `seconds` */
 } lk_step_prediction;
 
 /* Communication is counted as the cheapest exact algorithms have it: a host sends (H-1)/H of what
  * is summed, for every subtree of virtual workers that it holds, and as much of sums or parameters;
- * a bucket takes ceil(log2 H) messages one after another each way.  Buckets become ready at an even
- * pace during the backward pass and travel one at a time.  What stage 1 and 2 gather is exposed,
- * after the update; stage 3 gathers in forward and in backward of every round, a bucket while the
- * one before is computed with.  Files are in use while the update computes.  LK_EINVAL for a model
- * that makes no sense. */
+ * a bucket takes ceil(log2 H) messages one after another each way.  Buckets travel one at a time,
+ * once they are complete; with stages 2 and 3 two have room.  Stages 1 and 2 gather after the
+ * update, exposed; stage 3 in both passes of every round, a bucket during the one before. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* Reckoning with what a machine does: see lk_step_model.  0: not known. */
 typedef struct {
     double flops;            /* operations a second that a worker reaches in a model's products */
     double memory_bandwidth; /* bytes a second of a worker; 0: the update is not counted */
-    double bandwidth, latency;
-    double file_bandwidth;   /* bytes a second of a host's files; 0: what was measured, if it was */
+    double bandwidth, latency, file_bandwidth; /* files': 0: what was measured, if it was */
 } lk_rates;
 
 /* What a machine takes for the blocks of a model's kind and for its update, measured. */
 typedef struct lk_calibration lk_calibration;
 
-/* Completes a config as lk_train_check() does, and measures that, some seconds long, with the
- * workers of a host as threads (but no more than this one has cores), each with config->threads of
- * its own: blocks of several small models of config->model's kind, of odd sizes of their own, and
- * updates of several sizes, and a file in config->offload. */
+/* Completes a config as lk_train_check() does, and measures, some seconds long, with the workers of
+ * a host as threads (but no more than this one has cores) of config->threads each: blocks of small
+ * models of config->model's kind, updates of several sizes, and a file in config->offload. */
 LK_API LK_NODISCARD lk_status lk_calibrate(lk_calibration **out, lk_train_config *config,
                                            uint32_t hosts);
 LK_API void                   lk_calibration_free(lk_calibration *calibration);
 
-/* Completes a config as lk_train_check() does, and fills in the model of its step: with times by
- * `measured`, or, where that is NULL, with rates->flops.  *flops (or NULL) becomes what all workers
- * compute in a step, as lk_step_report has it. */
+/* Completes a config as lk_train_check() does, and fills in the model of its step, for
+ * lk_step_model_deinit(): with times by `measured`, or, where that is NULL, with rates->flops.
+ * *flops (or NULL) becomes what all workers compute in a step, as lk_step_report has it. */
 LK_API LK_NODISCARD lk_status lk_train_model_step(lk_step_model *out, double *flops,
                                                   lk_train_config *config, uint32_t hosts,
                                                   const lk_rates *rates,
                                                   const lk_calibration *measured);
+LK_API void lk_step_model_deinit(lk_step_model *model);
 
 /* The checkpoints of a run, and in seconds how long it stood still for all, for the one that took
  * longest, and how long the slowest took to be written. */

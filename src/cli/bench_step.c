@@ -169,7 +169,7 @@ static lk_status predict(step_options *o, double *seconds)
     lk_status          found       = lki_train_find_kernels(&o->train);
     lk_train_config    config      = o->train.config;
     lk_calibration    *calibration = NULL;
-    lk_step_model      model;
+    lk_step_model      model = { 0 };
     lk_step_prediction step;
     const lk_rates     none   = { 0 };
     lk_status          status = found != LK_OK ? found : lk_calibrate(&calibration, &config, 1);
@@ -179,6 +179,7 @@ static lk_status predict(step_options *o, double *seconds)
         status = lk_step_predict(&step, &model);
     if (status == LK_OK)
         *seconds = step.seconds;
+    lk_step_model_deinit(&model);
     lk_calibration_free(calibration);
     return status;
 }

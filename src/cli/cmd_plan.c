@@ -259,6 +259,8 @@ static int plan_run(plan_options *o)
         lki_plan_print_json(o, p);
     else if (result == 0)
         lki_plan_print(o, p);
+    for (uint32_t i = 0; i < PLAN_ROWS_MAX; i++)
+        lk_step_model_deinit(&p->rows[i].model);
     free(p);
     return result;
 }

@@ -6,6 +6,7 @@
 #include "nn/model.h"
 #include "tensor/exec.h"
 #include "train/observe/pace.h"
+#include "train/plan/predict.h"
 #include "train/saves/save.h"
 
 /* What a process takes whatever it does: pages of the program and of libraries, threads' stacks,
@@ -138,6 +139,24 @@ static lk_status estimate_parallel(const lk_train_config *c, const lk_model *mod
     if (status == LK_OK)
         status = lk_parallel_estimate(&out->shared, params, count, &options, sizes, hosts);
     lki_parallel_options_free(&options);
+    return status;
+}
+
+lk_status lki_pieces_of(const lk_train_config *c, const lk_model *model, uint32_t hosts,
+                        lki_grad_piece **out, uint32_t *count)
+{
+    lk_parallel_options options = { 0 };
+    uint32_t           *sizes = NULL, most, params;
+    const lk_param     *param  = lk_model_params(model, &params);
+
+    *out             = NULL;
+    lk_status status = deal(c, hosts, &sizes, &most);
+    if (status == LK_OK)
+        status = lki_parallel_options_of(c, model, NULL, &options);
+    if (status == LK_OK)
+        status = lki_pieces_make(out, count, param, params, &options, sizes, hosts);
+    lki_parallel_options_free(&options);
+    lki_free(sizes);
     return status;
 }
 

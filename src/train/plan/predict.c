@@ -17,6 +17,7 @@
 #include "train/session.h"
 
 #define BUCKET_BYTES (25.0 * (1 << 20))
+#define TINY         1e-300 /* no time is less: others are divided by it */
 
 enum { MANY = 1 << 20 }; /* elements, a whole number of blocks that travel together */
 
@@ -35,13 +36,24 @@ static uint32_t most_branches(const lk_step_model *m)
     return (uint32_t)most;
 }
 
+/* What a pass sends: all of it so many times, as messages one after another for each bucket. */
 typedef struct {
-    double buckets, hops; /* hops: messages one after another, for each bucket */
-} link_use;
+    double times, bytes;
+} load;
 
-static double seconds_of(const lk_step_model *m, const link_use *use, double times, double bytes)
+static double bucket_count(const lk_step_model *m)
 {
-    return use->buckets * use->hops * m->latency * times + bytes / m->bandwidth;
+    double bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, sum = 0;
+    for (uint32_t i = 0; i < m->piece_count; i++)
+        sum += m->pieces[i].buckets;
+    return sum > 0 ? sum : fmax(1, ceil(m->gradient_bytes / bucket));
+}
+
+/* Of the link, for what a part of the buckets have of it. */
+static double seconds_of(const lk_step_model *m, load use, double buckets, double part)
+{
+    double messages = buckets * ceil(log2(m->hosts)) * use.times;
+    return messages * m->latency + part * use.bytes / m->bandwidth;
 }
 
 /* Of `busy` seconds of the link, those that are left when `window` seconds of computing are over.
@@ -52,45 +64,81 @@ static double exposed_of(double busy, double window, double buckets)
     return fmax(busy / buckets, busy - window * (buckets - 1) / buckets);
 }
 
+/* What is left of sums, and of what is gathered meanwhile, when backward is over: piece by piece,
+ * each when it is made and the link is free, and made when there is room: two have it, or all. */
+static double exposed_behind(const lk_step_model *m, load sums, load gathered, double window,
+                             bool two)
+{
+    double made = 0, sent = 0, before = 0, left = 1, buckets = bucket_count(m);
+    if (m->piece_count == 0)
+        return exposed_of(seconds_of(m, sums, buckets, 1) + seconds_of(m, gathered, buckets, 1),
+                          window, buckets);
+    for (uint32_t i = 0; i < m->piece_count; i++) {
+        const lk_step_piece *p = &m->pieces[i];
+        double free            = sent;
+        made                   = fmax(made, two ? before : 0) + window * p->backward;
+        left -= p->backward;
+        sent = fmax(sent, made) + seconds_of(m, sums, p->buckets, p->gradients) +
+               seconds_of(m, gathered, p->buckets, p->parameters);
+        before = free;
+    }
+    return fmax(sent, made + window * fmax(0, left)) - window;
+}
+
+/* Of what a pass gathers, `all` seconds without messages: the first piece is waited for, every
+ * other one comes while the one before is computed with. */
+static double exposed_before(const lk_step_model *m, double all, double messages, double window,
+                             bool backward)
+{
+    double exposed = 0, computing = 0;
+    if (m->piece_count == 0)
+        return exposed_of(all + messages * bucket_count(m), window, bucket_count(m));
+    for (uint32_t i = 0; i < m->piece_count; i++) {
+        const lk_step_piece *p = &m->pieces[backward ? i : m->piece_count - 1 - i];
+        exposed += fmax(0, p->parameters * all + p->buckets * messages - computing);
+        computing = window * (backward ? p->backward : p->forward);
+    }
+    return exposed;
+}
+
 /* Gradients travel in the backward pass, with ddp their sums as well.  Parameters are gathered
  * after the update, while nobody computes; or with zero3 before they are read, the first unit of a
  * forward pass while nobody does, every other one while the one before is computed with. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
-    double   bucket = m->bucket_bytes > 0 ? m->bucket_bytes : BUCKET_BYTES, h = m->hosts;
-    double   part = (h - 1) / h, g = part * m->gradient_bytes;
-    double   p = m->parameter_bytes > 0 ? part * m->parameter_bytes : g, rounds = out->rounds;
-    double   k = m->shard_hosts > 0 ? m->shard_hosts : h; /* of h / k groups */
-    link_use use      = { fmax(1, ceil(m->gradient_bytes / bucket)), ceil(log2(h)) };
-    double   window   = m->backward / (m->micro_count > 0 ? m->micro_count : 1);
-    double   backward = m->stage < 2 ? most_branches(m) : rounds; /* how often gradients travel */
+    double h = m->hosts, part = (h - 1) / h, g = part * m->gradient_bytes;
+    double p       = m->parameter_bytes > 0 ? part * m->parameter_bytes : g;
+    double k       = m->shard_hosts > 0 ? m->shard_hosts : h; /* of h / k groups */
+    double micros  = m->micro_count > 0 ? m->micro_count : 1, buckets = bucket_count(m);
+    double rounds  = m->stage < 2 ? 1 : out->rounds; /* in which gradients travel */
+    double doubled = m->stage > 0 && m->buddies ? m->gradient_bytes / h : 0;
 
-    if (m->stage >= 2)
-        window = rounds * m->backward;
     if (m->stage == 3) { /* of what a host keeps it makes a part, and gives that to its likes */
         g *= ((k - 1) / k + 2 * (h / k - 1) / h) / part;
         p *= (k - 1) / k / part;
     }
-    double in_backward = seconds_of(m, &use, backward, backward * g), behind = 0;
-    double sums        = m->stage == 0 || !m->buddies ? 0 : m->stage == 1 ? 1 : rounds;
-    in_backward += seconds_of(m, &use, sums, sums * m->gradient_bytes / h);
-    out->sent = backward * g + sums * m->gradient_bytes / h;
-    if (m->stage == 0) {
-        in_backward += seconds_of(m, &use, 1, g);
-        out->sent += g;
-    } else if (m->stage < 3) {
-        behind = seconds_of(m, &use, 1, p);
-        out->sent += p;
-    } else {
-        double passes = rounds * (m->micro_count > 0 ? m->micro_count : 1);
-        double pass = seconds_of(m, &use, 1, p);
-        in_backward += passes * pass;
-        out->communication += passes * pass;
-        out->exposed += passes * exposed_of(pass, rounds * m->forward / passes, use.buckets);
-        out->sent += 2 * passes * p;
-    }
-    out->communication += in_backward + behind;
-    out->exposed += exposed_of(in_backward, window, use.buckets) + behind;
+    double branches = m->stage < 2 ? most_branches(m) : 1;
+    load   sums     = { branches + (doubled > 0) + (m->stage == 0),
+                        (branches + (m->stage == 0)) * g + doubled };
+    load   gathered = { m->stage == 3 ? micros : 0, m->stage == 3 ? micros * p : 0 };
+    load   once     = { 1, p };
+    double pass     = seconds_of(m, once, buckets, 1);
+    double window   = m->stage < 2 ? m->backward / micros : m->backward;
+
+    out->sent          = rounds * (sums.bytes + gathered.bytes);
+    out->communication = rounds * (seconds_of(m, sums, buckets, 1) +
+                                   seconds_of(m, gathered, buckets, 1));
+    out->exposed       = rounds * exposed_behind(m, sums, gathered, window,
+                                                 m->stage >= 2 && micros == 1);
+    if (m->stage == 0)
+        return;
+    double passes = m->stage == 3 ? rounds * micros : 1;
+    out->sent += passes * p;
+    out->communication += passes * pass;
+    out->exposed += m->stage < 3 ? pass
+                                 : passes * exposed_before(m, p / m->bandwidth,
+                                                           seconds_of(m, once, 1, 0),
+                                                           m->forward / micros, false);
 }
 
 /* Each host has files of its part.  An update hides as much of what it reads and writes as it
@@ -100,14 +148,13 @@ static void add_files(lk_step_prediction *out, const lk_step_model *m)
     double sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : m->hosts;
     double parts   = m->stage == 0 ? 1 : sharing, rate = parts * m->file_bandwidth;
     double micros = m->micro_count > 0 ? m->micro_count : 1, turns = out->rounds * micros;
-    double units  = fmax(1, ceil(m->parameter_bytes / fmax(1, m->bucket_bytes)));
     if (!(rate > 0))
         return;
     double update = m->file_bytes / rate, pass = m->pass_file_bytes / rate;
     out->files    = update + 2 * turns * pass;
     out->stalled  = fmax(0, update - m->update) +
-                   turns * (exposed_of(pass, m->forward / micros, units) +
-                            exposed_of(pass, m->backward / micros, units));
+                   turns * (exposed_before(m, pass, 0, m->forward / micros, false) +
+                            exposed_before(m, pass, 0, m->backward / micros, true));
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -210,9 +257,9 @@ static const lki_type_rates *find_type(const lk_calibration *c, const char *name
     return NULL;
 }
 
-/* Adds a call of a block: measured, or a third of its operations forward and two thirds backward.
- * What is computed again before backward costs forward once more. */
-static void add_block(lk_step_model *out, const step_source *from, uint32_t b, double *flops)
+/* Seconds of a call of a block: measured, or a third of its operations forward and two thirds
+ * backward.  What is computed again before backward costs forward once more. */
+static lk_step_piece time_block(const step_source *from, uint32_t b, double *flops)
 {
     const lki_block_entry *entry = &from->model->blocks[b];
     lki_work work = lki_block_work(from->model, from->places, b, from->config->micro_batch);
@@ -226,10 +273,8 @@ static void add_block(lk_step_model *out, const step_source *from, uint32_t b, d
             seconds += type->seconds[k] * work.amount[k];
     } else if (from->rates->flops > 0)
         seconds = work.amount[LKI_WORK_FLOPS] / from->rates->flops;
-    out->forward += seconds * share;
-    out->backward += seconds * (1 - share);
-    if (from->places[b].again)
-        out->backward += seconds * share;
+    return (lk_step_piece){ .forward  = seconds * share,
+                            .backward = from->places[b].again ? seconds : seconds * (1 - share) };
 }
 
 double lki_update_seconds(const lk_calibration *c, double elements, double gradients)
@@ -313,7 +358,58 @@ static double parameter_bytes(const lk_train_config *c, const lk_model *model)
     return bytes;
 }
 
-static void fill_model(lk_step_model *out, double *flops, const step_source *from, uint32_t hosts)
+/* Of a micro-batch, and what part of it each piece's blocks take: those from its last one, which is
+ * the first in the model, to before that of the piece before. */
+static void fill_times(lk_step_model *out, const lki_grad_piece *pieces, const step_source *from,
+                       double *flops)
+{
+    const lk_model *model = from->model;
+    size_t          b     = model->block_count;
+    for (uint32_t i = 0; i <= out->piece_count; i++) {
+        uint32_t      first = i < out->piece_count ? model->terms[pieces[i].term].block : 0;
+        lk_step_piece sum   = { 0 };
+        while (b > first) {
+            lk_step_piece block = time_block(from, (uint32_t)--b, flops);
+            sum.forward += block.forward;
+            sum.backward += block.backward;
+        }
+        out->forward += sum.forward;
+        out->backward += sum.backward;
+        if (i < out->piece_count) {
+            out->pieces[i].forward  = sum.forward;
+            out->pieces[i].backward = sum.backward;
+        }
+    }
+    for (uint32_t i = 0; i < out->piece_count; i++) {
+        out->pieces[i].forward /= fmax(out->forward, TINY);
+        out->pieces[i].backward /= fmax(out->backward, TINY);
+    }
+}
+
+static lk_status fill_pieces(lk_step_model *out, double *flops, const step_source *from)
+{
+    lki_grad_piece *pieces = NULL;
+    double     elements = 0, dealt = 0;
+    lk_status  status = lki_pieces_of(from->config, from->model, out->hosts, &pieces,
+                                      &out->piece_count);
+    if (status == LK_OK)
+        status = LKI_NEW(&out->pieces, out->piece_count, "pieces of gradients");
+    for (uint32_t i = 0; status == LK_OK && i < out->piece_count; i++) {
+        elements += (double)pieces[i].elements;
+        dealt += (double)pieces[i].dealt;
+    }
+    for (uint32_t i = 0; status == LK_OK && i < out->piece_count; i++)
+        out->pieces[i] = (lk_step_piece){ .buckets    = (double)pieces[i].buckets,
+                                          .gradients  = (double)pieces[i].elements / elements,
+                                          .parameters = (double)pieces[i].dealt / dealt };
+    if (status == LK_OK)
+        fill_times(out, pieces, from, flops);
+    lki_free(pieces);
+    return status;
+}
+
+static lk_status fill_model(lk_step_model *out, double *flops, const step_source *from,
+                            uint32_t hosts)
 {
     const lk_train_config *c        = from->config;
     double                 elements = (double)lk_model_param_elements(from->model), sum = 0;
@@ -336,8 +432,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                             .file_bytes      = update_file_bytes(c, elements),
                             .pass_file_bytes = pass_file_bytes(c, elements),
                             .file_bandwidth  = from->rates->file_bandwidth };
-    for (uint32_t b = 0; b < from->model->block_count; b++)
-        add_block(out, from, b, &sum);
+    LK_TRY(fill_pieces(out, &sum, from));
     out->forward *= out->micro_count;
     out->backward *= out->micro_count;
     if (!(out->file_bandwidth > 0) && from->measured != NULL)
@@ -347,6 +442,7 @@ static void fill_model(lk_step_model *out, double *flops, const step_source *fro
                       : update_by_rate(from, elements, here);
     if (flops != NULL)
         *flops = sum * out->micro_count * c->virtual_workers;
+    return LK_OK;
 }
 
 /* Of activations, of all workers that share a model; what forward writes backward reads. */
@@ -370,7 +466,7 @@ static lk_status model_step(lk_step_model *out, double *flops, step_source *from
                                        files);
     from->places     = layout.places;
     if (status == LK_OK)
-        fill_model(out, flops, from, hosts);
+        status = fill_model(out, flops, from, hosts);
     if (status == LK_OK)
         out->pass_file_bytes += spilled_bytes(&layout, out);
     lki_layout_deinit(&layout);
@@ -387,6 +483,15 @@ lk_status lk_train_model_step(lk_step_model *out, double *flops, lk_train_config
     LK_TRY(lki_model_alone(&model, config));
     step_source from   = { config, model, NULL, rates, measured };
     lk_status   status = model_step(out, flops, &from, hosts);
+    if (status != LK_OK)
+        lk_step_model_deinit(out);
     lk_model_free(model);
     return status;
+}
+
+void lk_step_model_deinit(lk_step_model *model)
+{
+    lki_free(model->pieces);
+    model->pieces      = NULL;
+    model->piece_count = 0;
 }

@@ -4,6 +4,7 @@
 
 #include "nn/engine.h"
 #include "lockstep/train.h"
+#include "parallel/pieces.h"
 
 /* What a call of a block, forward and backward, has to do. */
 typedef enum {
@@ -46,6 +47,10 @@ struct lk_calibration {
 
 /* The same of a file in `dir`, or 0 for NULL. */
 LK_NODISCARD lk_status lki_probe_files(double *rate, const char *dir);
+
+/* In which pieces a run's gradients travel; the caller's to lki_free(). */
+LK_NODISCARD lk_status lki_pieces_of(const lk_train_config *config, const lk_model *model,
+                                     uint32_t hosts, lki_grad_piece **out, uint32_t *count);
 
 /* Seconds of an update; straight lines between what was measured. */
 double lki_update_seconds(const lk_calibration *calibration, double elements, double gradients);

@@ -90,6 +90,59 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
         }
 }
 
+/* Two hosts, a megabyte a second, and layers of unlike sizes.  By hand:
+ *
+ *      ddp     8 s of the link, of 10 s of backward: a tenth of it (0.8 s) is there after 6 s, the
+ *              rest (7.2 s) at the end, as a large embedding's is: 7.2 s are bare.  Of 8 equal
+ *              buckets it would be 1 s.
+ *      zero2   sums take 2, 1 and 1 s; made after 1 s, 2 s, and, for there is room for two only,
+ *              when the first has left after 3 s, 2 s later: sent at 3, 4 and 6 s of 4.  Then 4 s
+ *              of parameters.
+ *      zero3   with as much that is gathered meanwhile 4, 2 and 2 s: made after 1, 2 and 5 + 2 s,
+ *              sent at 5, 7 and 9 s of 4.  Forward, 2 s of 1/2, 1 and 1/2, waits for the first
+ *              (1 s), and half a second and a second more for the others. */
+static void a_layer_larger_than_a_bucket_is_bare(void **state)
+{
+    lk_step_piece last[]   = { { .buckets = 1, .gradients = 0.1, .backward = 0.6 },
+                               { .buckets = 7, .gradients = 0.9, .backward = 0.4 } };
+    lk_step_piece unlike[] = {
+        { 1, .gradients = 0.5, .parameters = 0.5, .forward = 0.25, .backward = 0.25 },
+        { 1, .gradients = 0.25, .parameters = 0.25, .forward = 0.5, .backward = 0.25 },
+        { 1, .gradients = 0.25, .parameters = 0.25, .forward = 0.25, .backward = 0.5 },
+    };
+    lk_step_model m = { .workers         = 2,
+                        .hosts           = 2,
+                        .virtual_workers = 2,
+                        .forward         = 2,
+                        .backward        = 10,
+                        .gradient_bytes  = 8e6,
+                        .bucket_bytes    = 1e6,
+                        .bandwidth       = 1e6 };
+    (void)state;
+    NEAR(predict(m).exposed, 1, 1e-12);
+    m.pieces      = last;
+    m.piece_count = 2;
+    NEAR(predict(m).exposed, 7.2, 1e-12);
+    NEAR(predict(m).communication, 8, 1e-12);
+    m.latency = 0.1; /* 8 buckets, both ways: of 7 of them after the end */
+    NEAR(predict(m).exposed, 7.2 + 1.4, 1e-12);
+    NEAR(predict(m).communication, 8 + 1.6, 1e-12);
+    m = (lk_step_model){ .workers         = 2,
+                         .hosts           = 2,
+                         .virtual_workers = 2,
+                         .stage           = 2,
+                         .forward         = 2,
+                         .backward        = 4,
+                         .gradient_bytes  = 8e6,
+                         .pieces          = unlike,
+                         .piece_count     = 3,
+                         .bandwidth       = 1e6 };
+    NEAR(predict(m).exposed, 2 + 4, 1e-12);
+    m.stage = 3;
+    NEAR(predict(m).exposed, 5 + 2.5, 1e-12);
+    NEAR(predict(m).sent, 12e6, 1e-12);
+}
+
 /* V = N: 2, 2, 2 and 3 times (H-1)/H of the model. */
 static void stages_send_what_they_should(void **state)
 {
@@ -198,15 +251,24 @@ static lk_train_config mlp(void)
                               .resume_step     = -1 };
 }
 
+/* In place of what was in `m`. */
+static void model_of(lk_step_model *m, double *flops, lk_train_config *config, uint32_t hosts,
+                     const lk_rates *rates, const lk_calibration *measured)
+{
+    lk_step_model_deinit(m);
+    if (lk_train_model_step(m, flops, config, hosts, rates, measured) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+}
+
 /* Forward and the parameters' gradients of both layers, the input's of one; by a rate. */
 static void given_a_rate_operations_are_divided_by_it(void **state)
 {
     lk_train_config config = mlp();
     lk_rates        rates  = { .flops = 1e9, .memory_bandwidth = 1e9 };
-    lk_step_model   m;
+    lk_step_model   m = { 0 };
     double sample = 2 * (2 * 784 * 32 + 3 * 32 * 10), flops, elements = 784 * 32 + 32 * 11 + 10;
     (void)state;
-    assert_int_equal(lk_train_model_step(&m, &flops, &config, 1, &rates, NULL), LK_OK);
+    model_of(&m, &flops, &config, 1, &rates, NULL);
     NEAR(flops, 32 * sample, 1e-12);
     NEAR(m.forward + m.backward, 8 * sample / 1e9, 1e-12);
     NEAR(m.backward, 2 * m.forward, 1e-12);
@@ -215,6 +277,31 @@ static void given_a_rate_operations_are_divided_by_it(void **state)
     NEAR(m.parameter_bytes, 4 * elements, 1e-12);
     NEAR(m.update, 4 * elements * (2 + 3 + (2 + 5) / 2.) / 1e9, 1e-12);
     assert_int_equal(predict(m).rounds, 2);
+    lk_step_model_deinit(&m);
+}
+
+/* The first layer's 25120 elements are in seven buckets of 4096, the last one smaller, all of which
+ * are complete when backward is: the other layer's (320 and, padded, 16) are before, in one. */
+static void pieces_are_what_backward_completes(void **state)
+{
+    lk_train_config config = mlp();
+    lk_rates        rates  = { .flops = 1e9, .bandwidth = 1e6 };
+    lk_step_model   m      = { 0 };
+    const double    first = 784 * 32 * 2 * 2, other = 32 * 10 * 3 * 2; /* of a sample */
+    (void)state;
+    config.bucket_bytes       = 4 * 4096;
+    config.first_bucket_bytes = 4 * 330;
+    model_of(&m, NULL, &config, 2, &rates, NULL);
+    assert_int_equal(m.piece_count, 2);
+    assert_true(m.pieces[0].buckets == 1 && m.pieces[1].buckets == 7);
+    NEAR(m.pieces[0].gradients, 336. / (336 + 25120), 1e-12);
+    NEAR(m.pieces[1].parameters, 25120. / (336 + 25120), 1e-12);
+    NEAR(m.pieces[0].backward, other / (first + other), 1e-12);
+    NEAR(m.pieces[1].forward, first / (first + other), 1e-12);
+    config.first_bucket_bytes = 0; /* then the first bucket has something of both */
+    model_of(&m, NULL, &config, 2, &rates, NULL);
+    assert_int_equal(m.piece_count, 1);
+    lk_step_model_deinit(&m);
 }
 
 /* Both moments read and written, by hosts that have all of them or parts; lamb goes over them
@@ -224,16 +311,16 @@ static void files_stall_a_step(void **state)
     lk_train_config config = mlp();
     lk_rates rates = { .flops = 1e9, .memory_bandwidth = 1e9, .bandwidth = 1e9, .latency = 0 };
     lk_calibration c = { .workers = 1, .size_count = 2, .elements = { 1, 2 }, .files = 5e5 };
-    lk_step_model  m;
+    lk_step_model  m = { 0 };
     double         bytes = 4. * (784 * 32 + 32 * 11 + 10);
     (void)state;
     config.optimizer = (lk_optimizer){ .kind = LK_ADAMW };
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, NULL), LK_OK);
+    model_of(&m, NULL, &config, 2, &rates, NULL);
     assert_true(m.file_bytes == 0 && predict(m).files == 0 && predict(m).stalled == 0);
     double without = predict(m).seconds;
     config.offload       = "/tmp";
     rates.file_bandwidth = 1e6;
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, NULL), LK_OK);
+    model_of(&m, NULL, &config, 2, &rates, NULL);
     NEAR(predict(m).files, 4 * bytes / 1e6, 1e-12);
     NEAR(predict(m).stalled, 4 * bytes / 1e6 - m.update, 1e-12);
     NEAR(predict(m).seconds, without + 4 * bytes / 1e6 - m.update, 1e-12);
@@ -242,20 +329,22 @@ static void files_stall_a_step(void **state)
     config.strategy       = "zero1";
     config.optimizer.kind = LK_LAMB;
     rates.file_bandwidth  = 0;
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, &c), LK_OK);
+    model_of(&m, NULL, &config, 2, &rates, &c);
     NEAR(predict(m).files, 8 * bytes / 2 / 5e5, 1e-12);
     /* Lamb reads parameters three times and writes them once.  A pass over the one unit hides
      * nothing: forward and backward, twice. */
     config.strategy  = "zero3";
     config.offloaded = LK_OFFLOADED_PARAMETERS;
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 2, &rates, &c), LK_OK);
+    model_of(&m, NULL, &config, 2, &rates, &c);
     double turns = predict(m).rounds * m.micro_count;
     NEAR(predict(m).files, (4 + 2 * turns) * bytes / 2 / 5e5, 1e-12);
     NEAR(predict(m).stalled, predict(m).files - m.update, 1e-12);
+    lk_step_model_deinit(&m);
     m.bucket_bytes = m.parameter_bytes / 4; /* of four units a backward pass hides three */
     m.forward      = 0;
     m.backward     = 2 * turns;
     NEAR(predict(m).stalled, (4 + 1.25 * turns) * bytes / 2 / 5e5 - m.update, 1e-12);
+    lk_step_model_deinit(&m);
 }
 
 /* Rates that are zero but for operations: the same as that rate. */
@@ -269,11 +358,11 @@ static void measured_rates_are_used(void **state)
                                .again      = 1e-3,
                                .elements   = { 1e3, 1e4, 1e5 },
                                .update     = { 1, 2, 4 } };
-    lk_step_model   m;
+    lk_step_model   m = { 0 };
     double          sample = 2 * (2 * 784 * 32 + 3 * 32 * 10);
     (void)state;
     c.types[0] = (lki_type_rates){ "linear", { [LKI_WORK_FLOPS] = 1e-9 }, 0.25 };
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 1, &rates, &c), LK_OK);
+    model_of(&m, NULL, &config, 1, &rates, &c);
     NEAR(m.forward, 0.25 * 8 * sample * 1e-9, 1e-12);
     NEAR(m.backward, 0.75 * 8 * sample * 1e-9, 1e-12);
     NEAR(m.update, 2 + 2 * (784 * 32 + 32 * 11 + 10 - 1e4) / 9e4, 1e-12);
@@ -281,6 +370,7 @@ static void measured_rates_are_used(void **state)
     NEAR(lki_update_seconds(&c, 5500, 5500), 1.5, 1e-12);
     NEAR(lki_update_seconds(&c, 5500, 5600), 1.5 + 100 * c.again, 1e-12);
     assert_true(lki_update_seconds(&c, 10, 10) > 0);
+    lk_step_model_deinit(&m);
 }
 
 static void a_fit_finds_the_rates(void **state)
@@ -313,7 +403,7 @@ static void a_machine_is_measured(void **state)
     lk_train_config config = mlp();
     lk_rates        none   = { 0 };
     lk_calibration *c;
-    lk_step_model   m;
+    lk_step_model   m = { 0 };
     (void)state;
     assert_int_equal(lk_calibrate(&c, &config, 1), LK_OK);
     assert_true(c->type_count >= 2 && c->workers >= 1 && c->workers <= 2);
@@ -325,12 +415,13 @@ static void a_machine_is_measured(void **state)
     }
     for (int i = 0; i < (int)c->size_count; i++)
         assert_true(c->update[i] > 0);
-    assert_int_equal(lk_train_model_step(&m, NULL, &config, 1, &none, c), LK_OK);
+    model_of(&m, NULL, &config, 1, &none, c);
     assert_true(m.forward > 0 && m.backward > 0 && m.update > 0);
     lk_calibration_free(c);
     config.workers = 2;
     assert_int_equal(lk_calibrate(&c, &config, 3), LK_EINVAL);
     assert_null(c);
+    lk_step_model_deinit(&m);
 }
 
 int main(void)
@@ -338,6 +429,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_make_the_others_wait),
         cmocka_unit_test(what_is_exposed_is_what_a_simulation_says),
+        cmocka_unit_test(a_layer_larger_than_a_bucket_is_bare),
+        cmocka_unit_test(pieces_are_what_backward_completes),
         cmocka_unit_test(stages_send_what_they_should),
         cmocka_unit_test(sent_bytes_are_those_of_the_estimate),
         cmocka_unit_test(goyal_et_al),

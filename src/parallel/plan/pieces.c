@@ -1,0 +1,57 @@
+/* pieces.c -- the buckets of a layout, those together that backward completes together. */
+#include "parallel/pieces.h"
+
+#include "base/memory.h"
+#include "parallel/strategy.h"
+
+/* The last term of which a bucket has something: terms follow each other bucket by bucket. */
+static uint32_t last_term(const lki_layout *layout, uint32_t bucket, uint32_t from)
+{
+    while (from + 1 < layout->term_count && layout->first_bucket[from + 1] <= bucket)
+        from++;
+    return from;
+}
+
+/* Gradients of one block come together. */
+static bool are_together(const lki_layout *layout, uint32_t before, uint32_t term)
+{
+    while (term > before && layout->terms[term].same_block)
+        term--;
+    return term == before;
+}
+
+static void list_pieces(const lki_layout *layout, lki_grad_piece *pieces, uint32_t *count)
+{
+    uint32_t term = 0;
+    for (uint32_t b = 0; b < layout->bucket_count; b++) {
+        const lki_bucket *bucket = &layout->buckets[b];
+        term                     = last_term(layout, b, term);
+        if (*count == 0 || !are_together(layout, pieces[*count - 1].term, term))
+            pieces[(*count)++] = (lki_grad_piece){ 0 };
+        lki_grad_piece *piece = &pieces[*count - 1];
+        piece->term      = term;
+        piece->buckets += bucket->alike;
+        piece->elements += bucket->alike * bucket->count;
+        piece->dealt += bucket->alike * bucket->dealt;
+    }
+}
+
+lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param *params,
+                          uint32_t param_count, const lk_parallel_options *options,
+                          const uint32_t *host_sizes, uint32_t hosts)
+{
+    lk_parallel *parallel = NULL;
+
+    *out   = NULL;
+    *count = 0;
+    LK_TRY(LKI_NEW(&parallel, 1, "strategy"));
+    lk_status status = lki_world_init(&parallel->world, host_sizes, hosts);
+    if (status == LK_OK)
+        status = lki_parallel_describe(parallel, params, param_count, options);
+    if (status == LK_OK)
+        status = LKI_NEW(out, parallel->layout->bucket_count, "pieces of gradients");
+    if (status == LK_OK)
+        list_pieces(parallel->layout, *out, count);
+    lk_parallel_free(parallel);
+    return status;
+}
