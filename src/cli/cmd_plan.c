@@ -131,6 +131,8 @@ static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan
             continue;
         }
         fill_memory(row, o->memory);
+        if (status == LK_OK)
+            lki_plan_largest(o, row);
         if (status == LK_OK && plan->timed)
             status = lk_train_model_step(&row->model, &plan->flops, c, lki_plan_hosts(o),
                                          &o->rates, measured);

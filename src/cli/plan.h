@@ -26,6 +26,7 @@ typedef struct {
     const char        *strategy;
     lk_train_cost      cost;
     double             whole, largest; /* bytes of a host; elements that would fit */
+    uint32_t           largest_width;  /* of a gpt that has so many */
     bool               fits;
     lk_step_model      model; /* if the step is timed */
     lk_step_prediction step;
@@ -56,6 +57,9 @@ int lki_plan_fail(const plan_options *options, lk_status status);
 
 void lki_plan_print(const plan_options *options, const plan_table *plan);
 void lki_plan_print_json(const plan_options *options, const plan_table *plan);
+
+/* With --memory: the largest model that the row's strategy has room for. */
+void lki_plan_largest(const plan_options *options, plan_row *row);
 
 /* `--plot`: memory and efficiency in an SVG file.  The exit status. */
 int lki_plan_plot(const plan_options *options, const plan_table *plan);

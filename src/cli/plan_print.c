@@ -1,5 +1,6 @@
 /* plan_print.c -- what `lockstep plan` found out, for people and for programs. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "cli/plan.h"
@@ -17,6 +18,13 @@ static double activations_of(const lk_train_cost *c)
 static double buffers_of(const lk_train_cost *c)
 {
     return (double)(c->shared.tables + c->packs + c->shared.messages + c->workers * c->program);
+}
+
+/* To what is printed of it. */
+static double round_down(double count)
+{
+    double unit = count < 1e4 ? 1 : pow(10, floor(log10(count)) - 3);
+    return floor(count / unit) * unit;
 }
 
 static double samples_per_second(const plan_options *o, const plan_row *row)
@@ -61,8 +69,8 @@ static void print_memory(const plan_options *o, const plan_table *plan)
                mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
                mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->whole));
         if (o->memory > 0)
-            printf("%-20.2f   %-4s   %.3g", mebi((double)(c->sent_gradients + c->sent_params)),
-                   row->fits ? "yes" : "no", row->largest);
+            printf("%-20.2f   %-4s   %.4g", mebi((double)(c->sent_gradients + c->sent_params)),
+                   row->fits ? "yes" : "no", round_down(row->largest));
         else
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
@@ -71,6 +79,19 @@ static void print_memory(const plan_options *o, const plan_table *plan)
         printf("%s%s %.2f%s", i == 0 ? "all: with what checkpoints are written from, MiB: " : ", ",
                plan->rows[i].strategy, mebi((double)plan->rows[i].cost.snapshot),
                i + 1 == plan->row_count ? "\n" : "");
+}
+
+/* In what the largest models are larger. */
+static void print_largest(const plan_options *o, const plan_table *plan)
+{
+    const char *model = o->train.config.model;
+    if (o->memory == 0 || strcmp(model, "bare") == 0)
+        return;
+    if (strcmp(model, "gpt") != 0)
+        printf("largest models are told in proportion to the parameters of this one\n");
+    for (uint32_t i = 0; strcmp(model, "gpt") == 0 && i < plan->row_count; i++)
+        printf("%s%s --width %u%s", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy,
+               plan->rows[i].largest_width, i + 1 == plan->row_count ? "\n" : "");
 }
 
 static const char *in_files(const lk_train_config *c)
@@ -158,6 +179,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
     print_head(o, plan);
     print_memory(o, plan);
     print_unknown(o);
+    print_largest(o, plan);
     print_spilled(plan);
     print_files(o, plan);
     if (plan->timed) {
@@ -184,6 +206,8 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
            row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled);
     if (o->memory > 0)
         printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
+    if (row->largest_width > 0)
+        printf(", \"largest_width\": %u", row->largest_width);
     if (plan->timed)
         printf(", \"step_ms\": %.6f, \"compute_ms\": %.6f, \"communication_ms\": %.6f, "
                "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"files_ms\": %.6f, "

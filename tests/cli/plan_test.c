@@ -216,6 +216,44 @@ static void chooses_what_fits(void **state)
     assert_non_null(strstr(r.out, "\nchoose ddp: none sends less\n"));
 }
 
+/* Whether a strategy's row of such a plan says that it fits. */
+static bool fits(void **state, const char *line, const char *strategy)
+{
+    static command_result r;
+    run_command(&r, *state, line);
+    assert_int_equal(r.status, 0);
+    const char *row = strstr(r.out, strategy);
+    assert_non_null(row);
+    return strncmp(strstr(row, "\"fits\": ") + 8, "true", 4) == 0;
+}
+
+#define LIMITED "--workers 4 --hosts 4 --optimizer adamw --precision bf16 --json --memory 4e9 "
+
+/* The largest model that a plan tells fits, and the next one does not: with a millionth more
+ * parameters, or wider by a head's element. */
+static void the_largest_model_fits(void **state)
+{
+    static const char *const strategies[] = { "\"ddp\"", "\"zero1\"", "\"zero2\"", "\"zero3\"" };
+    static command_result    bare, gpt;
+    char                     line[400];
+    run_command(&bare, *state, "plan --parameters 1e9 " LIMITED);
+    run_command(&gpt, *state, "plan gpt --layers 3 --heads 8 --width 512 " LIMITED);
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        double largest = number(bare.out, "\"largest\"", strategies[i]);
+        double width   = number(gpt.out, "\"largest_width\"", strategies[i]);
+        (void)snprintf(line, sizeof line, "plan --parameters %.0f " LIMITED, largest);
+        assert_true(fits(state, line, strategies[i]));
+        (void)snprintf(line, sizeof line, "plan --parameters %.0f " LIMITED,
+                       floor(largest * (1 + 2e-6)));
+        assert_false(fits(state, line, strategies[i]));
+        for (int more = 0; more <= 8; more += 8) {
+            (void)snprintf(line, sizeof line, "plan gpt --layers 3 --heads 8 --width %.0f " LIMITED,
+                           width + more);
+            assert_int_equal(fits(state, line, strategies[i]), more == 0);
+        }
+    }
+}
+
 static void measures_this_machine(void **state)
 {
     static command_result r;
@@ -444,6 +482,7 @@ int main(void)
         cmocka_unit_test(files_take_their_time),
         cmocka_unit_test(more_workers_go_to_thousands),
         cmocka_unit_test(chooses_what_fits),
+        cmocka_unit_test(the_largest_model_fits),
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(draws_a_plot),
         cmocka_unit_test(knows_what_others_say),
