@@ -302,6 +302,12 @@ static bool is_ddp(const train_options *options)
     return strategy == NULL || strcmp(strategy, "ddp") == 0;
 }
 
+/* Whether other hosts may have what one that is lost had: then one can come back, too. */
+static bool may_return(const train_options *options)
+{
+    return is_ddp(options) || is_hybrid(options) || options->config.buddies;
+}
+
 /* Of hosts that are emulated. */
 static uint32_t workers_on(const train_options *options, uint32_t host)
 {
@@ -479,7 +485,7 @@ static int start(train_options *options, char **argv)
     how.on_failure         = (lk_on_failure)options->on_failure;
     how.ranks_tell         = how.on_failure == LK_ON_FAILURE_CONTINUE;
     how.host_leaves        = how.ranks_tell;
-    how.host_returns       = how.ranks_tell && is_ddp(options);
+    how.host_returns       = how.ranks_tell && may_return(options);
     lki_settings settings;
     lki_settings_of(&settings, options->command, &options->file);
     how.settings           = settings.list;

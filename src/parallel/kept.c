@@ -12,16 +12,27 @@ uint32_t lki_kept_shards(const lk_parallel *parallel)
     return parallel->shards;
 }
 
-/* Whether a host of that group is one that has the shard.  Ranks stand in the order of their
- * numbers in the job. */
+/* The rank here of this number in the job; as many as there are if none has it. */
+static uint32_t rank_of(const lki_world *world, uint32_t number)
+{
+    uint32_t r = 0;
+    while (r < world->ranks && world->numbers[r] != number)
+        r++;
+    return r;
+}
+
+/* Whether a host of that group is one that has the shard. */
 static bool is_kept(const lk_parallel *parallel, const lk_comm *next, uint32_t shard)
 {
     const lki_world *world = &parallel->world;
-    for (uint32_t r = 0, n = 0; r < world->ranks && n < lk_comm_size(next); r++) {
-        while (n < lk_comm_size(next) && lk_comm_world_rank(next, n) < world->numbers[r])
-            n++;
-        if (n < lk_comm_size(next) && lk_comm_world_rank(next, n) == world->numbers[r] &&
-            lki_keeps(parallel, world->host_of[r], shard))
+    uint32_t         last  = world->hosts;
+
+    for (uint32_t n = 0; n < lk_comm_size(next); n++) {
+        uint32_t r = rank_of(world, lk_comm_world_rank(next, n));
+        if (r == world->ranks || world->host_of[r] == last)
+            continue;
+        last = world->host_of[r];
+        if (lki_keeps(parallel, last, shard))
             return true;
     }
     return false;
@@ -33,6 +44,15 @@ bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next)
         if (parallel->shards > 1 && !is_kept(parallel, next, shard))
             return false;
     return true;
+}
+
+lk_status lki_kept_for_all(const lk_parallel *parallel, bool *out)
+{
+    lki_world first;
+    lk_status status = lki_world_first(&first, parallel->comm);
+    *out             = !parallel->ops->sharded || first.hosts == parallel->keepers.born;
+    lki_world_deinit(&first);
+    return status;
 }
 
 bool lki_kept_in_parts(const lk_parallel *parallel, uint32_t which)

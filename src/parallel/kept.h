@@ -7,8 +7,12 @@
 /* Parts that hosts keep of a model, 1: every host has all of it. */
 uint32_t lki_kept_shards(const lk_parallel *parallel);
 
-/* Whether the hosts of `next`, all of which were there before, keep all of it. */
+/* Whether those hosts of `next` that were there before keep all of it. */
 bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next);
+
+/* Whether the model is cut into parts for all hosts of the job: else some were lost before it was,
+ * and who enters cannot know what is whose. */
+LK_NODISCARD lk_status lki_kept_for_all(const lk_parallel *parallel, bool *out);
 
 /* Whether values of this kind (lk_parallel_value()) are in parts; parameters may not be where the
  * optimizer's states are. */

@@ -409,7 +409,7 @@ static bool is_fresh(const lk_parallel *parallel)
     return lki_comm_host_is_fresh(parallel->comm, parallel->world.host_of[parallel->rank]);
 }
 
-/* To hosts that were not there. */
+/* To hosts that were not there.  They enter between two steps, when all of the last is done. */
 static lk_status bring(lk_parallel *parallel)
 {
     bool *fresh = NULL, any = false;
@@ -443,11 +443,11 @@ static lk_status complete(lk_parallel *parallel, const lk_parallel *failed,
         lki_ledger_fill(parallel, standing->steps);
     standing->last       = tally.result;
     standing->loss_scale = tally.scale;
+    LK_TRY(bring(parallel));
     if (standing->steps == 0)
         LK_TRY(lk_barrier(parallel->comm));
     else
         LK_TRY(lki_step_complete(parallel, standing->steps - 1, &tally));
-    LK_TRY(bring(parallel));
     if (parallel->ops->salvage != NULL && parallel->audit == NULL) /* what it has is not audited */
         LK_TRY(parallel->ops->salvage(parallel, standing->steps));
     standing->unfinished = parallel->remains.there ? parallel->remains.unfinished

@@ -86,6 +86,36 @@ static void a_host_comes_back(void **state)
     }
 }
 
+/* Of a host that has a part of the model: who keeps that, too, gives it, and may be lost then. */
+static void a_host_with_a_part_comes_back(void **state)
+{
+    static const struct {
+        const char *bits, *way;
+    } cases[] = {
+        { "--precision bf16 ", "--strategy zero1 --buddies --hosts 4 " },
+        { "", "--strategy zero3 --buddies --hosts 4 " },
+        { "", "--strategy zero2 --buddies --hosts 4 " },
+        { "", "--strategy hybrid --shard-hosts 2 --hosts 4 " },
+        { "--gather-dtype int8 ", "--strategy ddp --hosts 4 " },
+    };
+    static job j;
+    char       wanted[65], bits[512], line[1024];
+    for (size_t i = 0; i < (LKI_SANITIZED ? 2 : sizeof cases / sizeof cases[0]); i++) {
+        (void)snprintf(bits, sizeof bits, BUSY "%s", cases[i].bits);
+        undisturbed(*state, bits, LONGER, wanted);
+        (void)snprintf(line, sizeof line, BUSY RETURNS "%s%s", cases[i].bits, cases[i].way);
+        job_start(&j, *state, 4, line);
+        job_await_step(&j, HIT_AT);
+        hit_launcher(&j, 3);
+        drip_until_nth(&j, LEFT, 1);
+        drip_until_nth(&j, "(node 3, rank 3) is ready to enter", 1);
+        drip_until_nth(&j, " enters after step ", 1);
+        hit_launcher(&j, 2);
+        finish(&j, wanted);
+        forget(*state);
+    }
+}
+
 /* Its launcher as soon as it has a place, and one of its workers when they are ready. */
 static void one_is_killed_on_its_way(void **state)
 {
@@ -221,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_host_comes_back, begin_afresh),
+        cmocka_unit_test_setup(a_host_with_a_part_comes_back, begin_afresh),
         cmocka_unit_test_setup(one_is_killed_on_its_way, begin_afresh),
         cmocka_unit_test_setup(anyone_is_killed_at_any_moment, begin_afresh),
         cmocka_unit_test_setup(one_with_other_data_is_not_let_in, begin_afresh),

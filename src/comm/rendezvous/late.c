@@ -65,7 +65,8 @@ lk_status lki_late_check(const lki_server *server, const lki_hello_letter *hello
                        server->over       ? "is over"
                        : server->stopping ? "has been asked to stop"
                                           : "has begun, and takes hosts in only where training "
-                                            "with ddp goes on without one that it has lost");
+                                          "goes on without one that it has lost (ddp, hybrid, "
+                                          "--buddies)");
     if (hello->nodes != nodes || hello->node >= (int32_t)nodes)
         return lk_fail(LK_EINVAL, "host %s says that it is node %d of %u nodes, node 0 that there "
                        "are %u", hello->host, hello->node, hello->nodes, nodes);

@@ -2,6 +2,8 @@
  *
  * All know who gives which piece, so nobody asks:
  *
+ *      a region              what all hosts have alike, or what those have that keep a shard
+ *                            (strategies/keepers.h), and hosts get that are to keep it
  *      piece p of a region   given by the p-th of those who have it, host by host in turn, together
  *                            with the hash of what lies there;
  *                            seen by the one behind that, who gives the hash of its own copy
@@ -13,7 +15,7 @@
  *
  * Cost:   the bytes that the new host keeps, once; every giver reads its own and, as a witness, as
  *         many again.
- * Memory: none but a list of givers.
+ * Memory: none but lists of givers and of regions.
  */
 #include "parallel/recover/bring.h"
 
@@ -25,15 +27,17 @@
 #include "comm/control.h"
 #include "parallel/strategy.h"
 
-enum { BAD_MAX = 31, ATTEMPTS_MAX = 4, REGIONS_MAX = 8 + LK_OPTIMIZER_STATES_MAX };
+enum { BAD_MAX = 31, ATTEMPTS_MAX = 4, COMMON_REGIONS = 4 };
 
-static const size_t PIECE_BYTES = (size_t)1 << 20;
+static const size_t   PIECE_BYTES = (size_t)1 << 20;
+static const uint32_t COMMON      = UINT32_MAX; /* of no shard: every host has it */
 
 /* Bytes that all who have them have alike. */
 typedef struct {
     const char    *what;
-    unsigned char *data;  /* here */
+    unsigned char *data;  /* here, if this host has it or gets it */
     size_t         bytes;
+    uint32_t       shard;
 } region;
 
 /* Of a rank that has received: the pieces that it did not get as they are. */
@@ -47,14 +51,21 @@ typedef struct {
     const bool  *fresh;     /* of hosts */
     damage       mine, *all; /* of this attempt, and of all ranks in the one before */
     uint32_t     attempt;
-    uint32_t    *givers;    /* ranks, host by host in turn */
+    region      *regions;
+    uint32_t     region_count;
+    uint32_t    *givers;    /* of a region: ranks, host by host in turn */
     uint32_t     giver_count;
     uint32_t     piece;     /* counted over all regions */
 } bringing;
 
 /* ---- Who gives --------------------------------------------------------------------------- */
 
-static void find_givers(bringing *b)
+static bool is_of(const bringing *b, const region *r, uint32_t host)
+{
+    return r->shard == COMMON || lki_keeps(b->parallel, host, r->shard);
+}
+
+static lk_status find_givers(bringing *b, const region *r)
 {
     const lki_world *world = &b->parallel->world;
 
@@ -62,9 +73,12 @@ static void find_givers(bringing *b)
     for (uint32_t local = 0; local < world->widest; local++)
         for (uint32_t rank = 0; rank < world->ranks; rank++) {
             uint32_t host = world->host_of[rank];
-            if (world->local_of[rank] == local && !b->fresh[host])
+            if (world->local_of[rank] == local && !b->fresh[host] && is_of(b, r, host))
                 b->givers[b->giver_count++] = rank;
         }
+    return b->giver_count > 0
+               ? LK_OK : lk_fail(LK_EPEER, "nobody has the %s that a host which has come late is "
+                                 "to keep", r->what);
 }
 
 static uint32_t giver_of(const bringing *b, uint32_t attempt)
@@ -157,7 +171,7 @@ static lk_status bring_piece(bringing *b, const region *r, size_t at, size_t byt
     const lki_world *world = &b->parallel->world;
 
     for (uint32_t host = 0; host < world->hosts; host++) {
-        if (!b->fresh[host])
+        if (!b->fresh[host] || !is_of(b, r, host))
             continue;
         uint32_t to = receiver_on(b, host);
         if (!is_wanted(b, to))
@@ -169,6 +183,7 @@ static lk_status bring_piece(bringing *b, const region *r, size_t at, size_t byt
 
 static lk_status bring_region(bringing *b, const region *r)
 {
+    LK_TRY(find_givers(b, r));
     for (size_t at = 0; at < r->bytes; at += PIECE_BYTES, b->piece++)
         LK_TRY(bring_piece(b, r, at, lki_min(PIECE_BYTES, r->bytes - at)));
     return LK_OK;
@@ -176,40 +191,77 @@ static lk_status bring_region(bringing *b, const region *r)
 
 /* ---- All of them ------------------------------------------------------------------------- */
 
-static void add(region *list, uint32_t *count, const char *what, void *data, size_t elements)
+static void add(bringing *b, const char *what, uint32_t shard, void *data, size_t bytes)
 {
-    LK_ASSERT(*count < REGIONS_MAX);
-    if (elements > 0)
-        list[(*count)++] = (region){ what, data, elements * sizeof(float) };
+    if (bytes > 0)
+        b->regions[b->region_count++] = (region){ what, data, bytes, shard };
+}
+
+/* Of each owner those of the spans that it tells of, which lie behind each other for a while. */
+static uint32_t run_of_hashes(const lk_parallel *parallel, size_t first, size_t *end)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          shard  = layout->owners[layout->spans[first].owner].shard;
+
+    for (*end = first + 1; *end < layout->span_count; ++*end)
+        if (layout->owners[layout->spans[*end].owner].shard != shard)
+            break;
+    return shard;
+}
+
+static uint32_t count_runs(const lk_parallel *parallel)
+{
+    uint32_t count = 0;
+    for (size_t first = 0; first < parallel->layout->span_count; count++)
+        (void)run_of_hashes(parallel, first, &first);
+    return count;
+}
+
+/* What a host keeps for itself of a shard lies behind what it keeps of those before. */
+static void list_shard(bringing *b, uint32_t shard)
+{
+    lk_parallel *parallel = b->parallel;
+    size_t       before   = parallel->keepers.before[shard];
+    size_t       bytes    = parallel->layout->kept[shard] * sizeof(float);
+
+    if (parallel->parted)
+        add(b, "parameters", shard, parallel->params + before, bytes);
+    for (uint32_t i = 0; i < lk_optimizer_state_count(&parallel->optimizer); i++)
+        add(b, "optimizer's state", shard, parallel->optimizer_state[i] + before, bytes);
 }
 
 /* What hosts have alike when a step is complete.  The rest of the arena is a step's own, or
  * somebody's. */
-static uint32_t list_regions(const lk_parallel *parallel, region list[REGIONS_MAX])
+static void list_regions(bringing *b)
 {
-    const lki_layout *layout = parallel->layout;
-    uint32_t          count = 0, states = lk_optimizer_state_count(&parallel->optimizer);
-    size_t            hashes = layout->span_count * sizeof *parallel->hashes / sizeof(float);
+    lk_parallel      *parallel = b->parallel;
+    const lki_layout *layout   = parallel->layout;
+    size_t            running  = parallel->state_width * sizeof(float);
 
-    add(list, &count, "parameters", parallel->params, layout->elements);
-    for (uint32_t i = 0; i < states; i++)
-        add(list, &count, "optimizer's state", parallel->optimizer_state[i],
-            lki_kept_elements(parallel));
-    add(list, &count, "running state", parallel->running, parallel->state_width);
+    if (!parallel->parted)
+        add(b, "parameters", COMMON, parallel->params, layout->elements * sizeof(float));
+    if (parallel->read != NULL)
+        add(b, "parameters as they are read", COMMON, parallel->read, lki_reading_bytes(parallel));
+    for (uint32_t shard = 0; shard < parallel->shards; shard++)
+        list_shard(b, shard);
+    add(b, "running state", COMMON, parallel->running, running);
     if (parallel->running_mean != NULL)
-        add(list, &count, "running state's mean", parallel->running_mean, parallel->state_width);
-    add(list, &count, "hashes of parameters", parallel->hashes, hashes);
-    return count;
+        add(b, "running state's mean", COMMON, parallel->running_mean, running);
+    for (size_t first = 0, end; first < layout->span_count; first = end) {
+        uint32_t shard = run_of_hashes(parallel, first, &end);
+        add(b, "hashes of parameters", shard, &parallel->hashes[first],
+            (end - first) * sizeof *parallel->hashes);
+    }
 }
 
-static lk_status attempt(bringing *b, const region *list, uint32_t count, bool *whole)
+static lk_status attempt(bringing *b, bool *whole)
 {
     lk_parallel *parallel = b->parallel;
 
     b->mine  = (damage){ .count = 0 };
     b->piece = 0;
-    for (uint32_t i = 0; i < count; i++)
-        LK_TRY(bring_region(b, &list[i]));
+    for (uint32_t i = 0; i < b->region_count; i++)
+        LK_TRY(bring_region(b, &b->regions[i]));
     LK_TRY(lk_all_gather(parallel->comm, &b->mine, b->all, sizeof b->mine));
     *whole = true;
     for (uint32_t r = 0; r < parallel->ranks; r++)
@@ -219,19 +271,21 @@ static lk_status attempt(bringing *b, const region *list, uint32_t count, bool *
 
 static lk_status bring_all(bringing *b)
 {
-    region   list[REGIONS_MAX];
-    uint32_t count = list_regions(b->parallel, list);
-    bool     whole = false;
+    bool whole = false;
 
-    find_givers(b);
-    if (b->giver_count == 0)
-        return lk_fail(LK_EPEER, "nobody has the model that a host which has come late is to keep");
+    list_regions(b);
     for (b->attempt = 0; b->attempt < ATTEMPTS_MAX && !whole; b->attempt++)
-        LK_TRY(attempt(b, list, count, &whole));
+        LK_TRY(attempt(b, &whole));
     return whole ? LK_OK
                  : lk_fail(LK_ECORRUPT, "a host that has come late got damaged pieces of the model "
                            "%d times over: a network or a memory on the way is faulty",
                            ATTEMPTS_MAX);
+}
+
+static size_t most_regions(const lk_parallel *parallel)
+{
+    size_t of_a_shard = 1 + (size_t)lk_optimizer_state_count(&parallel->optimizer);
+    return COMMON_REGIONS + parallel->shards * of_a_shard + count_runs(parallel);
 }
 
 lk_status lki_bring(lk_parallel *parallel, const bool *fresh)
@@ -242,9 +296,12 @@ lk_status lki_bring(lk_parallel *parallel, const bool *fresh)
     if (status == LK_OK)
         status = LKI_NEW(&b.givers, parallel->ranks, "who gives the model");
     if (status == LK_OK)
+        status = LKI_NEW(&b.regions, most_regions(parallel), "parts of the model");
+    if (status == LK_OK)
         status = lk_barrier(parallel->comm); /* what is given is complete */
     if (status == LK_OK)
         status = bring_all(&b);
+    lki_free(b.regions);
     lki_free(b.givers);
     lki_free(b.all);
     return status;

@@ -15,9 +15,10 @@
  *      shards      0 1  0 1 | 2 3  2 3 4 4
  *
  * A host that is lost leaves the numbers of shards, and what others keep, as they were when the run
- * began.  What it gave its group another one gives that has it: the first in order of shard.  Where
- * that is one of another group, all groups are one from then on.  Parts of which no host is left
- * are lost.
+ * began; one that comes back is the one that it was, and gets its shards from who keeps them
+ * (recover/bring.c).  What it gave its group another one gives that has it: the first in order of
+ * shard.  Where that is one of another group, all groups are one until it comes back.  Parts of
+ * which no host is left are lost.
  *
  * Memory: with buddies each host has two shards' state in place of one's, and what is lost of it
  *         takes no more: nothing moves.
@@ -131,7 +132,7 @@ static bool is_late(const lk_parallel *parallel)
     return parallel->ops->sharded && parallel->ledger.goes_on && parallel->ledger.before == NULL;
 }
 
-/* `first`: the job's hosts and ranks when the run began, for who is late. */
+/* `first`: the job's hosts and ranks when it began, where it goes on. */
 static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
                               const lk_parallel_options *options)
 {
@@ -148,17 +149,19 @@ static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
     return LK_OK;
 }
 
-/* Which host that rank of the job was on, or as many as there were. */
-static uint32_t find_origin(const lk_parallel *before, uint32_t number)
+/* Which host that rank of the job was on; of one that has come with its host the one that it was on
+ * when all began, if the run was cut for all that there were then.  Or as many as there were. */
+static uint32_t find_origin(const lk_parallel *before, const lki_world *first, uint32_t number)
 {
-    uint32_t r = 0;
+    uint32_t r = 0, born = before->keepers.born;
     while (r < before->ranks && before->world.numbers[r] != number)
         r++;
-    return r < before->ranks ? before->keepers.origins[before->world.host_of[r]]
-                             : before->keepers.born;
+    if (r < before->ranks)
+        return before->keepers.origins[before->world.host_of[r]];
+    return first->hosts == born ? first->host_of[number] : born;
 }
 
-/* Of a host some rank was there before. */
+/* Whether all hosts have one. */
 static bool find_origins(lk_parallel *parallel, const lki_world *first)
 {
     const lki_world   *world   = &parallel->world;
@@ -170,7 +173,7 @@ static bool find_origins(lk_parallel *parallel, const lki_world *first)
         keepers->origins[host] = keepers->born;
     for (uint32_t r = 0; r < world->ranks; r++) {
         uint32_t *origin = &keepers->origins[world->host_of[r]];
-        uint32_t  found  = before != NULL      ? find_origin(before, world->numbers[r])
+        uint32_t  found  = before != NULL      ? find_origin(before, first, world->numbers[r])
                            : is_late(parallel) ? first->host_of[world->numbers[r]]
                                                : world->host_of[r];
         *origin          = (uint32_t)lki_min(*origin, found);
@@ -270,8 +273,8 @@ static lk_status open_keepers(lk_parallel *parallel, const lki_world *first,
     LK_TRY(count_shards(parallel, first, options));
     LK_TRY(make_room(parallel));
     if (!find_origins(parallel, first))
-        return lk_fail(LK_EPEER, "a host of whose workers none was there before has no part of the "
-                       "model: start again from the newest checkpoint");
+        return lk_fail(LK_EPEER, "a host that was lost before the first step has no part of the "
+                       "model: it cannot come back");
     for (uint32_t host = 0; host < parallel->world.hosts; host++)
         for (uint32_t shard = 0; shard < parallel->shards; shard++)
             keepers->kept[host * parallel->shards + shard] =
@@ -294,7 +297,7 @@ lk_status lki_keepers_open(lk_parallel *parallel, const lk_parallel_options *opt
 {
     lki_world first  = { 0 };
     lk_status status = LK_OK;
-    if (is_late(parallel))
+    if (parallel->ops->sharded && parallel->ledger.goes_on)
         status = lki_world_first(&first, parallel->comm);
     if (status == LK_OK)
         status = open_keepers(parallel, &first, options);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "comm/control.h"
+#include "parallel/kept.h"
 #include "train/observe/pace.h"
 #include "train/recover/succession.h"
 
@@ -94,6 +95,22 @@ static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *od
     return status;
 }
 
+/* Those who were there before know it; who enters hears it. */
+static lk_status check_parts(const lki_session *s, lk_comm *comm)
+{
+    bool     all = true;
+    uint32_t r   = 0;
+
+    if (s->parallel != NULL)
+        LK_TRY(lki_kept_for_all(s->parallel, &all));
+    while (!lki_comm_is_fresh(comm, r))
+        r++;
+    return all ? LK_OK
+               : lki_comm_dissolve(comm, lk_comm_world_rank(comm, r), "hosts that were lost before "
+                                   "the first step have no part of the model, and nobody can enter "
+                                   "after that");
+}
+
 lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
 {
     char     who[LKI_WHO_BYTES], why[LKI_WHY_BYTES];
@@ -102,6 +119,7 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
 
     if (lki_comm_entered(comm) == 0)
         return LK_OK;
+    LK_TRY(check_parts(s, comm));
     LK_TRY(find_odd_data(s, comm, &odd, &mine));
     if (odd == lk_comm_size(comm))
         return LK_OK;
