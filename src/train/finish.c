@@ -136,7 +136,7 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     lki_observe_drain(s);
     LK_TRY(verify_same_end(s, result));
     lki_tell_kernels(s, true);
-    if (!lki_is_exact(s->config)) /* said once more */
+    if (lki_is_labelled(s->exactness_id)) /* said once more */
         lki_tell_bits(s);
     LK_TRY(lki_say_end(s, result));
     lki_journal_say(s->journal, "run %s", result->run);

@@ -377,6 +377,24 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     return status;
 }
 
+static const char label[] = " (not exact)";
+
+bool lki_is_labelled(const char *exactness_id)
+{
+    return strstr(exactness_id, label) != NULL;
+}
+
+void lki_go_on_inexact(lki_session *session)
+{
+    char  *id   = session->exactness_id;
+    size_t used = strlen(id);
+
+    session->inexact = true;
+    if (!lki_is_labelled(id))
+        (void)snprintf(id + used, sizeof session->exactness_id - used, "%s", label);
+    lki_journal_label(session->journal);
+}
+
 bool lki_is_exact(const lk_train_config *config)
 {
     return config->comm_dtype != LK_I8 && config->comm_dtype != LK_I4 &&
@@ -402,7 +420,7 @@ void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, text, (size_t)length);
     lki_sha256_end(&hash, hex);
-    (void)snprintf(out, 33, "%.16s%s", hex, lki_is_exact(config) ? "" : " (not exact)");
+    (void)snprintf(out, 33, "%.16s%s", hex, lki_is_exact(config) ? "" : label);
 }
 
 void lki_loss_bits(double loss, char hex[17])

@@ -59,6 +59,10 @@ void lki_tell_kernels(lki_session *s, bool end)
 void lki_tell_bits(const lki_session *s)
 {
     const char *name = lk_precision_name(s->config->comm_dtype);
+    if (s->inexact)
+        lki_journal_note(s->journal,
+                         "note: this run is not exact: it goes on from steps that were not, and "
+                         "its bits depend on theirs");
     if (s->config->backup_workers > 0)
         lki_journal_note(s->journal,
                          "note: this run is not exact: of a step the %u workers count that come "

@@ -28,6 +28,7 @@ struct lki_report_file {
     const lk_train_config *config;
     FILE                  *log; /* NULL: none was asked for */
     bool                   terminal, bar_shown;
+    bool                   inexact; /* what it tells of */
     double                 begun, shown; /* shown: when the bar was drawn last */
     uint64_t               start, end;
 };
@@ -110,8 +111,20 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     LK_TRY(LKI_NEW(&journal, 1, "log"));
     journal->config   = config;
     journal->terminal = isatty(STDERR_FILENO) == 1;
+    journal->inexact  = !lki_is_exact(config);
     *out              = journal;
     return LK_OK;
+}
+
+void lki_journal_label(lki_journal *journal)
+{
+    if (journal != NULL)
+        journal->inexact = true;
+}
+
+static const char *exactness_of(const lki_journal *journal)
+{
+    return journal->inexact ? ", \"exact\": false" : "";
 }
 
 lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
@@ -313,17 +326,14 @@ static void write_rates(const lki_step_record *r, char text[96])
         (void)snprintf(text + used, 96 - (size_t)used, ", \"dropped\": %u", r->dropped);
 }
 
-/* What travels otherwise than as it is, and whether that or another thing is not exact. */
+/* What travels otherwise than as it is. */
 static void write_travels(const lk_train_config *config, char text[96])
 {
-    int used = 0;
-    text[0]  = '\0';
+    text[0] = '\0';
     if (config->comm_dtype != LK_F32 || config->gather_dtype != LK_F32)
-        used = snprintf(text, 96, ", \"comm_dtype\": \"%s\", \"gather_dtype\": \"%s\"",
-                        lk_precision_name(config->comm_dtype),
-                        lk_precision_name(config->gather_dtype));
-    if (!lki_is_exact(config))
-        (void)snprintf(text + used, 96 - (size_t)used, ", \"exact\": false");
+        (void)snprintf(text, 96, ", \"comm_dtype\": \"%s\", \"gather_dtype\": \"%s\"",
+                       lk_precision_name(config->comm_dtype),
+                       lk_precision_name(config->gather_dtype));
 }
 
 lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
@@ -352,11 +362,11 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
         "{\"step\": %llu, \"epoch\": %llu, \"loss\": %s, \"loss_bits\": \"%s\", "
         "\"lr\": %.17g, \"grad_norm\": %s, \"samples_per_s\": %.1f%s, "
         "\"step_ms\": %.3f, \"data_ms\": %.3f, \"compute_ms\": %.3f, "
-        "\"finish_ms\": %.3f%s%s%s%s%s}\n",
+        "\"finish_ms\": %.3f%s%s%s%s%s%s}\n",
         (unsigned long long)r->step, (unsigned long long)r->epoch, number_text(loss, r->loss), bits,
         r->lr, number_text(norm, r->grad_norm), (double)r->samples / r->seconds, tokens,
         1e3 * r->seconds, 1e3 * r->data_seconds, 1e3 * r->compute_seconds, 1e3 * r->finish_seconds,
-        scale, noise, travels, stall, audited);
+        scale, noise, travels, stall, audited, exactness_of(journal));
     return log_checked(journal, written);
 }
 
@@ -373,8 +383,9 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, double los
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"val_loss\": %s, \"val_loss_bits\": \"%s\", "
-                               "\"val_accuracy\": %.17g}\n",
-                               (unsigned long long)step, number_text(text, loss), bits, accuracy));
+                               "\"val_accuracy\": %.17g%s}\n",
+                               (unsigned long long)step, number_text(text, loss), bits, accuracy,
+                               exactness_of(journal)));
 }
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
@@ -398,6 +409,8 @@ lk_status lki_journal_saved(lki_journal *journal, uint64_t step, uint64_t saved,
     json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:s*}", "step", (json_int_t)step, "checkpoint",
                              (json_int_t)saved, "stall_ms", 1e3 * stall, "write_ms", 1e3 * seconds,
                              "error", error);
+    if (journal->inexact)
+        (void)json_object_set_new(line, "exact", json_false());
     return lki_journal_event(journal, line);
 }
 
@@ -433,7 +446,7 @@ lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
     return log_checked(journal,
                        fprintf(journal->log,
                                "{\"step\": %llu, \"weights\": \"%s\", "
-                               "\"run\": \"%s\"%s%s}\n",
+                               "\"run\": \"%s\"%s%s%s}\n",
                                (unsigned long long)result->steps, result->weights, result->run,
-                               ended, audited));
+                               ended, audited, exactness_of(journal)));
 }

@@ -72,6 +72,7 @@ typedef struct {
     uint32_t     *first_terms; /* [block_count + 1]: of each block, counted from the last block */
     float         loss_scale;               /* of this step's gradients */
     char          exactness_id[33];
+    bool          inexact; /* it goes on from steps that were not exact */
     char          loss_chain[65]; /* hash over the loss_bits of all steps so far */
     lk_loss_scaler scaler;        /* the checkpoint's, if it says */
     lk_noise       noise;         /* likewise */
@@ -149,8 +150,14 @@ void lki_tell_bits(const lki_session *session);
 
 /* ---- Identity (identity.c) --------------------------------------------------------------- */
 
-/* Whether nothing is quantised: neither gradients nor the parameters that are read. */
+/* Whether nothing is quantised, neither gradients nor the parameters that are read, and all workers
+ * count. */
 bool lki_is_exact(const lk_train_config *config);
+
+/* Whether an exactness id says that what has it is not exact; and this run goes on from what has:
+ * its id says so, too, and its log, whatever its own options. */
+bool lki_is_labelled(const char *exactness_id);
+void lki_go_on_inexact(lki_session *session);
 
 /* Everything that defines the result, by option name; new reference, NULL without memory. */
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);
@@ -353,6 +360,9 @@ struct lki_step_record {
 
 /* Everything below takes a NULL journal (other ranks) and does nothing. */
 LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config *config);
+
+/* From here on lines say that the run is not exact. */
+void lki_journal_label(lki_journal *journal);
 
 /* Opens the log for a run that goes on after `start` steps up to `end`: cut back to there, or new.
  */

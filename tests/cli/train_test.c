@@ -342,15 +342,35 @@ static void backup_workers_are_labelled(void **state)
     assert_says(r.err, "note: this run is not exact: of a step the 1 workers count");
     (void)run_shell(&r, *state, "grep -c '\"dropped\": 2,.*\"exact\": false}' b.log");
     assert_string_equal(r.out, "3\n");
+    (void)run_shell(&r, *state, "grep -E '\"(checkpoint|weights)\"' b.log |"
+                                "grep -c '\"exact\": false}'");
+    assert_string_equal(r.out, "2\n");
     run_command(&r, *state, "inspect b");
     assert_says(r.out, " (not exact)\n");
-    run_command(&r, *state, MLP "--steps 4 --checkpoint b --resume --log b.log");
-    assert_int_equal(r.status, 0);
-    assert_says(r.err, "note: the checkpoint has exactness id");
-    assert_null(strstr(r.err, "not exact: of a step"));
-    (void)run_shell(&r, *state, "tail -2 b.log");
-    assert_null(strstr(r.out, "\"exact\""));
-    assert_null(strstr(r.out, "\"dropped\""));
+}
+
+/* Its steps are exact, but not what they begin with; and so on. */
+static void and_so_is_what_goes_on_from_them(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 3 --workers 2 --backup-workers 1 --checkpoint g");
+    for (int steps = 4; steps <= 5; steps++) {
+        char line[256];
+        (void)snprintf(line, sizeof line, MLP "--steps %d --checkpoint g --resume --log g.log",
+                       steps);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        bool others = strstr(r.err, "note: the checkpoint has exactness id") != NULL;
+        assert_int_equal(others, steps == 4);
+        assert_says(r.err, "note: this run is not exact: it goes on from steps that were not");
+        assert_null(strstr(r.err, "not exact: of a step"));
+        (void)run_shell(&r, *state, "grep -vc '\"exact\": false}' g.log");
+        assert_string_equal(r.out, "0\n");
+        (void)run_shell(&r, *state, "grep -c '\"dropped\"' g.log");
+        assert_string_equal(r.out, "0\n");
+        run_command(&r, *state, "inspect g");
+        assert_says(r.out, " (not exact)\n");
+    }
 }
 
 static void and_refused_where_they_are_not_for(void **state)
@@ -397,6 +417,7 @@ int main(void)
         cmocka_unit_test(a_default_is_recorded),
         cmocka_unit_test(other_kernels_are_named),
         cmocka_unit_test(backup_workers_are_labelled),
+        cmocka_unit_test(and_so_is_what_goes_on_from_them),
         cmocka_unit_test(and_refused_where_they_are_not_for),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -22,7 +22,7 @@
 /* What ranks have made of the steps so far, the same on all. */
 typedef struct {
     char      loss_chain[65];
-    bool      judged_best;
+    bool      judged_best, inexact;
     uint64_t  start, chained, judged, audited;
     lki_watch watch;
     uint32_t  lost, left, entered;
@@ -37,6 +37,7 @@ static news news_of(const lki_session *s)
                                  .judged      = s->judged,
                                  .audited     = s->audited,
                                  .judged_best = s->judged_best,
+                                 .inexact     = s->inexact,
                                  .watch       = s->watch,
                                  .lost        = self->lost,
                                  .left        = self->left,
@@ -61,6 +62,8 @@ static void believe(lki_session *s, const news *n, uint32_t entered)
     self->entered  = n->entered + entered;
     self->seconds  = n->seconds;
     memcpy(s->loss_chain, n->loss_chain, sizeof s->loss_chain);
+    if (n->inexact)
+        lki_go_on_inexact(s);
 }
 
 lk_status lki_welcome(lki_session *s, lk_comm *comm)

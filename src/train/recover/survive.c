@@ -360,6 +360,8 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (s->rank != 0 || s->journal != NULL)
         return LK_OK;
     LK_TRY(lki_journal_open(&s->journal, c));
+    if (s->inexact)
+        lki_journal_label(s->journal);
     LK_TRY(take_log(s, done));
     if (c->checkpoint == NULL)
         return LK_OK;

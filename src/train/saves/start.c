@@ -201,6 +201,9 @@ static lk_status find_checkpoint(lki_session *session, lk_checkpoint **out)
     LK_TRY(check_compatible(config, lk_dataset_describe(session->dataset), info,
                             session->loss_chain, &session->scaler, &session->noise,
                             &session->watch));
+    session->inexact = lki_is_labelled(info->exactness_id);
+    if (session->inexact)
+        lki_go_on_inexact(session);
     note_exactness(session, info);
     session->start = info->step;
     return LK_OK;
@@ -216,6 +219,10 @@ static lk_status resume(lki_session *session)
         status = find_checkpoint(session, &checkpoint);
     if (status == LK_OK)
         status = lk_broadcast(session->comm, &session->start, sizeof session->start, 0);
+    if (status == LK_OK)
+        status = lk_broadcast(session->comm, &session->inexact, sizeof session->inexact, 0);
+    if (status == LK_OK && session->inexact)
+        lki_go_on_inexact(session);
     if (status == LK_OK)
         status = lk_broadcast(session->comm, session->loss_chain, sizeof session->loss_chain, 0);
     if (status == LK_OK)
