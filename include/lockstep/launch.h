@@ -132,7 +132,7 @@ typedef struct {
  * Losses:       with LK_ON_FAILURE_CONTINUE the result is that of the ranks of the last group:
  *               what became of those who were lost before is told to `note`.
  * Life:         workers are killed when the calling thread dies, however it dies.
- * Coordinator:  with LK_ON_FAILURE_CONTINUE on one host a fork of the caller watches and decides,
+ * Coordinator:  with LK_ON_FAILURE_CONTINUE a fork of each caller watches and decides,
  *               and another takes over when it dies; `note` is called by the caller's thread. */
 LK_API LK_NODISCARD lk_status lk_launch(const lk_launch_options *options, lk_launch_result *result);
 

@@ -1,7 +1,7 @@
 /* control_journal.c -- what a launcher that takes over from another must know of the control.
  *
  * The control memory is shared and outlives both.  What a launcher alone knows is who has asked for
- * what, and which sockets are still open.
+ * what, which sockets are still open, and how many other hosts wait to enter.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     uint64_t epoch;
+    uint32_t elsewhere;
     of_rank  ranks[];
 } saved;
 
@@ -33,7 +34,8 @@ void lki_control_save(const lki_control *control, void *to)
 {
     saved *out = to;
 
-    out->epoch = control->board->job.epoch;
+    out->epoch     = control->board->job.epoch;
+    out->elsewhere = control->elsewhere;
     for (uint32_t i = 0; i < control->roster.count; i++) {
         of_rank *its   = &out->ranks[i];
         its->ask       = control->asked[i];
@@ -67,6 +69,7 @@ void lki_control_restore(lki_control *control, const void *from)
     const saved *in = from;
 
     LK_ASSERT(in->epoch == control->board->job.epoch);
+    control->elsewhere = in->elsewhere;
     for (uint32_t i = 0; i < control->roster.count; i++) {
         const of_rank *its  = &in->ranks[i];
         control->asked[i]   = its->ask;

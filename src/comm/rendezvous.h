@@ -133,6 +133,10 @@ LK_NODISCARD lk_status lki_rendezvous_open(lki_rendezvous **out,
 /* Tells those who still wait for this node, if `why` is not NULL, that it gives up. */
 void lki_rendezvous_close(lki_rendezvous *rendezvous, const char *why);
 
+/* In a fork of who has opened it: closes this process' copies of its descriptors, and nobody is
+ * told.  What was known of the nodes stays so; nothing else may be asked of it. */
+void lki_rendezvous_forget(lki_rendezvous *rendezvous);
+
 /* For poll(): readable when lki_rendezvous_next() may have something to do. */
 int lki_rendezvous_fd(const lki_rendezvous *rendezvous);
 

@@ -156,12 +156,13 @@ static _Noreturn void be_a_host(lki_family *f, uint32_t i, int orders, int repor
     _exit(write(reports, &said, sizeof said) == (ssize_t)sizeof said ? 0 : 1);
 }
 
-/* The ends of four pipes: ours go to the host, `theirs` to its launcher. */
+/* The ends of a socket and three pipes: ours go to the host, `theirs` to its launcher. */
 static lk_status connect_host(const lki_family *f, lki_emulated *h, int theirs[4])
 {
     int ends[2];
 
-    LK_TRY(lki_pipe_open(ends));
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return lk_fail(LK_EIO, "a socket to the launcher of a host: %s", strerror(errno));
     theirs[0] = ends[0];
     h->orders = ends[1];
     LK_TRY(lki_pipe_open(ends));

@@ -66,6 +66,7 @@ typedef struct {
     bool                     outside;    /* this host has come late, and is in no group yet ... */
     bool                     dropped;    /* the group has gone on without this host */
     bool                     ready;      /* ... but its workers could be, and node 0 knows it */
+    uint64_t                 heard;      /* events of other nodes, by coordinators */
     lki_standing             standing;   /* outside: who is in it; the rendezvous has the memory */
     bool                     over;       /* on all nodes, with this outcome: */
     lki_outcome              outcome;
@@ -121,7 +122,7 @@ static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 }
 
 /* How many places lki_watch() needs in job->polled. */
-#define LKI_POLLED(workers) (5 + 4 * (size_t)(workers))
+#define LKI_POLLED(workers) (6 + 4 * (size_t)(workers))
 
 /* Runs the job until every worker has ended and its output is written. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);

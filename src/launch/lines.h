@@ -4,9 +4,9 @@
 
 #include "launch/job.h"
 
-/* Places in job->polled: the signals, two sinks, the other nodes, orders, then four for each
- * worker. */
-enum { LKI_AT_SIGNALS, LKI_AT_SINKS, LKI_AT_NODES = 3, LKI_AT_ORDERS, LKI_AT_WORKERS,
+/* Places in job->polled: the signals, two sinks, the other nodes, orders, the other of keeper and
+ * coordinator, then four for each worker. */
+enum { LKI_AT_SIGNALS, LKI_AT_SINKS, LKI_AT_NODES = 3, LKI_AT_ORDERS, LKI_AT_OTHER, LKI_AT_WORKERS,
        LKI_PER_WORKER = 4 };
 _Static_assert(LKI_AT_WORKERS + LKI_PER_WORKER == LKI_POLLED(1), "job.h says how many");
 enum { LKI_OF_PIDFD, LKI_OF_SOCKET, LKI_OF_STREAMS };

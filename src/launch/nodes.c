@@ -16,18 +16,19 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "launch/keeper/keeper.h"
 
 static const double REFUSED_SECONDS = 10; /* between two notes of that kind */
 
 enum { SILENCE_MS_MIN = 1000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
 
-static const lki_node *self(const lki_job *job)
+const lki_node *lki_nodes_self(const lki_job *job)
 {
     return lki_rendezvous_node(job->rendezvous, lki_rendezvous_self(job->rendezvous));
 }
 
-/* Strangers at the rendezvous: the first at once, then seldom, the rest at the end. */
-static void note_refused(lki_job *job, bool last)
+/* The first at once, then seldom, the rest at the end. */
+void lki_nodes_note_refused(lki_job *job, bool last)
 {
     uint32_t count = lki_rendezvous_refused(job->rendezvous);
     double   now   = lki_seconds();
@@ -115,11 +116,11 @@ lk_status lki_nodes_meet(lki_job *job)
     LK_TRY(lki_rendezvous_open(&job->rendezvous, &how));
     while (event.kind != LKI_EVENT_MET) {
         LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
-        note_refused(job, false);
+        lki_nodes_note_refused(job, false);
         if (event.kind == LKI_EVENT_NONE)
             LK_TRY(await_news(job));
     }
-    job->roster = self(job)->roster;
+    job->roster = lki_nodes_self(job)->roster;
     if (job->host->met != NULL)
         job->host->met(job->host->reports);
     return LK_OK;
@@ -178,6 +179,12 @@ static bool is_here(const lki_job *job, uint32_t rank)
     return rank - job->roster.first < job->roster.count;
 }
 
+static const lki_introduction *introduction(const lki_job *job, uint32_t rank)
+{
+    return lki_is_coordinator(job) ? &job->keeper->known[rank]
+                                   : lki_rendezvous_introduction(job->rendezvous, rank);
+}
+
 /* Where it takes long some have no address yet. */
 static void hear_introductions(lki_job *job)
 {
@@ -186,7 +193,7 @@ static void hear_introductions(lki_job *job)
     if (!lki_rebuild_concerns(job))
         return;
     for (uint32_t rank = 0; rank < job->roster.world; rank++) {
-        const lki_introduction *who = lki_rendezvous_introduction(job->rendezvous, rank);
+        const lki_introduction *who = introduction(job, rank);
         if (!lki_control_is_member(job->control, rank))
             continue;
         if (who->address[0] == '\0')
@@ -214,13 +221,13 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
     bool known = is_known(job, verdict);
 
     job->told = true;
-    lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
     if (verdict->status == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
     if (!lki_job_survives(job) && !lki_is_complete(job))
         lki_job_fail(job);
     else if (job->host->name == NULL && !known)
         lki_job_note(job, "%s", verdict->message);
+    lki_control_condemn(job->control, verdict->culprit, verdict->status, verdict->message);
 }
 
 /* A host that has come late, and may have another name than the one that had its place. */
@@ -245,7 +252,7 @@ static void hear_awaited(lki_job *job, const lki_event *event)
 static bool is_for_insiders(const lki_job *job, lki_event_kind kind)
 {
     return kind == LKI_EVENT_KNOWN || kind == LKI_EVENT_ASKED || kind == LKI_EVENT_AWAITED ||
-           (kind == LKI_EVENT_VERDICT && !lki_rendezvous_lost(job->rendezvous));
+           (kind == LKI_EVENT_VERDICT && !lki_nodes_lost(job));
 }
 
 static void hear(lki_job *job, const lki_event *event)
@@ -280,14 +287,48 @@ lk_status lki_nodes_serve(lki_job *job)
     lki_event event;
 
     do {
-        LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
+        LK_TRY(lki_post_next(job, &event));
         hear(job, &event);
-        note_refused(job, false);
+        lki_post_heard(job);
     } while (event.kind != LKI_EVENT_NONE && !job->over);
+    if (!lki_is_coordinator(job))
+        lki_nodes_note_refused(job, false);
     return LK_OK;
 }
 
 /* ---- What it says ------------------------------------------------------------------------ */
+
+void lki_nodes_speak(const lki_job *job, const lki_saying *what)
+{
+    lki_rendezvous *r = job->rendezvous;
+
+    switch (what->kind) {
+    case LKI_SAY_INTRODUCE: lki_rendezvous_introduce(r, what->workers); return;
+    case LKI_SAY_ENDED: lki_rendezvous_ended(r, &what->end); return;
+    case LKI_SAY_VERDICT: lki_rendezvous_verdict(r, &what->verdict); return;
+    case LKI_SAY_STOP: lki_rendezvous_stop(r, what->stop.number, what->stop.force); return;
+    case LKI_SAY_ASKED: lki_rendezvous_asked(r, what->epoch, what->timeout_ms); return;
+    case LKI_SAY_GO_ON:
+        lki_rendezvous_go_on(r, what->epoch, &what->members,
+                             what->admits ? &what->entrants : NULL);
+        return;
+    case LKI_SAY_KINDS: return;
+    }
+}
+
+void lki_nodes_say(const lki_job *job, const lki_saying *what)
+{
+    if (lki_is_coordinator(job))
+        lki_post_say(job, what);
+    else
+        lki_nodes_speak(job, what);
+}
+
+bool lki_nodes_lost(const lki_job *job)
+{
+    return lki_is_coordinator(job) ? atomic_load(&job->keeper->shared->lost)
+                                   : lki_rendezvous_lost(job->rendezvous);
+}
 
 /* Introduces the workers of this host, as soon as all that are in the group have said where they
  * listen. */
@@ -308,43 +349,51 @@ static void introduce(lki_job *job)
         if (!lki_control_address(job->control, lki_rank_of_worker(job, i), workers[i].address))
             workers[i].address[0] = '\0';
     }
-    lki_rendezvous_introduce(job->rendezvous, workers);
+    const lki_saying ours = {.kind    = LKI_SAY_INTRODUCE,
+                             .epoch   = job->epoch,
+                             .workers = workers};
+    lki_nodes_say(job, &ours);
     lki_free(workers);
     job->introduced = true;
 }
 
 void lki_nodes_look(lki_job *job)
 {
-    lki_verdict verdict;
-    lk_error    why;
+    lki_saying ours = {.kind = LKI_SAY_VERDICT, .epoch = job->epoch};
+    lk_error   why;
 
     if (job->outside)
         return;
     if (!job->introduced && lki_rebuild_concerns(job))
         introduce(job);
-    if (job->told || !lki_control_failed(job->control, &verdict.culprit, &why))
+    if (job->told || !lki_control_failed(job->control, &ours.verdict.culprit, &why))
         return;
-    job->told      = true;
-    verdict.status = why.status;
-    memcpy(verdict.message, why.message, sizeof verdict.message);
-    lki_rendezvous_verdict(job->rendezvous, &verdict);
+    job->told           = true;
+    ours.verdict.status = why.status;
+    memcpy(ours.verdict.message, why.message, sizeof ours.verdict.message);
+    lki_nodes_say(job, &ours);
 }
 
 void lki_nodes_ended(lki_job *job, uint32_t i)
 {
     const lki_worker *worker = &job->workers[i];
-    lki_rank_end      end    = {.rank      = lki_rank_of_worker(job, i),
-                                .exit_code = worker->status & 0xff,
-                                .signal    = worker->signal};
+    lki_saying        ours   = {.kind  = LKI_SAY_ENDED,
+                                .epoch = job->epoch,
+                                .end   = {.rank      = lki_rank_of_worker(job, i),
+                                          .exit_code = worker->status & 0xff,
+                                          .signal    = worker->signal}};
 
     if (lki_left_on_request(job, worker))
-        end.exit_code = 0;
-    lki_rendezvous_ended(job->rendezvous, &end);
+        ours.end.exit_code = 0;
+    lki_nodes_say(job, &ours);
 }
 
 void lki_nodes_stop(lki_job *job, int number, bool force)
 {
-    lki_rendezvous_stop(job->rendezvous, number, force);
+    const lki_saying ours = {.kind  = LKI_SAY_STOP,
+                             .epoch = job->epoch,
+                             .stop  = {.number = number, .force = force}};
+    lki_nodes_say(job, &ours);
 }
 
 /* ---- The end ----------------------------------------------------------------------------- */
@@ -357,7 +406,7 @@ static lki_outcome say_why_not(lki_job *job, const lk_error *why, int exit_code)
                            .rank   = job->roster.first};
 
     (void)snprintf(verdict.message, sizeof verdict.message, "host %s (node %u): %.300s",
-                   self(job)->host, lki_rendezvous_self(job->rendezvous), why->message);
+                   lki_nodes_self(job)->host, lki_rendezvous_self(job->rendezvous), why->message);
     memcpy(outcome.cause, verdict.message, sizeof verdict.message);
     if (!job->told)
         lki_rendezvous_verdict(job->rendezvous, &verdict);
@@ -436,7 +485,7 @@ void lki_nodes_close(lki_job *job)
     char why[LKI_MESSAGE_BYTES];
 
     if (job->rendezvous != NULL)
-        note_refused(job, true);
+        lki_nodes_note_refused(job, true);
     (void)snprintf(why, sizeof why, "node 0 has given up: %.400s", lk_error_last()->message);
     lki_rendezvous_close(job->rendezvous, why);
     job->rendezvous = NULL;

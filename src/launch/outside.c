@@ -8,7 +8,7 @@
  */
 #include <stdio.h>
 
-#include "launch/job.h"
+#include "launch/nodes.h"
 
 static uint32_t count_of(const lki_job *job, const lki_members *members)
 {
@@ -56,16 +56,15 @@ bool lki_outside_stays(lki_job *job, uint64_t epoch, const lki_members *members)
 
 void lki_outside_turn(lki_job *job)
 {
-    static const lki_members nobody = {{0}};
-    lki_members              ready;
+    lki_saying ours = {.kind = LKI_SAY_GO_ON, .epoch = job->epoch, .admits = true};
 
     if (!job->outside)
         return;
-    if ((job->over || lki_rendezvous_lost(job->rendezvous)) && job->ended < job->started)
+    if ((job->over || lki_nodes_lost(job)) && job->ended < job->started)
         lki_job_fail(job);
-    ready = lki_control_entrants(job->control);
-    if (job->ready || count_of(job, &ready) < job->count)
+    ours.entrants = lki_control_entrants(job->control);
+    if (job->ready || count_of(job, &ours.entrants) < job->count)
         return;
     job->ready = true;
-    lki_rendezvous_go_on(job->rendezvous, job->epoch, &nobody, &ready);
+    lki_nodes_say(job, &ours);
 }

@@ -71,7 +71,7 @@ bool lki_job_survives(const lki_job *job)
 {
     return job->options->on_failure == LK_ON_FAILURE_CONTINUE && job->kill_at <= 0
            && lki_control_all_joined(job->control)
-           && (job->rendezvous == NULL || (job->begun && !lki_rendezvous_lost(job->rendezvous)));
+           && (job->rendezvous == NULL || (job->begun && !lki_nodes_lost(job)));
 }
 
 bool lki_rebuild_concerns(const lki_job *job)
@@ -148,10 +148,13 @@ static void settle(lki_job *job)
         }
         return;
     }
-    lki_members entrants = lki_control_entrants(job->control);
+    const lki_saying ours = {.kind     = LKI_SAY_GO_ON,
+                             .epoch    = job->epoch,
+                             .members  = members,
+                             .entrants = lki_control_entrants(job->control),
+                             .admits   = lki_control_admits(job->control)};
     if (!job->rebuild_said)
-        lki_rendezvous_go_on(job->rendezvous, job->epoch, &members,
-                             lki_control_admits(job->control) ? &entrants : NULL);
+        lki_nodes_say(job, &ours);
     job->rebuild_said = true;
     job->rebuild_left = 0;
 }
@@ -160,8 +163,8 @@ void lki_rebuild_resume(lki_job *job)
 {
     lki_members members = {{0}};
 
-    if (lki_control_epoch(job->control) == job->epoch)
-        return;
+    if (job->rendezvous != NULL || lki_control_epoch(job->control) == job->epoch)
+        return; /* of several nodes the event is heard again */
     for (uint32_t rank = 0; rank < job->roster.world; rank++)
         if (lki_control_is_member(job->control, rank))
             lki_members_add(&members, rank);
@@ -183,17 +186,21 @@ void lki_rebuild_asked(lki_job *job, uint64_t epoch, uint32_t timeout_ms)
 /* This node cannot come along.  Its workers end, and the others go on without them. */
 static void fall_out(lki_job *job, uint32_t culprit)
 {
-    lki_verdict verdict = {.culprit = culprit, .status = LK_EPEER};
+    lki_saying ours = {.kind    = LKI_SAY_VERDICT,
+                       .epoch   = job->epoch,
+                       .verdict = {.culprit = culprit, .status = LK_EPEER}};
 
-    (void)snprintf(verdict.message, sizeof verdict.message, "%.400s", lk_error_last()->message);
-    lki_rendezvous_verdict(job->rendezvous, &verdict);
+    (void)snprintf(ours.verdict.message, sizeof ours.verdict.message, "%.400s",
+                   lk_error_last()->message);
+    lki_nodes_say(job, &ours);
     job->told = true;
     lki_job_fail(job);
 }
 
 void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
 {
-    bool     concerned = lki_rebuild_concerns(job);
+    bool     made      = lki_control_epoch(job->control) == epoch; /* by a launcher before this */
+    bool     concerned = made || lki_rebuild_concerns(job);
     uint32_t first     = job->roster.first, end = first + job->count;
 
     if (lki_outside_stays(job, epoch, members))
@@ -206,7 +213,7 @@ void lki_rebuild_begin(lki_job *job, uint64_t epoch, const lki_members *members)
     job->dropped = first == end;
     if (!concerned || first == end)
         return;
-    if (!begin(job, members)) {
+    if (!made && !begin(job, members)) {
         fall_out(job, first);
         return;
     }
@@ -252,7 +259,7 @@ static bool refuse(lki_job *job)
         lki_control_refuse(job->control, LK_EUNSUPPORTED, "this job ends at its first failure: "
                            "start it with lockstep run --on-failure continue to go on without the "
                            "ranks that are lost");
-    else if (job->rendezvous != NULL && lki_rendezvous_lost(job->rendezvous))
+    else if (job->rendezvous != NULL && lki_nodes_lost(job))
         lki_control_refuse(job->control, LK_EPEER, "node 0, whose launcher decides who goes on, is "
                            "lost: start the job again from its newest checkpoint");
     else if (!lki_rebuild_concerns(job))
@@ -266,7 +273,10 @@ static void tell_others(lki_job *job, uint32_t timeout_ms)
 {
     if (job->rendezvous == NULL || job->rebuild_told || job->rebuild_ms != 0)
         return;
-    lki_rendezvous_asked(job->rendezvous, job->epoch, timeout_ms);
+    const lki_saying ours = {.kind       = LKI_SAY_ASKED,
+                             .epoch      = job->epoch,
+                             .timeout_ms = timeout_ms};
+    lki_nodes_say(job, &ours);
     job->rebuild_told = true;
 }
 

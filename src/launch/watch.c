@@ -32,6 +32,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -361,12 +362,14 @@ static void obey(lki_job *job)
 {
     lki_order order;
 
-    if (read(job->host->orders, &order, sizeof order) != (ssize_t)sizeof order)
+    if (recv(job->host->orders, &order, sizeof order, MSG_PEEK) != (ssize_t)sizeof order)
         return;
     if (order.number == SIGUSR1 || order.number == SIGUSR2)
         pass_on_signal(job, order.number);
     else
         lki_job_stop(job, order.number, order.force, order.deaf);
+    lki_commit(job);
+    (void)!recv(job->host->orders, &order, sizeof order, 0);
 }
 
 static void take_signals(lki_job *job)
@@ -395,7 +398,7 @@ void lki_job_listen(lki_job *job)
 
 static lk_status serve_sockets(lki_job *job)
 {
-    bool served = false;
+    bool served = lki_has_just_taken_over(job);
 
     for (uint32_t i = 0; i < job->count; i++) {
         bool open = true;
@@ -418,9 +421,10 @@ static void prepare(lki_job *job)
 {
     job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
     job->polled[LKI_AT_NODES] = (struct pollfd){
-        .fd     = job->rendezvous != NULL ? lki_rendezvous_fd(job->rendezvous) : -1,
+        .fd     = job->rendezvous != NULL ? lki_post_fd(job) : -1,
         .events = POLLIN};
-     job->polled[LKI_AT_ORDERS] = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
+    job->polled[LKI_AT_ORDERS] = (struct pollfd){.fd = job->host->orders, .events = POLLIN};
+    job->polled[LKI_AT_OTHER]  = (struct pollfd){.fd = -1};
     for (uint32_t i = 0; i < job->count; i++) {
         const lki_worker *worker   = &job->workers[i];
         *lki_place(job, i, LKI_OF_PIDFD)  = (struct pollfd){.fd = worker->pidfd, .events = POLLIN};
@@ -474,7 +478,8 @@ static lk_status turn(lki_job *job)
     if (job->polled[LKI_AT_ORDERS].revents != 0)
         obey(job);
     LK_TRY(serve_sockets(job));
-    if (job->polled[LKI_AT_NODES].revents != 0)
+    if (job->polled[LKI_AT_NODES].revents != 0 ||
+        (job->rendezvous != NULL && lki_has_just_taken_over(job)))
         LK_TRY(lki_nodes_serve(job));
     lki_lines_move(job);
     for (uint32_t i = 0; i < job->count; i++)

@@ -19,18 +19,16 @@ enum { ROUNDS = LKI_SANITIZED ? 1 : 2 };
 #define READY "(node 1, ranks 2 to 3) is ready to enter"
 #define ENTERS "ranks 2-3 enter after step "
 
-/* The newest child of a process that is there yet. */
+/* The newest child of a process that is there yet, and no coordinator. */
 static pid_t newest_child(pid_t parent)
 {
-    char path[64];
-    long pid, newest = 0;
-    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
-    FILE *file = fopen(path, "re");
-    while (file != NULL && fscanf(file, "%ld", &pid) == 1)
-        newest = is_gone((pid_t)pid) ? newest : pid;
-    if (file != NULL)
-        (void)fclose(file);
-    return (pid_t)newest;
+    FILE *children = children_of(parent);
+    pid_t pid, newest = 0;
+    while ((pid = next_child(children)) != 0)
+        newest = is_gone(pid) || is_coordinator(pid) ? newest : pid;
+    if (children != NULL)
+        (void)fclose(children);
+    return newest;
 }
 
 /* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,

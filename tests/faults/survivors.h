@@ -155,6 +155,46 @@ static inline pid_t launcher_of(const job *j, uint32_t rank)
     return (pid_t)atoi(parent + strlen("PPid:"));
 }
 
+/* Whether it is one that takes decisions for a keeper. */
+static inline bool is_coordinator(pid_t pid)
+{
+    char path[64], comm[32] = "";
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "r");
+    bool  is   = file != NULL && fgets(comm, sizeof comm, file) != NULL
+              && strcmp(comm, "lockstep-coord\n") == 0;
+    if (file != NULL)
+        (void)fclose(file);
+    return is;
+}
+
+/* A keeper's children, one after the other; 0: no more. */
+static inline pid_t next_child(FILE *children)
+{
+    int pid = 0;
+    return children != NULL && fscanf(children, "%d", &pid) == 1 ? (pid_t)pid : 0;
+}
+
+static inline FILE *children_of(pid_t parent)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    return fopen(path, "re");
+}
+
+/* That of this keeper; 0: there is none now.  A worker that it has started has its name for a
+ * moment. */
+static inline pid_t coordinator_of(pid_t keeper)
+{
+    FILE *children = children_of(keeper);
+    pid_t pid, found = 0;
+    while (found == 0 && (pid = next_child(children)) != 0)
+        found = !is_gone(pid) && is_coordinator(pid) ? pid : 0;
+    if (children != NULL)
+        (void)fclose(children);
+    return found;
+}
+
 static inline void await_gone(job *j, pid_t launcher)
 {
     while (!is_gone(launcher)) {

@@ -236,6 +236,35 @@ static void await_said(held *h, uint32_t i, const char *word)
             nodes_fail(&h->j, "node %u does not say %s", i, word);
 }
 
+/* Of one command on each host. */
+static void coordinators_are_killed(void **state)
+{
+    static held           h;
+    static command_result r;
+    char                  wanted[65], got[65], line[200];
+
+    weights_of_one_worker(*state, "--steps 60", wanted);
+    start_held(&h, *state, "--steps 60 --on-failure continue");
+    for (uint32_t k = 0; k < 4; k++) {
+        if (k == 2)
+            assert_int_equal(kill(worker(&h, 3), SIGKILL), 0);
+        (void)snprintf(line, sizeof line, "c=$(pgrep -P %d -x lockstep-coord) && kill -9 $c && "
+                       "while kill -0 $c 2>/dev/null; do :; done", (int)h.j.pid[k % 2]);
+        do /* there will be another */
+            (void)run_shell(&r, *state, line);
+        while (r.status != 0);
+    }
+    wait_all(&h);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (h.j.ended[i].status != 0)
+            fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+        assert_says(h.j.ended[i].err, "note: the coordinator of host ");
+    }
+    assert_says(h.j.ended[0].err, "note: the run has lost 1 rank and went on with 3;");
+    read_weights(&h.j.ended[0], got);
+    assert_string_equal(got, wanted);
+}
+
 /* Node 1 is lost, and comes back; before it, who has another key or other settings. */
 static void who_comes_back_enters(void **state)
 {
@@ -301,6 +330,7 @@ int main(void)
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
         cmocka_unit_test(who_comes_back_too_soon_waits),
+        cmocka_unit_test(coordinators_are_killed),
         cmocka_unit_test(who_comes_back_enters),
         cmocka_unit_test(where_others_go_on_is_for_node_0_to_say),
     };

@@ -549,6 +549,17 @@ void lki_rendezvous_close(lki_rendezvous *r, const char *why)
     lki_free(r);
 }
 
+void lki_rendezvous_forget(lki_rendezvous *r)
+{
+    if (r->server != NULL)
+        lki_server_forget(r->server);
+    if (lki_line_is_open(&r->line))
+        (void)close(r->line.fd);
+    explicit_bzero(r->key, sizeof r->key);
+    (void)close(r->timer);
+    (void)close(r->epoll);
+}
+
 int lki_rendezvous_fd(const lki_rendezvous *r)
 {
     return r->epoll;

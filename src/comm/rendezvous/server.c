@@ -343,6 +343,15 @@ void lki_server_close(lki_server *server, const char *why)
     lki_free(server);
 }
 
+/* TLS would say farewell. */
+void lki_server_forget(lki_server *server)
+{
+    for (uint32_t i = 0; i < server->capacity; i++)
+        if (lki_line_is_open(&server->guests[i].line))
+            (void)close(server->guests[i].line.fd);
+    (void)close(server->listener);
+}
+
 bool lki_server_has_guests(const lki_server *server)
 {
     for (uint32_t i = 0; i < server->capacity; i++)

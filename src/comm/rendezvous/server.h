@@ -24,6 +24,9 @@ LK_NODISCARD lk_status lki_server_open(lki_server **out, const lki_rendezvous_op
 /* Tells those who wait for the start of the job `why` there is none. */
 void lki_server_close(lki_server *server, const char *why);
 
+/* In a fork: closes this process' copies of its descriptors. */
+void lki_server_forget(lki_server *server);
+
 /* The descriptor with this number is ready. */
 void lki_server_serve(lki_server *server, uint32_t number, int64_t now);
 

@@ -42,6 +42,11 @@ static void write_letter(const lki_keeper *keeper, const lki_keeper_letter *lett
         _exit(1);
 }
 
+void lki_keeper_write(const lki_keeper *keeper, const lki_keeper_letter *letter)
+{
+    write_letter(keeper, letter, -1);
+}
+
 static lki_keeper_answer ask(const lki_keeper *keeper, const lki_keeper_letter *letter, int fd)
 {
     lki_keeper_answer words;
@@ -165,6 +170,8 @@ static void leave_the_keeper(lki_job *job, int channel)
     (void)close(job->signals.fd);
     if (job->keeper->channel >= 0)
         (void)close(job->keeper->channel);
+    if (job->rendezvous != NULL)
+        lki_rendezvous_forget(job->rendezvous);
     job->signals.fd      = job->keeper->signals[0];
     job->keeper->channel = channel;
     job->keeper->inside  = true;
@@ -231,5 +238,5 @@ _Noreturn void lki_coordinate(lki_job *job, int channel)
         shared->weight = lki_judge(job, &shared->result);
     shared->error = st == LK_OK ? (lk_error){.status = LK_OK} : *lk_error_last();
     atomic_store(&shared->done, true);
-    _exit(0);
+    _exit(st == LK_OK ? shared->result.exit_code : 1); /* as its workers: see late.c */
 }

@@ -10,6 +10,9 @@
 
 enum { ALIGNMENT = 64 };
 
+/* More than comes while a coordinator is waited for: of a rank its end in each of some groups. */
+enum { EVENTS_PER_RANK = 4, EVENTS_MORE = 256 };
+
 static size_t aligned(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -17,18 +20,51 @@ static size_t aligned(size_t bytes)
 
 /* Where the parts of a page are. */
 typedef struct {
-    size_t workers, control, blows, end;
+    size_t workers, control, blows, standing, end;
 } layout;
+
+/* Who is in the group that a host is outside of. */
+static size_t standing_bytes(const lki_job *job)
+{
+    return job->standing.since != NULL ? job->roster.world * sizeof *job->standing.since : 0;
+}
 
 static layout layout_of(const lki_job *job)
 {
     layout at;
 
-    at.workers = aligned(sizeof *job);
-    at.control = at.workers + aligned(job->count * sizeof *job->workers);
-    at.blows   = at.control + aligned(lki_control_saved_bytes(job->control));
-    at.end     = at.blows + aligned(lki_blows_bytes(job));
+    at.workers  = aligned(sizeof *job);
+    at.control  = at.workers + aligned(job->count * sizeof *job->workers);
+    at.blows    = at.control + aligned(lki_control_saved_bytes(job->control));
+    at.standing = at.blows + aligned(lki_blows_bytes(job));
+    at.end      = at.standing + aligned(standing_bytes(job));
     return at;
+}
+
+/* The next part of the shared memory; before there is any, it only counts. */
+static void *part(lki_keeper *self, size_t bytes)
+{
+    unsigned char *memory = (void *)self->shared;
+    size_t         at     = self->bytes;
+
+    self->bytes += aligned(bytes);
+    return memory != NULL ? memory + at : NULL;
+}
+
+static void divide(lki_keeper *self, const lki_job *job)
+{
+    size_t world = job->rendezvous != NULL ? job->roster.world : 0;
+
+    self->bytes        = 0;
+    self->event_places = world > 0 ? EVENTS_PER_RANK * world + EVENTS_MORE : 0;
+    self->page_bytes   = layout_of(job).end;
+    (void)part(self, sizeof *self->shared);
+    self->births     = part(self, job->count * sizeof *self->births);
+    self->events     = part(self, self->event_places * sizeof *self->events);
+    self->known      = part(self, world * sizeof *self->known);
+    self->introduced = part(self, job->count * sizeof *self->introduced);
+    self->pages[0]   = part(self, self->page_bytes);
+    self->pages[1]   = part(self, self->page_bytes);
 }
 
 lk_status lki_keeper_open(lki_keeper **out, const lki_job *job)
@@ -37,22 +73,18 @@ lk_status lki_keeper_open(lki_keeper **out, const lki_job *job)
 
     *out = NULL;
     LK_TRY(LKI_NEW(&self, 1, "the launcher's journal"));
-    size_t head = aligned(sizeof *self->shared), births = aligned(job->count * sizeof(lki_birth));
-    self->page_bytes = layout_of(job).end;
-    self->bytes      = head + births + 2 * self->page_bytes;
-    self->channel = self->board = self->signals[0] = self->signals[1] = -1;
+    self->channel = self->board = self->bell = self->signals[0] = self->signals[1] = -1;
     self->pid     = getpid();
+    divide(self, job);
     void *memory = mmap(NULL, self->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                         0);
     if (memory == MAP_FAILED) {
         lki_free(self);
         return lk_fail(LK_ENOMEM, "memory for the launcher's journal: %s", strerror(errno));
     }
-    self->shared   = memory;
-    self->births   = (void *)((unsigned char *)memory + head);
-    self->pages[0] = (unsigned char *)memory + head + births;
-    self->pages[1] = self->pages[0] + self->page_bytes;
-    *out           = self;
+    self->shared = memory;
+    divide(self, job);
+    *out = self;
     return LK_OK;
 }
 
@@ -77,7 +109,10 @@ void lki_commit(lki_job *job)
     memcpy(page + at.workers, job->workers, job->count * sizeof *job->workers);
     lki_control_save(job->control, page + at.control);
     lki_blows_save(job, page + at.blows);
+    if (job->standing.since != NULL)
+        memcpy(page + at.standing, job->standing.since, standing_bytes(job));
     atomic_store(&keeper->shared->newest, next);
+    atomic_store(&keeper->shared->heard, job->heard);
 }
 
 void lki_turned(lki_job *job)
@@ -121,5 +156,34 @@ void lki_keeper_restore(lki_job *job)
     }
     memcpy(job, page, sizeof *job);
     lki_blows_restore(job, page + at.blows);
+    if (job->standing.since != NULL)
+        memcpy(job->standing.since, page + at.standing, standing_bytes(job));
     lki_control_restore(job->control, page + at.control);
+}
+
+/* All workers have ended: nothing more comes from their sockets. */
+void lki_keeper_learn(lki_job *job)
+{
+    const lki_job        own  = *job;
+    const unsigned char *page = newest_page(job->keeper);
+    const layout         at   = layout_of(job);
+
+    if (atomic_load(&job->keeper->shared->newest) == 0)
+        return;
+    memcpy(job, page, sizeof *job);
+    job->signals    = own.signals;
+    job->refused    = own.refused;
+    job->refused_at = own.refused_at;
+    memcpy(job->sinks, own.sinks, sizeof job->sinks);
+    for (uint32_t i = 0; i < job->count; i++) {
+        const lki_worker *saved  = (const lki_worker *)(const void *)(page + at.workers) + i;
+        lki_worker       *worker = &job->workers[i];
+        lki_worker        before = *worker;
+        *worker                  = *saved;
+        worker->pidfd            = -1;
+        worker->socket           = -1;
+        memcpy(worker->streams, before.streams, sizeof worker->streams);
+        lki_control_adopt(job->control, lki_rank_of_worker(job, i), -1);
+    }
+    lki_blows_restore(job, page + at.blows);
 }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/pidfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -15,12 +16,12 @@
 #include "launch/lines.h"
 
 /* In the keeper's own polled: the coordinator's letters, and its end. */
-enum { AT_CHANNEL = LKI_AT_NODES, AT_PIDFD = LKI_AT_ORDERS };
+enum { AT_CHANNEL = LKI_AT_ORDERS, AT_PIDFD = LKI_AT_OTHER };
 enum { CRASHES_MAX = 5, TOLD = sizeof((lki_keeper *)0)->told / sizeof(uint64_t) };
 
 bool lki_keeper_wanted(const lki_job *job)
 {
-    return job->options->on_failure == LK_ON_FAILURE_CONTINUE && job->rendezvous == NULL;
+    return job->options->on_failure == LK_ON_FAILURE_CONTINUE;
 }
 
 static void close_if_open(int *fd)
@@ -117,6 +118,7 @@ static lk_status obey(lki_job *job, const lki_keeper_letter *letter, int fd)
         job->keeper->board = fd;
         answer(job->keeper, &done);
         return LK_OK;
+    case LKI_KEEPER_SAYING: lki_post_pass_on(job, &letter->saying); return LK_OK;
     }
     return LK_OK;
 }
@@ -170,6 +172,9 @@ static void prepare(const lki_job *job, int pidfd)
     for (size_t i = 0; i < LKI_POLLED(job->count); i++)
         job->polled[i] = (struct pollfd){.fd = -1};
     job->polled[LKI_AT_SIGNALS] = (struct pollfd){.fd = job->signals.fd, .events = POLLIN};
+    if (job->rendezvous != NULL && lki_post_has_room(job->keeper))
+        job->polled[LKI_AT_NODES] = (struct pollfd){.fd = lki_rendezvous_fd(job->rendezvous),
+                                                    .events = POLLIN};
     job->polled[AT_CHANNEL] = (struct pollfd){.fd = job->keeper->channel, .events = POLLIN};
     job->polled[AT_PIDFD]   = (struct pollfd){.fd = pidfd, .events = POLLIN};
 }
@@ -193,6 +198,8 @@ static lk_status serve(lki_job *job, int pidfd)
         pass_signals(job);
         lki_lines_move(job);
         LK_TRY(obey_all(job));
+        if (job->rendezvous != NULL)
+            LK_TRY(lki_post_collect(job));
         if (!ended)
             lki_silence_look(job);
     }
@@ -235,7 +242,7 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
     static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE};
     lki_keeper      *keeper    = job->keeper;
     bool             crashed   = info->si_code == CLD_EXITED;
-    char             how[96], text[LKI_NOTE_BYTES];
+    char             how[96], of[LKI_HOST_BYTES + 40] = "(", text[LKI_NOTE_BYTES];
 
     for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
         crashed = crashed || info->si_status == crashes[i];
@@ -248,8 +255,11 @@ static lk_status mourn(lki_job *job, int32_t pid, const siginfo_t *info, uint64_
     keeper->crashes = !crashed ? 0 : turns > 0 ? 1 : keeper->crashes + 1;
     if (keeper->crashes > CRASHES_MAX)
         return lk_fail(LK_EPEER, "the coordinator %s, as the %d before it did", how, CRASHES_MAX);
-    (void)snprintf(text, sizeof text, "the coordinator (pid %d) %s; another takes over, and the "
-                   "workers go on", pid, how);
+    if (job->rendezvous != NULL)
+        (void)snprintf(of, sizeof of, "of host %s (node %u, ", lki_nodes_self(job)->host,
+                       lki_rendezvous_self(job->rendezvous));
+    (void)snprintf(text, sizeof text, "the coordinator %spid %d) %s; another takes over, and the "
+                   "workers go on", of, pid, how);
     tell(job, LKI_KEEPER_NOTE, text);
     return LK_OK;
 }
@@ -289,9 +299,21 @@ static lk_status open_keeper(lki_job *job)
         keeper->births[i].pid = job->workers[i].pid;
         close_if_open(&job->workers[i].pidfd);
     }
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, keeper->signals) == 0)
+    if (job->rendezvous != NULL)
+        keeper->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if ((job->rendezvous == NULL || keeper->bell >= 0) &&
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, keeper->signals) == 0)
         return LK_OK;
-    return lk_fail(LK_EIO, "a socket to the coordinator: %s", strerror(errno));
+    return lk_fail(LK_EIO, "descriptors for the coordinator: %s", strerror(errno));
+}
+
+/* What is to be settled with the other nodes is for the keeper, who has heard what no coordinator
+ * has. */
+static lk_status speak_for_itself(lki_job *job)
+{
+    LK_TRY(prepare_takeover(job));
+    lki_keeper_learn(job);
+    return lki_nodes_serve(job);
 }
 
 lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
@@ -300,7 +322,12 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
 
     while (st == LK_OK && !atomic_load(&job->keeper->shared->done))
         st = coordinate(job);
-    LK_TRY(st);
+    lk_error why = *lk_error_last();
+    if (job->keeper != NULL && job->rendezvous != NULL && speak_for_itself(job) != LK_OK
+        && st == LK_OK)
+        return lki_fail_again(lk_error_last());
+    if (st != LK_OK)
+        return lki_fail_again(&why);
     const lki_shared *shared = job->keeper->shared;
     if (shared->error.status != LK_OK)
         return lki_fail_again(&shared->error);
@@ -337,6 +364,7 @@ void lki_keeper_close(lki_job *job)
     close_if_open(&keeper->board);
     close_if_open(&keeper->signals[0]);
     close_if_open(&keeper->signals[1]);
+    close_if_open(&keeper->bell);
     lki_keeper_free(keeper);
     job->keeper = NULL;
 }

@@ -25,6 +25,12 @@
  *      keep this socket, this board -----> keeps it, and so has it whoever is forked next
  *      note -----------------------------> tells it
  *      signals <-------------------------- that came for the job
+ *      say to the other hosts -----------> says it
+ *      events <--------------------------- what the other hosts say (post.c)
+ *
+ * Over hosts there is a pair of them on each.  The keeper has the connections, and on node 0 the
+ * meeting place (comm/rendezvous.h), since its end is the end of its host; of what is said there it
+ * understands nothing.
  *
  * Threads: one at a time.
  */
@@ -33,7 +39,7 @@
 
 #include <stdatomic.h>
 
-#include "launch/job.h"
+#include "launch/nodes.h"
 
 typedef enum {
     LKI_KEEPER_NOTE,       /* `text` */
@@ -42,6 +48,7 @@ typedef enum {
     LKI_KEEPER_REAP,       /* here too: it is not wanted any more */
     LKI_KEEPER_SOCKET,     /* with our end of the socket to `worker` */
     LKI_KEEPER_BOARD,      /* with the control memory of the next epoch; and an answer */
+    LKI_KEEPER_SAYING,     /* `saying`, to the other nodes */
 } lki_keeper_kind;
 
 enum { LKI_NOTE_BYTES = 640 };
@@ -50,7 +57,10 @@ typedef struct {
     uint32_t kind, worker;
     int32_t  pid;
     uint64_t turn; /* what was told in a turn that was not finished may come again */
-    char     text[LKI_NOTE_BYTES];
+    union {
+        char       text[LKI_NOTE_BYTES];
+        lki_saying saying;
+    };
 } lki_keeper_letter;
 
 /* How a process has ended, as waitid() says. */
@@ -69,6 +79,8 @@ typedef struct {
 typedef struct {
     _Atomic uint64_t newest; /* how many commits there have been; page newest % 2 counts */
     _Atomic uint64_t turns;
+    _Atomic uint64_t posted, heard; /* events of other nodes, by the keeper and in the journal */
+    atomic_bool      lost;   /* node 0 is */
     atomic_bool      done;   /* the job has ended like this: */
     uint32_t         weight;
     lk_launch_result result;
@@ -86,12 +98,19 @@ typedef struct {
 struct lki_keeper {
     lki_shared    *shared;
     lki_birth     *births;  /* [workers] */
+    lki_event        *events;     /* [event_places]: a ring of what other nodes have said */
+    lki_introduction *known;      /* [world]: who can be reached, since the last LKI_EVENT_KNOWN */
+    lki_introduction *introduced; /* [workers]: what a coordinator introduces */
+    uint64_t          event_places;
     unsigned char *pages[2];
     size_t         page_bytes, bytes;
     pid_t          pid;         /* of the keeper */
     pid_t          coordinator; /* 0 = none */
     int            channel;     /* to the other of the two */
     int            signals[2];  /* they are written to the second, and wait in the first */
+    int            bell;        /* an eventfd: something was posted; -1 = there is one host */
+    bool           over;        /* the last event was */
+    uint64_t       said[LKI_SAY_KINDS]; /* 1 + the last epoch in which it was said; 0 = never */
     int            board;       /* of the newest epoch, if the control has an older one; or -1 */
     bool           inside;      /* this is a coordinator, ... */
     bool           eager;       /* ... which has not had a look at everything yet */
@@ -143,8 +162,27 @@ void lki_turned(lki_job *job);
 /* In a new coordinator: makes *job what the newest page says. */
 void lki_keeper_restore(lki_job *job);
 
+/* In the keeper, when there are no coordinators any more: the same, save what is the keeper's. */
+void lki_keeper_learn(lki_job *job);
+
 /* The epoch of the control memory that the newest page is about. */
 uint64_t lki_keeper_epoch(const lki_job *job);
+
+/* ---- The other nodes (post.c) ------------------------------------------------------------ */
+
+/* In the keeper: whether it may hear what they say; hears it; and says something. */
+bool                   lki_post_has_room(const lki_keeper *keeper);
+LK_NODISCARD lk_status lki_post_collect(lki_job *job);
+void                   lki_post_pass_on(const lki_job *job, const lki_saying *what);
+
+/* In any launcher: the next event, which comes again until it was heard; and what is readable when
+ * there may be one. */
+LK_NODISCARD lk_status lki_post_next(const lki_job *job, lki_event *out);
+void                   lki_post_heard(lki_job *job);
+int                    lki_post_fd(const lki_job *job);
+
+/* In the coordinator: has the keeper say it. */
+void lki_post_say(const lki_job *job, const lki_saying *what);
 
 /* ---- The coordinator (coordinator.c) ----------------------------------------------------- */
 
@@ -169,6 +207,9 @@ static inline bool lki_has_just_taken_over(const lki_job *job)
 {
     return job->keeper != NULL && job->keeper->eager;
 }
+
+/* To the keeper. */
+void lki_keeper_write(const lki_keeper *keeper, const lki_keeper_letter *letter);
 
 /* Has the keeper tell `text`. */
 void lki_keeper_tell(const lki_job *job, lki_keeper_kind kind, const char *text);

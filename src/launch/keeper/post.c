@@ -1,0 +1,108 @@
+/* post.c -- over hosts: between a coordinator and the launchers of other nodes stands its keeper.
+ *
+ * The connections to other hosts are the keeper's, as the workers are, for its end is that of this
+ * host: who hears that they break knows that the workers are gone.  It puts what it hears into a
+ * ring that outlives coordinators; how far one has heard is in the journal, so the next one goes on
+ * with what this one had not finished.  What a coordinator says again since it did not live to
+ * write down that it had said it is not passed on twice: of one epoch a node says once who its
+ * workers are, why the group has failed, that it asks for the next one and who goes on to it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launch/keeper/keeper.h"
+#include "launch/nodes.h"
+
+/* ---- The keeper -------------------------------------------------------------------------- */
+
+bool lki_post_has_room(const lki_keeper *keeper)
+{
+    const lki_shared *shared = keeper->shared;
+    return !keeper->over &&
+           atomic_load(&shared->posted) - atomic_load(&shared->heard) < keeper->event_places;
+}
+
+static void put(const lki_job *job, const lki_event *event)
+{
+    lki_keeper *keeper = job->keeper;
+    uint64_t    posted = atomic_load(&keeper->shared->posted), one = 1;
+
+    for (uint32_t i = 0; event->kind == LKI_EVENT_KNOWN && i < job->roster.world; i++)
+        keeper->known[i] = *lki_rendezvous_introduction(job->rendezvous, i);
+    keeper->events[posted % keeper->event_places] = *event;
+    keeper->over = event->kind == LKI_EVENT_OVER;
+    atomic_store(&keeper->shared->posted, posted + 1);
+    (void)!write(keeper->bell, &one, sizeof one);
+}
+
+/* Without room the others hear nothing from here until a coordinator has heard something. */
+lk_status lki_post_collect(lki_job *job)
+{
+    lki_event event = {.kind = LKI_EVENT_MET};
+
+    while (event.kind != LKI_EVENT_NONE && lki_post_has_room(job->keeper)) {
+        LK_TRY(lki_rendezvous_next(job->rendezvous, &event));
+        atomic_store(&job->keeper->shared->lost, lki_rendezvous_lost(job->rendezvous));
+        if (event.kind != LKI_EVENT_NONE)
+            put(job, &event);
+    }
+    lki_nodes_note_refused(job, false);
+    return LK_OK;
+}
+
+void lki_post_pass_on(const lki_job *job, const lki_saying *what)
+{
+    uint64_t *said  = &job->keeper->said[what->kind];
+    bool      often = what->kind == LKI_SAY_ENDED || what->kind == LKI_SAY_STOP;
+
+    if (!often && *said == 1 + what->epoch)
+        return;
+    *said = 1 + what->epoch;
+    lki_nodes_speak(job, what);
+}
+
+/* ---- Whoever hears ----------------------------------------------------------------------- */
+
+lk_status lki_post_next(const lki_job *job, lki_event *out)
+{
+    const lki_keeper *keeper = job->keeper;
+    uint64_t          rings;
+
+    *out = (lki_event){.kind = LKI_EVENT_NONE};
+    if (keeper != NULL && job->heard < atomic_load(&keeper->shared->posted))
+        *out = keeper->events[job->heard % keeper->event_places];
+    else if (!lki_is_coordinator(job))
+        return lki_rendezvous_next(job->rendezvous, out);
+    else if (read(keeper->bell, &rings, sizeof rings) > 0) /* before that something was posted */
+        return lki_post_next(job, out);
+    return LK_OK;
+}
+
+void lki_post_heard(lki_job *job)
+{
+    if (job->keeper == NULL || job->heard == atomic_load(&job->keeper->shared->posted))
+        return;
+    job->heard++;
+    lki_commit(job);
+}
+
+int lki_post_fd(const lki_job *job)
+{
+    return lki_is_coordinator(job) ? job->keeper->bell : lki_rendezvous_fd(job->rendezvous);
+}
+
+/* ---- The coordinator --------------------------------------------------------------------- */
+
+/* The letter cannot hold all workers; and the next ones are introduced when the keeper has long
+ * passed these on, for a group that is made lies between. */
+void lki_post_say(const lki_job *job, const lki_saying *what)
+{
+    lki_keeper_letter letter = {.kind = LKI_KEEPER_SAYING, .saying = *what};
+
+    if (what->kind == LKI_SAY_INTRODUCE) {
+        memcpy(job->keeper->introduced, what->workers, job->count * sizeof *what->workers);
+        letter.saying.workers = job->keeper->introduced;
+    }
+    lki_keeper_write(job->keeper, &letter);
+}
