@@ -49,14 +49,14 @@ typedef struct {
     double   forward, backward, flops;
 } lk_step_blocks;
 
-/* What the measured steps took. */
+/* What the measured steps took.  Of steps below a millisecond every other one is taken apart, and
+ * only the others count: clocks that are read around each part would be a part of them. */
 typedef struct {
     uint64_t       steps, samples, tokens; /* tokens: those with a target; 0 without any */
-    double         seconds;                /* rank 0's clock, all steps */
+    double         seconds;                /* rank 0's clock, all that are counted */
     double         median, fastest, slowest; /* seconds of a step */
-    double         parts[LK_STEP_PART_COUNT]; /* seconds a step, means over the ranks */
-    double         loading;   /* seconds a step of a rank's loader threads, all together, which
-                               * are beside the step; a mean over the ranks */
+    double         parts[LK_STEP_PART_COUNT]; /* seconds of one taken apart, means over the ranks */
+    double         loading; /* seconds a step of a rank's loader threads, beside it; a mean */
     uint32_t       type_count;
     lk_step_blocks types[LK_STEP_TYPES_MAX];
     double         flops;     /* a step needs them: products, without padding; see lk_block_flops */

@@ -100,7 +100,9 @@ static void print_head(const step_options *o)
 
 static void print_tables(const lk_step_report *r)
 {
-    double step = mean_of(r);
+    double step = 0; /* one that was taken apart */
+    for (int i = 0; i < LK_STEP_PART_COUNT; i++)
+        step += r->parts[i];
     printf("\n%-24s %10s %7s\n", "step", "ms", "share");
     for (int i = 0; i < LK_STEP_PART_COUNT; i++)
         if (r->parts[i] > 0)

@@ -474,6 +474,7 @@ static lk_status feed_step(lki_session *s, uint64_t step, lki_step_record *recor
  * *done stays, and a request to stop saves what the step before has left. */
 static lk_status whole_step(lki_session *s, uint64_t *done, lk_train_result *result)
 {
+    lki_observe_begin(s, *done);
     lki_track      *track = lki_exec_track(s->exec);
     uint64_t        begun = lki_trace_begin(track);
     lki_step_record record;
@@ -503,7 +504,7 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
     if (s->left)
         return lki_leave(s, done, result);
     bool complete = done >= s->end || s->ended != NULL;
-    LK_TRY(lki_observe_report(s));
+    LK_TRY(lki_observe_report(s, done));
     if (complete)
         LK_TRY(lki_check_end(s, done, result));
     LK_TRY(lki_finish(s, done, result));

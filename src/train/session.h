@@ -330,13 +330,17 @@ LK_NODISCARD lk_status lki_observe_open(lki_session *session);
 /* The session has another loader. */
 void lki_observe_loader(const lki_session *s);
 
+/* A step begins, after `done` others.  Where only a report is wanted, of short steps every other
+ * one is traced. */
+void lki_observe_begin(lki_session *session, uint64_t done);
+
 /* Between two turns, and two steps: hands what is in the trace over. */
 void lki_observe_turn(const lki_session *session);
 void lki_observe_drain(const lki_session *session);
 void lki_observe_step(const lki_session *session, const lki_step_record *record);
 
-/* Collective, after the last step: fills in config->report. */
-LK_NODISCARD lk_status lki_observe_report(const lki_session *session);
+/* Collective, after the last of `done` steps: fills in config->report. */
+LK_NODISCARD lk_status lki_observe_report(lki_session *session, uint64_t done);
 
 /* The loader is gone, the rest not yet.  LK_EIO: the trace could not be written. */
 LK_NODISCARD lk_status lki_observe_close(lki_session *session);

@@ -52,6 +52,17 @@ static void a_step_is_accounted_for(void **state)
     }
 }
 
+/* Steps that are only timed, as every other short one is, are those whose samples count. */
+static void samples_are_those_of_the_steps_that_count(void **state)
+{
+    json_t *root = report_of(*state, "bench step mlp --hidden 8 --global-batch 4 --workers 1 "
+                                     "--steps 65 --json");
+    double  each = number(root, "samples_per_s") * number(root, "step_ms") / 1e3;
+    assert_true(each > 3.99 && each < 4.01);
+    assert_true(number(json_object_get(root, "parts_ms"), "forward") > 0);
+    json_decref(root);
+}
+
 static double flops_of(const char *folder, const char *arguments)
 {
     json_t *root  = report_of(folder, arguments);
@@ -128,6 +139,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_accounted_for),
+        cmocka_unit_test(samples_are_those_of_the_steps_that_count),
         cmocka_unit_test(operations_are_those_of_the_definition),
         cmocka_unit_test(more_workers_are_compared),
         cmocka_unit_test(a_prediction_stands_beside_the_measurement),

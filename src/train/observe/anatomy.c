@@ -31,6 +31,8 @@ struct lki_anatomy {
     uint8_t        *type_of;                  /* of each block */
     uint64_t        first, steps, measured;
     double         *seconds; /* of each measured step */
+    uint64_t        timed;
+    double         *times;   /* of each of those that were only timed */
     uint64_t        from;    /* when the last step that is not measured ended */
     uint64_t        loading; /* nanoseconds of the loader's threads, since then */
     sums            step, all;
@@ -49,6 +51,8 @@ lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model, uint64_t fi
     lk_status status = LKI_NEW(&anatomy->type_of, model->block_count, "a report of steps");
     if (status == LK_OK)
         status = LKI_NEW(&anatomy->seconds, steps + 1, "a report of steps");
+    if (status == LK_OK)
+        status = LKI_NEW(&anatomy->times, steps + 1, "a report of steps");
     if (status != LK_OK) {
         lki_anatomy_free(anatomy);
         return status;
@@ -74,6 +78,7 @@ void lki_anatomy_free(lki_anatomy *anatomy)
         return;
     lki_free(anatomy->type_of);
     lki_free(anatomy->seconds);
+    lki_free(anatomy->times);
     lki_free(anatomy);
 }
 
@@ -114,6 +119,12 @@ static void add_span(lki_anatomy *anatomy, const lki_trace_span *span)
         end_step(anatomy, span);
     else if (anatomy->open_count < OPEN_MAX)
         anatomy->open[anatomy->open_count++] = *span;
+}
+
+void lki_anatomy_time(lki_anatomy *anatomy, double seconds)
+{
+    if (anatomy->timed < anatomy->steps)
+        anatomy->times[anatomy->timed++] = seconds;
 }
 
 void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count)
@@ -188,7 +199,7 @@ static account account_of(const lki_anatomy *anatomy, lk_exec *exec, lk_dtype pr
         mine.forward[t]  = 1e-9 * (double)anatomy->all.forward[t] / steps;
         mine.backward[t] = 1e-9 * (double)anatomy->all.backward[t] / steps;
     }
-    mine.loading = 1e-9 * (double)anatomy->loading / steps;
+    mine.loading = 1e-9 * (double)anatomy->loading / (steps + (double)anatomy->timed);
     for (int i = 0; i < PEAK_TRIES; i++) {
         double peak = lki_exec_peak(exec, precision, PEAK_SECONDS);
         mine.peak   = peak > mine.peak ? peak : mine.peak;
@@ -204,14 +215,15 @@ static int by_value(const void *a, const void *b)
 
 static void fill_times(lki_anatomy *anatomy, lk_step_report *report)
 {
-    uint64_t n    = anatomy->measured;
-    report->steps = n;
+    double  *times = anatomy->timed > 0 ? anatomy->times : anatomy->seconds;
+    uint64_t n     = anatomy->timed > 0 ? anatomy->timed : anatomy->measured;
+    report->steps  = n;
     for (uint64_t i = 0; i < n; i++)
-        report->seconds += anatomy->seconds[i];
-    qsort(anatomy->seconds, n, sizeof *anatomy->seconds, by_value);
-    report->median  = n > 0 ? anatomy->seconds[n / 2] : 0;
-    report->fastest = n > 0 ? anatomy->seconds[0] : 0;
-    report->slowest = n > 0 ? anatomy->seconds[n - 1] : 0;
+        report->seconds += times[i];
+    qsort(times, n, sizeof *times, by_value);
+    report->median  = n > 0 ? times[n / 2] : 0;
+    report->fastest = n > 0 ? times[0] : 0;
+    report->slowest = n > 0 ? times[n - 1] : 0;
 }
 
 static void fill_types(const lki_anatomy *anatomy, const lk_engine *engine, lk_step_report *report)

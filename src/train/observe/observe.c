@@ -1,6 +1,7 @@
 /* observe.c -- a session's trace: its tracks, and where what stands in them goes. */
 #include "train/observe/observe.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "comm/trace.h"
 #include "data/loader.h"
@@ -13,12 +14,20 @@ enum {
     SPANS_MAX     = 1 << 20,
 };
 
+/* Of steps below this what the clocks take would show. */
+static const double SHORT_SECONDS = 1e-3;
+
+enum { APART, TIMED, WAYS };
+
 struct lki_observer {
     lki_trace      *trace;
     lki_trace_part *part;    /* NULL: no --trace */
     lki_anatomy    *anatomy; /* NULL: no report */
     uint32_t        loaders; /* threads */
-    uint64_t        samples, tokens;
+    uint64_t        samples[WAYS], tokens[WAYS];
+    double          begun;   /* the step under way; 0 before the first */
+    bool            brief;   /* there was a short step */
+    int             way;     /* of the step under way: traced, or not */
 };
 
 /* Room for two steps of this rank, within reason. */
@@ -29,10 +38,16 @@ static size_t spans_of(const lki_session *s)
     return spans < SPANS_MIN ? SPANS_MIN : lki_min(spans, SPANS_MAX);
 }
 
-static void attach(lki_session *s, lki_trace *trace)
+/* The loop's thread and its helpers. */
+static void attach_loop(lki_session *s, lki_trace *trace)
 {
     lki_exec_trace(s->exec, trace, LKI_TRACK_LOADERS + s->observer->loaders);
     lki_comm_trace(s->comm, lki_trace_track(trace, LKI_TRACK_LOOP));
+}
+
+static void attach(lki_session *s, lki_trace *trace)
+{
+    attach_loop(s, trace);
     if (trace != NULL && s->loader != NULL)
         lki_loader_trace(s->loader, trace, LKI_TRACK_LOADERS);
 }
@@ -78,15 +93,32 @@ static void sink(void *context, uint32_t track, const lki_trace_span *spans, siz
         lki_anatomy_add_loads(self->anatomy, spans, count);
 }
 
+void lki_observe_begin(lki_session *s, uint64_t done)
+{
+    lki_observer *self = s->observer;
+    if (self == NULL || self->anatomy == NULL || self->part != NULL)
+        return;
+    double now = lki_seconds(), took = now - self->begun;
+    self->brief = self->brief || (self->begun > 0 && took < SHORT_SECONDS);
+    if (self->way == TIMED)
+        lki_anatomy_time(self->anatomy, took);
+    self->begun = now;
+    int next    = self->brief && self->way == APART && done > s->start + s->config->warm_up
+                      ? TIMED : APART;
+    if (next != self->way)
+        attach_loop(s, next == APART ? self->trace : NULL);
+    self->way = next;
+}
+
 void lki_observe_turn(const lki_session *s)
 {
-    if (s->observer != NULL && lki_trace_presses(s->observer->trace))
+    if (s->observer != NULL && s->observer->way == APART && lki_trace_presses(s->observer->trace))
         lki_observe_drain(s);
 }
 
 void lki_observe_drain(const lki_session *s)
 {
-    if (s->observer == NULL)
+    if (s->observer == NULL || s->observer->way == TIMED)
         return;
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     lki_trace_drain(s->observer->trace, sink, s->observer);
@@ -97,17 +129,20 @@ void lki_observe_step(const lki_session *s, const lki_step_record *record)
 {
     if (s->observer == NULL || record->step <= s->start + s->config->warm_up)
         return;
-    s->observer->samples += record->samples;
-    s->observer->tokens += record->tokens;
+    s->observer->samples[s->observer->way] += record->samples;
+    s->observer->tokens[s->observer->way] += record->tokens;
 }
 
-lk_status lki_observe_report(const lki_session *s)
+lk_status lki_observe_report(lki_session *s, uint64_t done)
 {
     lki_observer  *self  = s->observer;
     lk_step_report other = { .steps = 0 }, *report = s->rank == 0 ? s->config->report : &other;
     if (s->config->report == NULL)
         return LK_OK;
-    *report = (lk_step_report){ .samples = self->samples, .tokens = self->tokens };
+    lki_observe_begin(s, done); /* what comes now is no step */
+    self->way = APART;
+    int way   = self->samples[TIMED] > 0 ? TIMED : APART;
+    *report   = (lk_step_report){ .samples = self->samples[way], .tokens = self->tokens[way] };
     lki_observe_drain(s);
     report->lost = lki_trace_lost(self->trace);
     return lki_anatomy_report(self->anatomy, s->comm, s->exec, s->engine, s->config->precision,

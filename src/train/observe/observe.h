@@ -55,13 +55,16 @@ typedef struct lki_anatomy lki_anatomy;
 LK_NODISCARD lk_status lki_anatomy_open(lki_anatomy **out, const lk_model *model, uint64_t first,
                                         uint64_t steps);
 void lki_anatomy_free(lki_anatomy *anatomy);
+/* A step after the warm-up of which there are no spans took so long. */
+void lki_anatomy_time(lki_anatomy *anatomy, double seconds);
 /* Spans of the loop's track. */
 void lki_anatomy_add(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
 
 /* Those of a track of the loader's. */
 void lki_anatomy_add_loads(lki_anatomy *anatomy, const lki_trace_span *spans, size_t count);
 
-/* Collective: rank 0's report. `samples` and `tokens`: of all measured steps. */
+/* Collective: rank 0's report.  Its steps and their times are those of lki_anatomy_time() if there
+ * are any; `samples` and `tokens` must be theirs. */
 LK_NODISCARD lk_status lki_anatomy_report(lki_anatomy *anatomy, lk_comm *comm, lk_exec *exec,
                                           const lk_engine *engine, lk_dtype precision,
                                           lk_step_report *report);
