@@ -432,9 +432,10 @@ static lk_status fill_model(lk_step_model *out, double *flops, const step_source
                             .file_bytes      = update_file_bytes(c, elements),
                             .pass_file_bytes = pass_file_bytes(c, elements),
                             .file_bandwidth  = from->rates->file_bandwidth };
+    double held   = from->measured != NULL ? from->measured->held : 1;
     LK_TRY(fill_pieces(out, &sum, from));
-    out->forward *= out->micro_count;
-    out->backward *= out->micro_count;
+    out->forward *= held * out->micro_count;
+    out->backward *= held * out->micro_count;
     if (!(out->file_bandwidth > 0) && from->measured != NULL)
         out->file_bandwidth = from->measured->files;
     out->update = from->measured != NULL

@@ -41,6 +41,7 @@ struct lk_calibration {
     uint32_t       workers, type_count, size_count; /* sizes: at least 2 */
     lki_type_rates types[LKI_TYPES_MAX];
     double         elements[LKI_SIZES_MAX], update[LKI_SIZES_MAX]; /* of a size, and its seconds */
+    double         held;  /* what the slowest worker's passes take over blocks' times; from 1 */
     double         again; /* seconds of each element of a gradient after a parameter's first */
     double         files; /* bytes a second of a file in config->offload; 0: there is none */
 };

@@ -310,7 +310,8 @@ static void files_stall_a_step(void **state)
 {
     lk_train_config config = mlp();
     lk_rates rates = { .flops = 1e9, .memory_bandwidth = 1e9, .bandwidth = 1e9, .latency = 0 };
-    lk_calibration c = { .workers = 1, .size_count = 2, .elements = { 1, 2 }, .files = 5e5 };
+    lk_calibration c = { .workers = 1, .held = 1, .size_count = 2, .elements = { 1, 2 },
+                         .files = 5e5 };
     lk_step_model  m = { 0 };
     double         bytes = 4. * (784 * 32 + 32 * 11 + 10);
     (void)state;
@@ -355,6 +356,7 @@ static void measured_rates_are_used(void **state)
     lk_calibration  c      = { .workers    = 1,
                                .type_count = 1,
                                .size_count = 3,
+                               .held       = 1.25,
                                .again      = 1e-3,
                                .elements   = { 1e3, 1e4, 1e5 },
                                .update     = { 1, 2, 4 } };
@@ -363,8 +365,8 @@ static void measured_rates_are_used(void **state)
     (void)state;
     c.types[0] = (lki_type_rates){ "linear", { [LKI_WORK_FLOPS] = 1e-9 }, 0.25 };
     model_of(&m, NULL, &config, 1, &rates, &c);
-    NEAR(m.forward, 0.25 * 8 * sample * 1e-9, 1e-12);
-    NEAR(m.backward, 0.75 * 8 * sample * 1e-9, 1e-12);
+    NEAR(m.forward, 1.25 * 0.25 * 8 * sample * 1e-9, 1e-12);
+    NEAR(m.backward, 1.25 * 0.75 * 8 * sample * 1e-9, 1e-12);
     NEAR(m.update, 2 + 2 * (784 * 32 + 32 * 11 + 10 - 1e4) / 9e4, 1e-12);
     NEAR(lki_update_seconds(&c, 1e6, 1e6), 4 + 2 * 9e5 / 9e4, 1e-12);
     NEAR(lki_update_seconds(&c, 5500, 5500), 1.5, 1e-12);
@@ -406,7 +408,7 @@ static void a_machine_is_measured(void **state)
     lk_step_model   m = { 0 };
     (void)state;
     assert_int_equal(lk_calibrate(&c, &config, 1), LK_OK);
-    assert_true(c->type_count >= 2 && c->workers >= 1 && c->workers <= 2);
+    assert_true(c->type_count >= 2 && c->workers >= 1 && c->workers <= 2 && c->held >= 1);
     for (uint32_t t = 0; t < c->type_count; t++) {
         double all = 0;
         for (int k = 0; k < LKI_WORK_KINDS; k++)

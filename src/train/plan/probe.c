@@ -3,8 +3,9 @@
  * As many threads as workers would share a host each train the same small models at the same time,
  * so that what workers take from each other is in the times.  Each call of a block is timed by the
  * engine's hooks; of a block's times the median counts, and the workers' mean of these.  From all
- * blocks of a type its rates are fitted (lki_fit()).  Updates are timed with a strategy of its own
- * that has gradients of zeros: nothing in its work looks at values.
+ * blocks of a type its rates are fitted (lki_fit()).  What is rare for a block is not for a step,
+ * which ends with its last worker: passes take as much more as the slowest one's mean passes did.
+ * Updates are timed with a strategy of its own that has gradients of zeros, which nobody looks at.
  */
 #include <math.h>
 #include <pthread.h>
@@ -426,11 +427,25 @@ typedef struct {
     point           points[POINTS_MAX];
     lki_work        works[POINTS_MAX]; /* of the type that is being fitted */
     double          measured[POINTS_MAX];
+    double          medians, slowest; /* of a pass over each model: blocks'; a worker's mean */
 } calibrating;
+
+static double mean_pass(probe *p)
+{
+    double sum = 0;
+    for (p->repeat = 0; p->repeat < p->crew->repeats; p->repeat++)
+        for (uint32_t b = 0; b < p->crew->subject->block_count; b++)
+            sum += *time_at(p, b, false) + *time_at(p, b, true);
+    return sum / p->crew->repeats;
+}
 
 static void add_points(calibrating *c, const subject *s)
 {
-    const lki_place *places = c->crew.probes[0].engine->layout.places;
+    const lki_place *places  = c->crew.probes[0].engine->layout.places;
+    double           slowest = mean_pass(&c->crew.probes[0]);
+    for (uint32_t i = 1; i < c->crew.workers; i++)
+        slowest = fmax(slowest, mean_pass(&c->crew.probes[i]));
+    c->slowest += slowest;
     for (uint32_t b = 0; b < s->block_count && c->count < POINTS_MAX; b++) {
         point *at = &c->points[c->count++];
         *at       = (point){ .type = s->model->blocks[b].type->name,
@@ -441,6 +456,7 @@ static void add_points(calibrating *c, const subject *s)
             at->forward += median(time_at(p, b, false), c->crew.repeats) / c->crew.workers;
             at->backward += median(time_at(p, b, true), c->crew.repeats) / c->crew.workers;
         }
+        c->medians += at->forward + at->backward;
     }
 }
 
@@ -537,6 +553,7 @@ static lk_status calibrate(calibrating *c, const lk_train_config *config, double
         LK_TRY(probe_blocks(c, &families[f].models[i], config));
     while (c->count > 0 && c->out->type_count < LKI_TYPES_MAX)
         fit_type(c);
+    c->out->held = fmax(1, c->slowest / c->medians);
     LK_TRY(probe_updates(c, config, planned));
     return lki_probe_files(&c->out->files, config->offload);
 }
