@@ -124,6 +124,27 @@ static void who_is_lost_on_each_host_is_replaced(void **state)
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
 }
 
+/* Who has entered stands behind the other in the group, whatever its number: it is found when that
+ * one is lost, and its host's part of the model with it. */
+static void who_has_entered_goes_on_for_its_host(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    job_begin(&j, *state, 4, MLP GOES_ON "--restart --steps 300 --log pipe --hosts 2 --strategy "
+              "zero1 --checkpoint ck");
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        job_hit(&j, j.worker[rank], SIGKILL);
+        await_nth(&j, " took over ", 1 + rank);
+        await_replacement(&j, rank, 1, "host host0, ");
+        await_nth(&j, " enters after step ", 1 + rank);
+    }
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
+}
+
 /* The launcher of a host is asked to leave, and its workers with it: nothing is redone, and it does
  * not wait for the end of the run.  The one of node 0 cannot: then all save and leave. */
 static void a_host_is_asked_to_leave(void **state)
@@ -346,6 +367,7 @@ int main(void)
         cmocka_unit_test_setup(hosts_are_killed_until_one_is_left, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_on_each_host_is_replaced, begin_afresh),
+        cmocka_unit_test_setup(who_has_entered_goes_on_for_its_host, begin_afresh),
         cmocka_unit_test_setup(a_host_is_asked_to_leave, begin_afresh),
         cmocka_unit_test_setup(a_host_with_a_part_of_the_state_does_not_leave_alone, begin_afresh),
         cmocka_unit_test_setup(the_log_and_the_lock_move_to_another_host, begin_afresh),
