@@ -35,7 +35,21 @@ bool lki_is_stopped(pid_t pid)
     return state != NULL && (strncmp(state, ") T", 3) == 0 || strncmp(state, ") t", 3) == 0);
 }
 
-/* Who runs, if it is one; else job->count. */
+/* Whether a rank of another host is left to miss those of this one. */
+static bool any_elsewhere(const lki_job *job)
+{
+    lki_rank_view view;
+    bool          any = job->rendezvous != NULL && !lki_rebuild_concerns(job);
+
+    for (uint32_t rank = 0; rank < job->roster.world && !any; rank++) {
+        lki_control_view(job->control, rank, &view);
+        any = rank - job->roster.first >= job->count && lki_control_is_member(job->control, rank)
+              && view.state != LKI_RANK_LEFT && view.state != LKI_RANK_DEAD;
+    }
+    return any;
+}
+
+/* Who runs, if it is one, on all hosts; else job->count. */
 static uint32_t last_one(const lki_job *job)
 {
     uint32_t last = job->count, running = 0;
@@ -45,7 +59,7 @@ static uint32_t last_one(const lki_job *job)
             last = i;
             running++;
         }
-    return running == 1 ? last : job->count;
+    return running == 1 && !any_elsewhere(job) ? last : job->count;
 }
 
 /* Who has nothing left to do and runs: the first that is stopped, if one is; else job->count. */
@@ -99,7 +113,7 @@ void lki_alone_turn(lki_job *job)
     double   wanted = lki_timeout_seconds(job);
     bool     before = job->alone;
 
-    if (!late && job->rendezvous == NULL)
+    if (!late)
         i = last_one(job);
     job->alone      = i < job->count;
     job->alone_seen = now;

@@ -138,11 +138,18 @@ static int work_lines(void)
     return 0;
 }
 
-/* Stops until somebody lets it go on. */
+/* Stops until somebody lets it go on; of two the first is dead then. */
 static int work_alone(void)
 {
     lk_comm *comm = join();
 
+    if (lk_comm_size(comm) > 1) {
+        meet(comm);
+        if (lk_comm_rank(comm) == 0)
+            (void)raise(SIGKILL);
+        MUST(lk_barrier(comm) == LK_EPEER);
+        comm = go_on(comm, 20000);
+    }
     (void)raise(SIGSTOP);
     lk_comm_free(comm);
     return 0;
@@ -340,16 +347,18 @@ static void take_note_and_wake(void *context, const char *text)
 
 static void one_that_is_stopped_and_alone_is_told_of(void **state)
 {
-    lk_launch_options options = going_on(1);
-
     (void)state;
-    options.timeout_ms = 2500;
-    options.note       = take_note_and_wake;
-    assert_good(launch(options, "alone", "", 0), "alone", "", 0);
-    assert_noted("rank 0 (pid ");
-    assert_noted(" has been stopped (by SIGSTOP or a debugger) for 2.5 s, and nobody else is left "
-                 "to go on: kill -CONT ");
-    assert_int_equal(times_noted("stopped"), 1);
+    for (uint32_t hosts = 1; hosts <= 2; hosts++) {
+        lk_launch_options options = going_on(hosts);
+        options.hosts             = hosts;
+        options.timeout_ms        = 2500;
+        options.note              = take_note_and_wake;
+        assert_good(launch(options, "alone", "", 0), "alone", "", hosts);
+        assert_noted(hosts == 1 ? "rank 0 (pid " : "rank 1 (host host1, pid ");
+        assert_noted(" has been stopped (by SIGSTOP or a debugger) for 2.5 s, and nobody else is "
+                     "left to go on: kill -CONT ");
+        assert_int_equal(times_noted("stopped"), 1);
+    }
 }
 
 int main(int argc, char **argv)
