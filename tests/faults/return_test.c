@@ -96,8 +96,9 @@ static void a_host_with_a_part_comes_back(void **state)
         { "", "--strategy hybrid --shard-hosts 2 --hosts 4 " },
         { "--gather-dtype int8 ", "--strategy ddp --hosts 4 " },
     };
-    static job j;
-    char       wanted[65], bits[512], line[1024];
+    static job  j;
+    static char bits[512], line[1024];
+    char        wanted[65];
     for (size_t i = 0; i < (LKI_SANITIZED ? 2 : sizeof cases / sizeof cases[0]); i++) {
         (void)snprintf(bits, sizeof bits, BUSY "%s", cases[i].bits);
         undisturbed(*state, bits, LONGER, wanted);
