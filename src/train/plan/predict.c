@@ -123,7 +123,7 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     load   gathered = { m->stage == 3 ? micros : 0, m->stage == 3 ? micros * p : 0 };
     load   once     = { 1, p };
     double pass     = seconds_of(m, once, buckets, 1);
-    double window   = m->stage < 2 ? m->backward / micros : m->backward;
+    double window   = m->stage < 3 ? m->backward / micros : m->backward;
 
     out->sent          = rounds * (sums.bytes + gathered.bytes);
     out->communication = rounds * (seconds_of(m, sums, buckets, 1) +

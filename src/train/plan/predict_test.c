@@ -90,6 +90,20 @@ static void what_is_exposed_is_what_a_simulation_says(void **state)
         }
 }
 
+/* Gradients that accumulate are whole in the last micro-batch, with zero2 as with ddp: of four
+ * seconds of backward the last one hides something. */
+static void only_the_last_micro_batch_hides(void **state)
+{
+    lk_step_model m = { .workers = 4, .hosts = 4, .virtual_workers = 4, .stage = 1,
+                        .micro_count = 4, .forward = 2, .backward = 4, .gradient_bytes = 8e6,
+                        .bucket_bytes = 1e6, .bandwidth = 1e6 };
+    double        parameters = 0.75 * 8, last = 1. / 8 + parameters - 1;
+    (void)state;
+    NEAR(predict(m).exposed, last + parameters, 1e-12);
+    m.stage = 2;
+    NEAR(predict(m).exposed, last + parameters, 1e-12);
+}
+
 /* Two hosts, a megabyte a second, and layers of unlike sizes.  By hand:
  *
  *      ddp     8 s of the link, of 10 s of backward: a tenth of it (0.8 s) is there after 6 s, the
@@ -431,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_make_the_others_wait),
         cmocka_unit_test(what_is_exposed_is_what_a_simulation_says),
+        cmocka_unit_test(only_the_last_micro_batch_hides),
         cmocka_unit_test(a_layer_larger_than_a_bucket_is_bare),
         cmocka_unit_test(pieces_are_what_backward_completes),
         cmocka_unit_test(stages_send_what_they_should),
