@@ -258,10 +258,13 @@ static lk_status check_hosts(const lki_session *s, const lk_comm *next)
         (void)snprintf(from, sizeof from, "start again from the checkpoint of step %llu",
                        (unsigned long long)steps[0]);
     lki_free(steps);
+    bool groups = strcmp(c->strategy, "hybrid") == 0;
     return lk_fail(LK_EPEER, "%u of %u hosts are left, and none of them has a part of the model "
                    "that %s keeps on %s: %s%s", lk_comm_hosts(next), lk_comm_hosts(s->comm),
-                   c->strategy, c->buddies ? "two" : "one alone", from,
-                   c->buddies ? "" : ", or take --buddies, or ddp");
+                   c->strategy, c->buddies ? "two" : groups ? "one of each group" : "one alone",
+                   from, c->buddies ? ""
+                         : groups   ? ", or take a smaller --shard-hosts, or ddp"
+                                    : ", or take --buddies, or ddp");
 }
 
 /* In a group that has come to be. */

@@ -140,7 +140,7 @@ static void say_fate(const lki_succession *t, const lki_list *gone, char fate[FA
     bool several = gone->count > 1;
 
     fate[0] = '\0';
-    if (t->planned ? t->left > 0 && t->lost > 0 : several || t->late)
+    if (t->planned ? t->left > 0 && t->lost > 0 : several || (t->late && gone->count > 0))
         (void)snprintf(fate, FATE_BYTES, " (rank%s %s %s)", several ? "s" : "", gone->text,
                        t->planned ? several ? "are gone" : "is gone"
                        : !t->late ? "are lost"
