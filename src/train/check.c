@@ -262,11 +262,9 @@ static lk_status check_noise(const lk_train_config *c)
     return LK_OK;
 }
 
-static lk_status check_offload(const lk_train_config *c)
+/* Whether there is anything to lay aside, and a strategy that can do without it in memory. */
+static lk_status check_offloaded(const lk_train_config *c)
 {
-    struct stat at;
-    if (c->offload == NULL)
-        return LK_OK;
     if (lki_in_files(c, LK_OFFLOADED_STATES) && lk_optimizer_state_count(&c->optimizer) == 0)
         return lk_fail(LK_EINVAL, "--offload optimizer:...: this optimizer has no state; leave it "
                                   "out, or give a --momentum");
@@ -276,6 +274,14 @@ static lk_status check_offload(const lk_train_config *c)
     if (lki_in_files(c, LK_OFFLOADED_ACTIVATIONS) && !c->model_options.activation_checkpointing)
         return lk_fail(LK_EINVAL, "--offload activations:... is for what activation checkpointing "
                                   "keeps: give --activation-checkpointing, too");
+    return LK_OK;
+}
+
+static lk_status check_offload_directory(const lk_train_config *c)
+{
+    struct stat at;
+    if (c->offload == NULL)
+        return LK_OK;
     if (stat(c->offload, &at) == 0 && !S_ISDIR(at.st_mode))
         return lk_fail(LK_EINVAL, "--offload: '%s' is not a directory", c->offload);
     if (access(c->offload, W_OK | X_OK) != 0)
@@ -299,8 +305,10 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     lk_status status = check_groups(c, model);
     if (status == LK_OK)
         status = check_lock_step(c, model);
+    if (status == LK_OK)
+        status = check_offloaded(c);
     if (status == LK_OK && runs)
-        status = check_offload(c);
+        status = check_offload_directory(c);
     if (status == LK_OK && runs)
         status = check_memory(c, model);
     if (status == LK_OK && runs)

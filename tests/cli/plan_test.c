@@ -176,7 +176,7 @@ static void files_take_their_time(void **state)
     assert_non_null(strstr(r.out, "\nzero3: parameters and optimizer state of 0.06 MiB a host"));
     run_command(&r, *state, MLP "--workers 2 --strategy zero2 --offload parameters:/nvme");
     assert_int_equal(r.status, 2);
-    assert_non_null(strstr(r.err, "choose --strategy zero3"));
+    assert_non_null(strstr(r.err, "by units: --strategy zero3, or hybrid"));
     run_command(&r, *state, MLP "--workers 2 --offload gradients:/nvme");
     assert_non_null(strstr(r.err, "must be optimizer, parameters, activations, or several"));
 }
@@ -457,6 +457,9 @@ static void says_what_is_wrong(void **state)
         { MLP "--workers 2 --hosts 2 --measure", "--bandwidth" },
         { MLP "--forward-ms 5", "--paper" },
         { MLP "--file-bandwidth 1e9", "--offload" },
+        { MLP "--optimizer sgd --offload optimizer:/nvme", "this optimizer has no state" },
+        { MLP "--optimizer sgd --offload optimizer,parameters:/nvme", "has no state" },
+        { MLP "--offload activations:/nvme", "give --activation-checkpointing, too" },
         { "plan gpt --paper --parameters 1e9 --workers 4 --hosts 2 --backward-ms 5", "bandwidth" },
     };
     static command_result r;
