@@ -13,7 +13,7 @@
 
 static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3",
                                          "hybrid" };
-enum { STRATEGIES = sizeof strategies / sizeof strategies[0], ZERO3 = 3, MOST_WORKERS = 4096 };
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0], MOST_WORKERS = 4096 };
 _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row for each");
 
 /* ---- Options ----------------------------------------------------------------------------- */
@@ -109,38 +109,65 @@ static void fill_memory(plan_row *row, double memory)
     row->largest = floor(fmax(0, memory - fixed) / (row->whole - fixed) * (double)c->parameters);
 }
 
-/* All strategies that can, or the one that was asked for.  What the first does and another refuses
- * is not for that one. */
+/* As config->strategy says. */
+static lk_status fill_row(plan_options *o, const lk_calibration *measured, plan_table *plan,
+                          plan_row *row)
+{
+    lk_train_config *c      = &o->train.config;
+    lk_status        status = lk_train_estimate(c, lki_plan_hosts(o), &row->cost);
+    if (status != LK_OK)
+        return status;
+    row->strategy = c->strategy;
+    fill_memory(row, o->memory);
+    lki_plan_largest(o, row);
+    if (plan->timed)
+        status = lk_train_model_step(&row->model, &plan->flops, c, lki_plan_hosts(o), &o->rates,
+                                     measured);
+    return status == LK_OK && plan->timed ? lk_step_predict(&row->step, &row->model) : status;
+}
+
+/* Whether a strategy that nobody has asked for is told of; a number of hosts asks for hybrid. */
+static bool is_told(const plan_options *o, const char *strategy)
+{
+    const lk_train_config *c    = &o->train.config;
+    bool                   aside = c->offloaded & LK_OFFLOADED_PARAMETERS;
+    if (strcmp(strategy, "hybrid") == 0)
+        return c->shard_hosts > 0;
+    return !aside || strcmp(strategy, "zero3") == 0; /* others read parameters where they are */
+}
+
+/* What one strategy does and another refuses is not for that one. */
+static bool is_not_for_it(const plan_table *plan, lk_status status)
+{
+    return plan->row_count > 0 && (status == LK_EINVAL || status == LK_EUNSUPPORTED);
+}
+
+static void note_refusal(plan_table *plan, const char *strategy)
+{
+    plan_refusal *refusal = &plan->refused[plan->refused_count++];
+    refusal->strategy     = strategy;
+    (void)snprintf(refusal->why, sizeof refusal->why, "%s", lk_error_last()->message);
+}
+
+/* All strategies, or the one that was asked for. */
 static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan_table *plan)
 {
-    lk_train_config *c     = &o->train.config;
-    const char      *asked = lk_strategy_name(c->strategy);
+    lk_train_config *c      = &o->train.config;
     lk_status        status = LK_OK;
+    c->strategy             = lk_strategy_name(c->strategy);
+    if (c->strategy != NULL)
+        return fill_row(o, measured, plan, &plan->rows[plan->row_count++]);
     for (size_t i = 0; status == LK_OK && i < STRATEGIES; i++) {
-        plan_row *row = &plan->rows[plan->row_count];
-        if (asked != NULL && strcmp(asked, "single") != 0 && strcmp(asked, strategies[i]) != 0)
+        c->strategy = strategies[i];
+        if (!is_told(o, c->strategy))
             continue;
-        if (asked == NULL && c->shard_hosts == 0 && strcmp(strategies[i], "hybrid") == 0)
-            continue;
-        c->strategy = row->strategy =
-            asked != NULL && strcmp(asked, "single") == 0 ? asked : strategies[i];
-        status = lk_train_estimate(c, lki_plan_hosts(o), &row->cost);
-        bool reads_whole = i < ZERO3 && c->offloaded & LK_OFFLOADED_PARAMETERS;
-        if (status == LK_EINVAL && asked == NULL && (plan->row_count > 0 || reads_whole)) {
-            status = LK_OK;
-            continue;
-        }
-        fill_memory(row, o->memory);
+        status = fill_row(o, measured, plan, &plan->rows[plan->row_count]);
         if (status == LK_OK)
-            lki_plan_largest(o, row);
-        if (status == LK_OK && plan->timed)
-            status = lk_train_model_step(&row->model, &plan->flops, c, lki_plan_hosts(o),
-                                         &o->rates, measured);
-        if (status == LK_OK && plan->timed)
-            status = lk_step_predict(&row->step, &row->model);
-        plan->row_count++;
-        if (c->strategy == asked)
-            break;
+            plan->row_count++;
+        else if (is_not_for_it(plan, status)) {
+            note_refusal(plan, c->strategy);
+            status = LK_OK;
+        }
     }
     return status;
 }

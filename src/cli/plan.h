@@ -19,7 +19,7 @@ typedef struct {
     double forward_ms, backward_ms, gradient_bytes; /* under paper */
 } plan_options;
 
-enum { PLAN_ROWS_MAX = 8, PLAN_POINTS_MAX = 32, PLAN_WHY_BYTES = 256 };
+enum { PLAN_ROWS_MAX = 8, PLAN_POINTS_MAX = 32, PLAN_WHY_BYTES = 256, PLAN_REASON_BYTES = 512 };
 
 /* A strategy. */
 typedef struct {
@@ -32,6 +32,12 @@ typedef struct {
     lk_step_prediction step;
 } plan_row;
 
+/* A strategy that cannot do what another does. */
+typedef struct {
+    const char *strategy;
+    char        why[PLAN_REASON_BYTES];
+} plan_refusal;
+
 /* The chosen strategy with more or fewer workers. */
 typedef struct {
     uint32_t           workers, hosts;
@@ -40,14 +46,16 @@ typedef struct {
 } plan_point;
 
 typedef struct {
-    plan_row   rows[PLAN_ROWS_MAX];
-    uint32_t   row_count, chosen; /* chosen: row_count if none fits */
-    bool       timed;
-    double     flops;             /* of a step, if timed */
-    char       why[PLAN_WHY_BYTES];
-    plan_point points[PLAN_POINTS_MAX];
-    uint32_t   point_count;
-    double     alone; /* seconds of the same batch on one worker */
+    plan_row     rows[PLAN_ROWS_MAX];
+    uint32_t     row_count, chosen; /* chosen: row_count if none fits */
+    plan_refusal refused[PLAN_ROWS_MAX];
+    uint32_t     refused_count;
+    bool         timed;
+    double       flops;             /* of a step, if timed */
+    char         why[PLAN_WHY_BYTES];
+    plan_point   points[PLAN_POINTS_MAX];
+    uint32_t     point_count;
+    double       alone; /* seconds of the same batch on one worker */
 } plan_table;
 
 uint32_t lki_plan_hosts(const plan_options *options);

@@ -81,6 +81,12 @@ static void print_memory(const plan_options *o, const plan_table *plan)
                i + 1 == plan->row_count ? "\n" : "");
 }
 
+static void print_refused(const plan_table *plan)
+{
+    for (uint32_t i = 0; i < plan->refused_count; i++)
+        printf("%s cannot: %s\n", plan->refused[i].strategy, plan->refused[i].why);
+}
+
 /* In what the largest models are larger. */
 static void print_largest(const plan_options *o, const plan_table *plan)
 {
@@ -89,9 +95,14 @@ static void print_largest(const plan_options *o, const plan_table *plan)
         return;
     if (strcmp(model, "gpt") != 0)
         printf("largest models are told in proportion to the parameters of this one\n");
-    for (uint32_t i = 0; strcmp(model, "gpt") == 0 && i < plan->row_count; i++)
-        printf("%s%s --width %u%s", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy,
-               plan->rows[i].largest_width, i + 1 == plan->row_count ? "\n" : "");
+    for (uint32_t i = 0; strcmp(model, "gpt") == 0 && i < plan->row_count; i++) {
+        printf("%s%s ", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy);
+        if (plan->rows[i].largest_width > 0)
+            printf("--width %u", plan->rows[i].largest_width);
+        else
+            printf("none");
+        printf("%s", i + 1 == plan->row_count ? "\n" : "");
+    }
 }
 
 static const char *in_files(const lk_train_config *c)
@@ -178,6 +189,7 @@ void lki_plan_print(const plan_options *o, const plan_table *plan)
 {
     print_head(o, plan);
     print_memory(o, plan);
+    print_refused(plan);
     print_unknown(o);
     print_largest(o, plan);
     print_spilled(plan);
@@ -233,6 +245,27 @@ static void print_json_points(const plan_table *plan)
     printf("]");
 }
 
+/* A message: one line. */
+static void print_json_text(const char *text)
+{
+    putchar('"');
+    for (; *text != '\0'; text++)
+        printf(*text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+    putchar('"');
+}
+
+static void print_json_refused(const plan_table *plan)
+{
+    printf(", \"refused\": [");
+    for (uint32_t i = 0; i < plan->refused_count; i++) {
+        printf("%s{\"strategy\": \"%s\", \"why\": ", i > 0 ? ", " : "",
+               plan->refused[i].strategy);
+        print_json_text(plan->refused[i].why);
+        printf("}");
+    }
+    printf("]");
+}
+
 void lki_plan_print_json(const plan_options *o, const plan_table *plan)
 {
     const lk_train_config *c = &o->train.config;
@@ -249,6 +282,7 @@ void lki_plan_print_json(const plan_options *o, const plan_table *plan)
         print_json_row(o, plan, &plan->rows[i]);
     }
     printf("]");
+    print_json_refused(plan);
     if (plan->timed)
         print_json_points(plan);
     if (plan->chosen < plan->row_count)

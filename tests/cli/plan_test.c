@@ -91,8 +91,29 @@ static void sync_batchnorm_takes_more(void **state)
     assert_int_equal(r.status, 0);
     assert_true(number(r.out, "\"activations\"", "ddp") > 3 * one);
     assert_non_null(strstr(r.out, "zero1"));
-    assert_null(strstr(r.out, "zero2"));
+    assert_null(strstr(r.out, "{\"strategy\": \"zero2\", \"parameters\""));
+    assert_non_null(strstr(r.out, "{\"strategy\": \"zero2\", \"why\": \"--batchnorm sync"));
     run_command(&r, *state, RESNET "--batchnorm sync --strategy zero2");
+    assert_int_equal(r.status, 2);
+}
+
+/* A strategy is never left out without a word. */
+static void says_why_a_strategy_cannot(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-hosts 2");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\nhybrid  "));
+    assert_null(strstr(r.out, " cannot: "));
+    run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-hosts 3");
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\nhybrid cannot: 4 hosts cannot be cut into groups of 3"));
+    run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-hosts 3 --json");
+    assert_non_null(strstr(r.out, "\"refused\": [{\"strategy\": \"hybrid\", \"why\": \"4 hosts"));
+    run_command(&r, *state, MLP "--workers 5 --hosts 4 --shard-hosts 2"); /* not as many on each */
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "\nhybrid cannot: strategy hybrid over groups of 2 hosts needs"));
+    run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-hosts 3 --strategy hybrid");
     assert_int_equal(r.status, 2);
 }
 
@@ -214,6 +235,8 @@ static void chooses_what_fits(void **state)
     assert_non_null(strstr(r.out, "\"choice\": null, \"why\": \"no strategy fits into 1000 bytes"));
     run_command(&r, *state, MLP "--workers 8 --memory 1e9");
     assert_non_null(strstr(r.out, "\nchoose ddp: none sends less\n"));
+    run_command(&r, *state, "plan gpt --workers 4 --memory 1000");
+    assert_non_null(strstr(r.out, "\nlargest models: ddp none, zero1 none, zero2 none"));
 }
 
 /* Whether a strategy's row of such a plan says that it fits. */
@@ -477,6 +500,7 @@ int main(void)
         cmocka_unit_test(surviving_takes_memory),
         cmocka_unit_test(one_host_sends_nothing),
         cmocka_unit_test(sync_batchnorm_takes_more),
+        cmocka_unit_test(says_why_a_strategy_cannot),
         cmocka_unit_test(a_model_may_be_larger_than_the_machine),
         cmocka_unit_test(knows_the_paper),
         cmocka_unit_test(a_number_of_parameters_will_do),
