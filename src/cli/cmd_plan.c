@@ -23,6 +23,7 @@ _Static_assert(sizeof strategies / sizeof strategies[0] <= PLAN_ROWS_MAX, "a row
 static const char *const left_out[] = { "restart", "host-memory", "chaos", NULL };
 static const lki_need    need_paper = { "paper", { NULL, NULL } };
 static const lki_need    need_offload = { "offload", { NULL, NULL } };
+static const lki_need    need_flops = { "flops", { NULL } };
 static const lki_need    need_parameters = { "parameters", { NULL, NULL } };
 
 #define PAPER_REAL(name_, value_, field_, preset_, help_)                                        \
@@ -42,13 +43,14 @@ static const lki_option own[] = {
              "of a host, such as 32e9: which strategies fit, and what would (of a worker, with "
              "--paper)"),
     LKI_STRING("plot", "FILE.svg", AT(plot), "none", "draw memory, and efficiency if it is known"),
-    { .group = "time (either of the first two is needed for it)", .name = "measure",
+    { .group = "time (one of the first two is needed for it)", .name = "measure",
       .type = LKI_OPTION_FLAG, .offset = AT(measure),
       .help = "measure for some seconds what this machine takes for such models" },
     LKI_REAL("flops", "RATE", AT(rates.flops), &rate_range, "none",
              "operations a second that a worker reaches"),
-    LKI_REAL("memory-bandwidth", "RATE", AT(rates.memory_bandwidth), &rate_range, "none",
-             "with --flops: bytes a second of a worker; without it the update takes no time"),
+    { .needs = &need_flops, .name = "memory-bandwidth", .type = LKI_OPTION_REAL, .value = "RATE",
+      .offset = AT(rates.memory_bandwidth), .range = &rate_range, .preset = "none",
+      .help = "with --flops: bytes a second of a worker; without it the update takes no time" },
     LKI_REAL("bandwidth", "RATE", AT(rates.bandwidth), &rate_range, "none",
              "bytes a second that a host sends; needed for several hosts"),
     LKI_REAL("latency", "SECONDS", AT(rates.latency), &lki_range_not_negative, "0",
@@ -308,6 +310,25 @@ static bool uses_onednn(const plan_options *o)
     return o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0;
 }
 
+/* Why times cannot be told so; NULL: they can, or are not asked for. */
+static const char *cannot_time(const plan_options *o)
+{
+    bool timed = o->measure || o->rates.flops > 0;
+    bool sends = o->rates.bandwidth > 0 || o->rates.latency > 0;
+    if (o->paper && (timed || o->most_workers > 0 || o->rates.file_bandwidth > 0))
+        return "--paper's formulas are of one step, with --forward-ms and --backward-ms: leave out "
+               "--measure, --flops, --file-bandwidth and --most-workers, or --paper";
+    if (o->paper && sends && o->forward_ms == 0 && o->backward_ms == 0)
+        return "--bandwidth and --latency are for a step's time: with --paper give --forward-ms "
+               "and --backward-ms, too";
+    if (o->measure && o->rates.flops > 0)
+        return "--measure finds out what --flops says: leave out one of the two";
+    if (!o->paper && !timed && (sends || o->most_workers > 0 || o->rates.file_bandwidth > 0))
+        return "--bandwidth, --latency, --file-bandwidth and --most-workers are for a step's time: "
+               "give --flops or --measure, too";
+    return NULL;
+}
+
 /* Why that cannot be planned; NULL: it can.  There is a model, or how many parameters it has. */
 static const char *cannot_plan(const plan_options *o)
 {
@@ -330,9 +351,13 @@ static const char *cannot_plan(const plan_options *o)
     if (o->train.config.precision == LK_BF16 && uses_onednn(o))
         return "--kernels onednn multiplies FP32 values alone; leave out --precision bf16, or use "
                "--kernels own";
+    if (!named && o->train.config.data != NULL)
+        return "--data is for a MODEL: of --parameters alone nothing reads any";
+    if (o->paper && o->plot != NULL)
+        return "--paper draws nothing: leave out --plot, or --paper";
     if (o->measure && !named)
         return "--measure times the blocks of a MODEL; with --parameters give --flops";
-    return NULL;
+    return cannot_time(o);
 }
 
 static void name_model(plan_options *o)
