@@ -269,9 +269,10 @@ LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_
 
 /* ---- Predicting a step ------------------------------------------------------------------- */
 
-/* Buckets that are complete at the same time: how many, and their part of everything. */
+/* Buckets complete at the same time: how many, and their part of everything; with stage 3 how often
+ * they are gathered in [the first turn of a step, another][forward, backward]. */
 typedef struct {
-    double buckets, gradients, parameters, forward, backward;
+    double buckets, gradients, parameters, forward, backward, gathers[2][2];
 } lk_step_piece;
 
 /* All that the time of a step is told from.  Hosts have equal parts of the workers. */
@@ -286,10 +287,9 @@ typedef struct {
     double   gradient_bytes;    /* of all gradients; a parameter used twice has two */
     double   parameter_bytes;   /* of all parameters; 0 = as many */
     double   bucket_bytes;      /* of gradients that travel at once; 0 = 25 MiB */
-    lk_step_piece *pieces;      /* [piece_count] in backward's order; NULL: all alike */
+    lk_step_piece *pieces;      /* [piece_count] in backward's order; NULL: alike, gathered once */
     double   bandwidth, latency; /* of a host: bytes a second that it sends; a message's seconds */
-    double   file_bytes, pass_file_bytes; /* that those who share a model read and write of files in
-                                           * an update; read in a forward or a backward pass */
+    double   file_bytes, pass_file_bytes; /* of all who share a model: of an update; of a pass */
     double   file_bandwidth; /* bytes a second, read or written, of a host's files; 0: not known */
 } lk_step_model;
 
@@ -306,9 +306,9 @@ typedef struct {
 
 /* Communication is counted as the cheapest exact algorithms have it: a host sends (H-1)/H of what
  * is summed, for every subtree of virtual workers that it holds, and as much of sums or parameters;
- * a bucket takes ceil(log2 H) messages one after another each way.  Buckets travel one at a time,
- * once they are complete; with stages 2 and 3 two have room.  Stages 1 and 2 gather after the
- * update, exposed; stage 3 in both passes of every round, a bucket during the one before. */
+ * a bucket takes ceil(log2 H) messages one after another each way.  Buckets travel one at a time in
+ * the last micro-batch; with stages 2 and 3, if there is but one, two have room.  Stages 1 and 2
+ * gather after the update, exposed; 3 in all passes, a bucket during the one before. */
 LK_API LK_NODISCARD lk_status lk_step_predict(lk_step_prediction *out, const lk_step_model *model);
 
 /* Reckoning with what a machine does: see lk_step_model.  0: not known. */

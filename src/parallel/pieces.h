@@ -9,6 +9,8 @@ typedef struct {
     uint32_t term;           /* the last that they have something of */
     size_t   buckets;
     size_t   elements, dealt; /* of gradients; and of these, those of first uses */
+    double   gathers[2][2];   /* of parameters, how often they are: in the first turn of a step, in
+                               * each other one; forward, backward */
 } lki_grad_piece;
 
 /* In the order of terms, as many as *count; the caller's to lki_free(). */

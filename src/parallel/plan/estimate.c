@@ -116,19 +116,27 @@ static size_t message_bytes(const lk_parallel *parallel, uint32_t host, uint64_t
 }
 
 /* New parameters are gathered once after the update, or whenever they are read. */
-static void count_gathers(lk_parallel *parallel, uint64_t *times)
+static lk_status count_gathers(lk_parallel *parallel, uint64_t *times)
 {
-    if (parallel->gathers)
-        lki_units_count(parallel, times);
-    for (uint32_t b = 0; !parallel->gathers && b < parallel->layout->bucket_count; b++)
-        times[b] = 1;
+    const uint32_t count   = parallel->layout->bucket_count;
+    lki_gathers   *gathers = NULL;
+    lk_status      status  = LKI_NEW(&gathers, count, "times units are gathered");
+
+    if (status == LK_OK && parallel->gathers)
+        status = lki_units_count(parallel, gathers);
+    for (uint32_t b = 0; status == LK_OK && b < count; b++) {
+        const lki_gathers *g = &gathers[b];
+        times[b] = parallel->gathers ? g->first[0] + g->first[1] + g->others[0] + g->others[1] : 1;
+    }
+    lki_free(gathers);
+    return status;
 }
 
 static lk_status estimate(const accounts *a, lk_parallel_cost *cost)
 {
     lk_parallel *parallel = a->parallel;
     count_memory(parallel, cost);
-    count_gathers(parallel, a->times);
+    LK_TRY(count_gathers(parallel, a->times));
     count_shards(a);
     for (uint32_t host = 0; host < parallel->world.hosts; host++) {
         lk_parallel_cost sent  = { 0 };

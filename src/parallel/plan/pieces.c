@@ -2,7 +2,7 @@
 #include "parallel/pieces.h"
 
 #include "base/memory.h"
-#include "parallel/strategy.h"
+#include "parallel/strategies/units.h"
 
 /* The last term of which a bucket has something: terms follow each other bucket by bucket. */
 static uint32_t last_term(const lki_layout *layout, uint32_t bucket, uint32_t from)
@@ -20,9 +20,25 @@ static bool are_together(const lki_layout *layout, uint32_t before, uint32_t ter
     return term == before;
 }
 
-static void list_pieces(const lki_layout *layout, lki_grad_piece *pieces, uint32_t *count)
+/* Of all that is dealt, so that it is the mean of a piece's buckets. */
+static void add_gathers(lki_grad_piece *piece, const lki_gathers *gathers, uint64_t turns,
+                        size_t dealt)
 {
-    uint32_t term = 0;
+    double part = (double)dealt / (double)(piece->dealt > 0 ? piece->dealt : 1);
+    for (int pass = 0; pass < 2; pass++) {
+        const double each[] = { (double)gathers->first[pass],
+                                turns > 1 ? (double)gathers->others[pass] / (double)(turns - 1)
+                                          : 0 };
+        for (int turn = 0; turn < 2; turn++)
+            piece->gathers[turn][pass] += part * (each[turn] - piece->gathers[turn][pass]);
+    }
+}
+
+static void list_pieces(const lk_parallel *parallel, const lki_gathers *gathers,
+                        lki_grad_piece *pieces, uint32_t *count)
+{
+    const lki_layout *layout = parallel->layout;
+    uint32_t          term   = 0;
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         const lki_bucket *bucket = &layout->buckets[b];
         term                     = last_term(layout, b, term);
@@ -33,6 +49,7 @@ static void list_pieces(const lki_layout *layout, lki_grad_piece *pieces, uint32
         piece->buckets += bucket->alike;
         piece->elements += bucket->alike * bucket->count;
         piece->dealt += bucket->alike * bucket->dealt;
+        add_gathers(piece, &gathers[b], lki_units_turns(parallel), bucket->alike * bucket->dealt);
     }
 }
 
@@ -41,6 +58,7 @@ lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param 
                           const uint32_t *host_sizes, uint32_t hosts)
 {
     lk_parallel *parallel = NULL;
+    lki_gathers *gathers  = NULL;
 
     *out   = NULL;
     *count = 0;
@@ -51,7 +69,12 @@ lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param 
     if (status == LK_OK)
         status = LKI_NEW(out, parallel->layout->bucket_count, "pieces of gradients");
     if (status == LK_OK)
-        list_pieces(parallel->layout, *out, count);
+        status = LKI_NEW(&gathers, parallel->layout->bucket_count, "times units are gathered");
+    if (status == LK_OK && parallel->gathers)
+        status = lki_units_count(parallel, gathers);
+    if (status == LK_OK)
+        list_pieces(parallel, gathers, *out, count);
+    lki_free(gathers);
     lk_parallel_free(parallel);
     return status;
 }

@@ -103,6 +103,25 @@ static lk_status find_forward(lki_shelf *shelf, const lki_layout *layout)
     return status;
 }
 
+/* Where each unit is read. */
+static lk_status list_units(lki_shelf *shelf)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < shelf->read_count; i++)
+        count += shelf->reads[i].count;
+    LK_TRY(LKI_NEW(&shelf->first_at, (size_t)shelf->unit_count + 2, "reads of units"));
+    LK_TRY(LKI_NEW(&shelf->reads_at, count, "reads of units"));
+    for (uint32_t i = 0; i < shelf->read_count; i++)
+        for (uint32_t k = 0; k < shelf->reads[i].count; k++)
+            shelf->first_at[shelf->reads[i].units[k] + 2]++;
+    for (uint32_t u = 1; u <= shelf->unit_count; u++)
+        shelf->first_at[u + 1] += shelf->first_at[u];
+    for (uint32_t i = 0; i < shelf->read_count; i++) /* [u + 1] moves from u's first to its end */
+        for (uint32_t k = 0; k < shelf->reads[i].count; k++)
+            shelf->reads_at[shelf->first_at[shelf->reads[i].units[k] + 1]++] = i;
+    return LK_OK;
+}
+
 lk_status lki_shelf_init(lki_shelf *shelf, const lki_layout *layout,
                         const lk_parallel_options *options)
 {
@@ -111,6 +130,7 @@ lk_status lki_shelf_init(lki_shelf *shelf, const lki_layout *layout,
     *shelf = (lki_shelf){ .unit_count = layout->bucket_count };
     LK_TRY(list_reads(shelf, layout, options));
     LK_TRY(find_forward(shelf, layout));
+    LK_TRY(list_units(shelf));
     for (uint32_t i = 0; i < shelf->read_count; i++)
         together = shelf->reads[i].count > together ? shelf->reads[i].count : together;
     uint32_t wanted   = options->unit_buffers ? options->unit_buffers : together + 1;
@@ -125,6 +145,8 @@ lk_status lki_shelf_init(lki_shelf *shelf, const lki_layout *layout,
 void lki_shelf_deinit(lki_shelf *shelf)
 {
     lki_free(shelf->reads);
+    lki_free(shelf->first_at);
+    lki_free(shelf->reads_at);
     lki_free(shelf->slot_of);
     lki_free(shelf->unit_in);
     *shelf = (lki_shelf){ 0 };
@@ -140,13 +162,21 @@ void lki_shelf_clear(lki_shelf *shelf)
         shelf->unit_in[s] = LKI_NO_UNIT;
 }
 
-/* Reads from `at` on until the unit is read: 0 if `at` does. */
+/* Reads from `at` on until the unit is read: 0 if `at` does, `period` if none does. */
 static uint32_t distance(const lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t unit)
 {
-    uint32_t far = 0;
-    while (far < period && !has_unit(&shelf->reads[(at + far) % period], unit))
-        far++;
-    return far;
+    const uint32_t *reads = shelf->reads_at + shelf->first_at[unit];
+    uint32_t        low = 0, count = shelf->first_at[unit + 1] - shelf->first_at[unit];
+
+    for (uint32_t high = count; low < high;) { /* the first that is not before `at` */
+        uint32_t middle = low + (high - low) / 2;
+        bool     before = reads[middle] < at;
+        low             = before ? middle + 1 : low;
+        high            = before ? high : middle;
+    }
+    if (low < count && reads[low] < period)
+        return reads[low] - at;
+    return count > 0 && reads[0] < at ? period - at + reads[0] : period;
 }
 
 static uint32_t choose_slot(const lki_shelf *shelf, uint32_t at, uint32_t period)

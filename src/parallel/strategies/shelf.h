@@ -26,6 +26,8 @@ typedef struct {
     uint32_t  unit_count, slot_count, read_count;
     uint32_t  forward; /* so many reads are of all blocks, each once */
     lki_read *reads;
+    uint32_t *first_at, *reads_at; /* unit u is read at reads_at[first_at[u]] to before that of
+                                    * first_at[u + 1], in order */
     uint32_t *slot_of; /* of every unit, or LKI_NO_SLOT */
     uint32_t *unit_in; /* every slot, or LKI_NO_UNIT */
 } lki_shelf;
@@ -54,5 +56,15 @@ bool lki_shelf_put(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *uni
 /* The same for the first read after `at` that lacks one, before the period ends; false when there
  * is none, or no slot for it yet. */
 bool lki_shelf_put_ahead(lki_shelf *shelf, uint32_t at, uint32_t period, uint32_t *unit);
+
+/* How often a unit is put: in the reads of the first turn that are forward's, and others; and the
+ * same of all further turns. */
+typedef struct {
+    uint64_t first[2], others[2];
+} lki_gathers;
+
+/* plan/gathers.c: of all units in so many turns that begin with nothing in any slot.
+ * out[unit_count], zeroed. */
+LK_NODISCARD lk_status lki_shelf_count(lki_shelf *shelf, uint64_t turns, lki_gathers *out);
 
 #endif

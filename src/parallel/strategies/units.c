@@ -121,20 +121,6 @@ size_t lki_units_parcels(lk_parallel *parallel)
     return parallel->keeps ? all : parallel->shelf.slot_count * most;
 }
 
-void lki_units_count(lk_parallel *parallel, uint64_t *times)
-{
-    lki_shelf *shelf = &parallel->shelf;
-    uint64_t  turns = (uint64_t)parallel->rounds.rounds * parallel->micro_count;
-    uint32_t  unit;
-
-    lki_shelf_clear(shelf);
-    for (uint64_t turn = 0; turn < turns; turn++)
-        for (uint32_t at = 0; at < shelf->read_count; at++)
-            while (lki_shelf_put(shelf, at, shelf->read_count, &unit))
-                times[unit] = parallel->keeps ? 1 : times[unit] + 1;
-    lki_shelf_clear(shelf);
-}
-
 /* ---- What comes -------------------------------------------------------------------------- */
 
 static unsigned char *memory_of(const lk_parallel *parallel, uint32_t slot)

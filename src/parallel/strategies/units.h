@@ -9,8 +9,11 @@
 size_t lki_units_bytes(lk_parallel *parallel);
 size_t lki_units_parcels(lk_parallel *parallel);
 
-/* How often a step gathers each unit: adds to times[unit_count]. */
-void lki_units_count(lk_parallel *parallel, uint64_t *times);
+/* plan/gathers.c: how often a step gathers each unit; out[unit_count], zeroed. */
+LK_NODISCARD lk_status lki_units_count(lk_parallel *parallel, lki_gathers *out);
+
+/* Turns of a step. */
+uint64_t lki_units_turns(const lk_parallel *parallel);
 
 /* Once layout, pieces and arena are there; lki_units_close() accepts a half-made one. */
 LK_NODISCARD lk_status lki_units_open(lk_parallel *parallel);

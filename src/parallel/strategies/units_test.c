@@ -136,6 +136,41 @@ static void no_choice_gathers_less(void **state)
     }
 }
 
+static uint64_t sum_of(const lki_gathers *g)
+{
+    return g->first[0] + g->first[1] + g->others[0] + g->others[1];
+}
+
+/* Turn after turn, against what is told of all.  Where backward goes the same way as forward it is
+ * some turns until they are alike. */
+static void gathers_of_turns_are_counted(void **state)
+{
+    static const uint32_t same_way[] = { 6, 5, 4, 3, 2, 0, 6, 5, 4, 3, 2, 0 };
+    (void)state;
+    for (uint32_t buffers = 1; buffers <= 14; buffers++)
+        for (uint32_t turns = 1; turns <= 9; turns++) {
+            lk_parallel_options options         = options_of((buffers + 1) / 2);
+            lki_layout         *layout          = layout_of(&options);
+            lki_gathers         told[UNITS + 1] = { 0 };
+            uint64_t            puts[UNITS + 1] = { 0 };
+            lki_shelf           shelf;
+            uint32_t            unit;
+            options.reads      = buffers % 2 == 0 ? same_way : NULL;
+            options.read_count = 12;
+            assert_int_equal(lki_shelf_init(&shelf, layout, &options), LK_OK);
+            assert_int_equal(lki_shelf_count(&shelf, turns, told), LK_OK);
+            for (uint32_t at = 0; at < 12 * turns; at++)
+                while (lki_shelf_put(&shelf, at % 12, 12, &unit))
+                    puts[unit]++;
+            for (uint32_t u = 0; u <= UNITS; u++) {
+                assert_int_equal(sum_of(&told[u]), puts[u]);
+                assert_int_equal(told[u].first[0], 1);
+            }
+            lki_shelf_deinit(&shelf);
+            lki_layout_free(layout);
+        }
+}
+
 /* Nothing that is read until then goes, and the same units come in the same order as without. */
 static void what_comes_ahead_would_come_anyway(void **state)
 {
@@ -258,6 +293,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_are_of_units),
         cmocka_unit_test(no_choice_gathers_less),
+        cmocka_unit_test(gathers_of_turns_are_counted),
         cmocka_unit_test(what_comes_ahead_would_come_anyway),
         cmocka_unit_test(refuses_reads_that_leave_blocks_out),
         cmocka_unit_test(names_a_block_that_is_read_out_of_order),

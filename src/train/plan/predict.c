@@ -64,22 +64,57 @@ static double exposed_of(double busy, double window, double buckets)
     return fmax(busy / buckets, busy - window * (buckets - 1) / buckets);
 }
 
+/* How often a pass gathers a piece: 1 of those that are all alike. */
+typedef struct {
+    const lk_step_model *model;
+    int                  turn; /* 0: the first of a step; 1: another; -1: nothing is left there */
+    int                  backward;
+} pass;
+
+static double gathers_of(const pass *from, uint32_t piece)
+{
+    return from->turn < 0 ? 1 : from->model->pieces[piece].gathers[from->turn][from->backward];
+}
+
+/* Over its pieces, by what each has of the parameters. */
+static double mean_gathers(const pass *from)
+{
+    double sum = from->model->piece_count == 0;
+    for (uint32_t i = 0; i < from->model->piece_count; i++)
+        sum += gathers_of(from, i) * from->model->pieces[i].parameters;
+    return sum;
+}
+
+/* Of the link, for all that a pass gathers. */
+static double gathering_seconds(const pass *from, load once)
+{
+    double sum = 0;
+    if (from->model->piece_count == 0)
+        return seconds_of(from->model, once, bucket_count(from->model), 1);
+    for (uint32_t i = 0; i < from->model->piece_count; i++) {
+        const lk_step_piece *p = &from->model->pieces[i];
+        sum += gathers_of(from, i) * seconds_of(from->model, once, p->buckets, p->parameters);
+    }
+    return sum;
+}
+
 /* What is left of sums, and of what is gathered meanwhile, when backward is over: piece by piece,
  * each when it is made and the link is free, and made when there is room: two have it, or all. */
-static double exposed_behind(const lk_step_model *m, load sums, load gathered, double window,
-                             bool two)
+static double exposed_behind(const pass *from, load sums, load once, double window, bool two)
 {
+    const lk_step_model *m = from->model;
     double made = 0, sent = 0, before = 0, left = 1, buckets = bucket_count(m);
     if (m->piece_count == 0)
-        return exposed_of(seconds_of(m, sums, buckets, 1) + seconds_of(m, gathered, buckets, 1),
-                          window, buckets);
+        return exposed_of(seconds_of(m, sums, buckets, 1) + seconds_of(m, once, buckets, 1), window,
+                          buckets);
     for (uint32_t i = 0; i < m->piece_count; i++) {
-        const lk_step_piece *p = &m->pieces[i];
-        double free            = sent;
-        made                   = fmax(made, two ? before : 0) + window * p->backward;
+        const lk_step_piece *p         = &m->pieces[i];
+        double               free      = sent;
+        double               gathering = seconds_of(m, once, p->buckets, p->parameters);
+        made                           = fmax(made, two ? before : 0) + window * p->backward;
         left -= p->backward;
         sent = fmax(sent, made) + seconds_of(m, sums, p->buckets, p->gradients) +
-               seconds_of(m, gathered, p->buckets, p->parameters);
+               gathers_of(from, i) * gathering;
         before = free;
     }
     return fmax(sent, made + window * fmax(0, left)) - window;
@@ -87,23 +122,56 @@ static double exposed_behind(const lk_step_model *m, load sums, load gathered, d
 
 /* Of what a pass gathers, `all` seconds without messages: the first piece is waited for, every
  * other one comes while the one before is computed with. */
-static double exposed_before(const lk_step_model *m, double all, double messages, double window,
-                             bool backward)
+static double exposed_before(const pass *from, double all, double messages, double window)
 {
-    double exposed = 0, computing = 0;
+    const lk_step_model *m       = from->model;
+    double               exposed = 0, computing = 0;
     if (m->piece_count == 0)
         return exposed_of(all + messages * bucket_count(m), window, bucket_count(m));
     for (uint32_t i = 0; i < m->piece_count; i++) {
-        const lk_step_piece *p = &m->pieces[backward ? i : m->piece_count - 1 - i];
-        exposed += fmax(0, p->parameters * all + p->buckets * messages - computing);
-        computing = window * (backward ? p->backward : p->forward);
+        uint32_t             at = from->backward ? i : m->piece_count - 1 - i;
+        const lk_step_piece *p  = &m->pieces[at];
+        double               coming = p->parameters * all + p->buckets * messages;
+        exposed += fmax(0, gathers_of(from, at) * coming - computing);
+        computing = window * (from->backward ? p->backward : p->forward);
     }
     return exposed;
 }
 
-/* Gradients travel in the backward pass, with ddp their sums as well.  Parameters are gathered
- * after the update, while nobody computes; or with zero3 before they are read, the first unit of a
- * forward pass while nobody does, every other one while the one before is computed with. */
+/* `count` turns: that begin a step, or another; of these so many send what they have summed. */
+static void add_turns(lk_step_prediction *out, const lk_step_model *m, int turn, double count,
+                      double sending, load sums, load once)
+{
+    const pass forward = { m, turn, 0 }, backward = { m, turn, 1 };
+    double     micros = m->micro_count > 0 ? m->micro_count : 1, buckets = bucket_count(m);
+    double     all = once.bytes / m->bandwidth, message = seconds_of(m, once, 1, 0);
+    if (count == 0)
+        return;
+    out->sent += count * (mean_gathers(&forward) + mean_gathers(&backward)) * once.bytes +
+                 sending * sums.bytes;
+    out->communication +=
+        count * (gathering_seconds(&forward, once) + gathering_seconds(&backward, once)) +
+        sending * seconds_of(m, sums, buckets, 1);
+    out->exposed +=
+        count * exposed_before(&forward, all, message, m->forward / micros) +
+        sending * exposed_behind(&backward, sums, once, m->backward / micros, micros == 1) +
+        (count - sending) * exposed_before(&backward, all, message, m->backward / micros);
+}
+
+/* Parameters are gathered before they are read, the first unit of a pass while nobody computes,
+ * every other one while the one before is computed with; sums travel when they are whole, in the
+ * backward pass of a virtual worker's last micro-batch. */
+static void add_gathering(lk_step_prediction *out, const lk_step_model *m, load sums, double bytes)
+{
+    const load once   = { bytes > 0, bytes };
+    double     micros = m->micro_count > 0 ? m->micro_count : 1, rounds = out->rounds;
+    double     begins = micros == 1; /* a step's first turn sends */
+    add_turns(out, m, 0, 1, begins, sums, once);
+    add_turns(out, m, 1, rounds * micros - 1, rounds - begins, sums, once);
+}
+
+/* Gradients travel in the backward pass of the last micro-batch, with ddp their sums as well.
+ * Parameters are gathered after the update, while nobody computes, or with zero3 in all passes. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
     double h = m->hosts, part = (h - 1) / h, g = part * m->gradient_bytes;
@@ -120,25 +188,18 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     double branches = m->stage < 2 ? most_branches(m) : 1;
     load   sums     = { branches + (doubled > 0) + (m->stage == 0),
                         (branches + (m->stage == 0)) * g + doubled };
-    load   gathered = { m->stage == 3 ? micros : 0, m->stage == 3 ? micros * p : 0 };
-    load   once     = { 1, p };
-    double pass     = seconds_of(m, once, buckets, 1);
-    double window   = m->stage < 3 ? m->backward / micros : m->backward;
-
-    out->sent          = rounds * (sums.bytes + gathered.bytes);
-    out->communication = rounds * (seconds_of(m, sums, buckets, 1) +
-                                   seconds_of(m, gathered, buckets, 1));
-    out->exposed       = rounds * exposed_behind(m, sums, gathered, window,
-                                                 m->stage >= 2 && micros == 1);
-    if (m->stage == 0)
+    if (m->stage == 3) {
+        add_gathering(out, m, sums, p);
         return;
-    double passes = m->stage == 3 ? rounds * micros : 1;
-    out->sent += passes * p;
-    out->communication += passes * pass;
-    out->exposed += m->stage < 3 ? pass
-                                 : passes * exposed_before(m, p / m->bandwidth,
-                                                           seconds_of(m, once, 1, 0),
-                                                           m->forward / micros, false);
+    }
+    const load once  = { 1, p }, none = { 0 };
+    const pass every = { m, -1, 1 };
+    double     after = m->stage > 0 ? seconds_of(m, once, buckets, 1) : 0;
+    double     bare  = exposed_behind(&every, sums, none, m->backward / micros,
+                                      m->stage == 2 && micros == 1);
+    out->sent          = rounds * sums.bytes + (m->stage > 0 ? p : 0);
+    out->communication = rounds * seconds_of(m, sums, buckets, 1) + after;
+    out->exposed       = rounds * bare + after;
 }
 
 /* Each host has files of its part.  An update hides as much of what it reads and writes as it
@@ -150,11 +211,12 @@ static void add_files(lk_step_prediction *out, const lk_step_model *m)
     double micros = m->micro_count > 0 ? m->micro_count : 1, turns = out->rounds * micros;
     if (!(rate > 0))
         return;
-    double update = m->file_bytes / rate, pass = m->pass_file_bytes / rate;
-    out->files    = update + 2 * turns * pass;
-    out->stalled  = fmax(0, update - m->update) +
-                   turns * (exposed_before(m, pass, 0, m->forward / micros, false) +
-                            exposed_before(m, pass, 0, m->backward / micros, true));
+    const pass forward = { m, -1, 0 }, backward = { m, -1, 1 };
+    double     update = m->file_bytes / rate, each = m->pass_file_bytes / rate;
+    out->files   = update + 2 * turns * each;
+    out->stalled = fmax(0, update - m->update) +
+                   turns * (exposed_before(&forward, each, 0, m->forward / micros) +
+                            exposed_before(&backward, each, 0, m->backward / micros));
 }
 
 /* ---- A step ------------------------------------------------------------------------------ */
@@ -398,10 +460,12 @@ static lk_status fill_pieces(lk_step_model *out, double *flops, const step_sourc
         elements += (double)pieces[i].elements;
         dealt += (double)pieces[i].dealt;
     }
-    for (uint32_t i = 0; status == LK_OK && i < out->piece_count; i++)
+    for (uint32_t i = 0; status == LK_OK && i < out->piece_count; i++) {
         out->pieces[i] = (lk_step_piece){ .buckets    = (double)pieces[i].buckets,
                                           .gradients  = (double)pieces[i].elements / elements,
                                           .parameters = (double)pieces[i].dealt / dealt };
+        memcpy(out->pieces[i].gathers, pieces[i].gathers, sizeof pieces[i].gathers);
+    }
     if (status == LK_OK)
         fill_times(out, pieces, from, flops);
     lki_free(pieces);

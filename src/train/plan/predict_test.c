@@ -104,6 +104,25 @@ static void only_the_last_micro_batch_hides(void **state)
     NEAR(predict(m).exposed, last + parameters, 1e-12);
 }
 
+/* The same with what zero3 gathers in each of the four: 6 s of the link in 8 units, of which a
+ * forward pass of half a second hides 7/8 of its own, as a backward pass of 1 s does; but the last
+ * one has as much of sums to hide. */
+static void every_micro_batch_gathers(void **state)
+{
+    lk_step_model m = { .workers = 4, .hosts = 4, .virtual_workers = 4, .stage = 3,
+                        .micro_count = 4, .forward = 2, .backward = 4, .gradient_bytes = 8e6,
+                        .bucket_bytes = 1e6, .bandwidth = 1e6 };
+    const double  forward = 6 - 0.5 * 7 / 8, backward = 6 - 1. * 7 / 8, last = 12 - 1. * 7 / 8;
+    (void)state;
+    NEAR(predict(m).exposed, 4 * forward + 3 * backward + last, 1e-12);
+    NEAR(predict(m).communication, 6 + 8 * 6, 1e-12);
+    NEAR(predict(m).sent, 54e6, 1e-12);
+    m.virtual_workers = 8; /* two rounds */
+    NEAR(predict(m).exposed, 2 * (4 * forward + 3 * backward + last), 1e-12);
+    m.shard_hosts = 1; /* nothing to gather: sums travel to be made, and when they are */
+    NEAR(predict(m).exposed, 2 * (12 - 7. / 8), 1e-12);
+}
+
 /* Two hosts, a megabyte a second, and layers of unlike sizes.  By hand:
  *
  *      ddp     8 s of the link, of 10 s of backward: a tenth of it (0.8 s) is there after 6 s, the
@@ -120,9 +139,9 @@ static void a_layer_larger_than_a_bucket_is_bare(void **state)
     lk_step_piece last[]   = { { .buckets = 1, .gradients = 0.1, .backward = 0.6 },
                                { .buckets = 7, .gradients = 0.9, .backward = 0.4 } };
     lk_step_piece unlike[] = {
-        { 1, .gradients = 0.5, .parameters = 0.5, .forward = 0.25, .backward = 0.25 },
-        { 1, .gradients = 0.25, .parameters = 0.25, .forward = 0.5, .backward = 0.25 },
-        { 1, .gradients = 0.25, .parameters = 0.25, .forward = 0.25, .backward = 0.5 },
+        { 1, 0.5, 0.5, .forward = 0.25, .backward = 0.25, .gathers = { { 1, 1 }, { 1, 1 } } },
+        { 1, 0.25, 0.25, .forward = 0.5, .backward = 0.25, .gathers = { { 1, 1 }, { 1, 1 } } },
+        { 1, 0.25, 0.25, .forward = 0.25, .backward = 0.5, .gathers = { { 1, 1 }, { 1, 1 } } },
     };
     lk_step_model m = { .workers         = 2,
                         .hosts           = 2,
@@ -155,6 +174,17 @@ static void a_layer_larger_than_a_bucket_is_bare(void **state)
     m.stage = 3;
     NEAR(predict(m).exposed, 5 + 2.5, 1e-12);
     NEAR(predict(m).sent, 12e6, 1e-12);
+    /* The first unit is there still when backward begins: 2, 2 and 2 s, sent at 3, 5 and 7. */
+    unlike[0].gathers[0][1] = 0;
+    NEAR(predict(m).exposed, 3 + 2.5, 1e-12);
+    NEAR(predict(m).communication, 10, 1e-12);
+    NEAR(predict(m).sent, 10e6, 1e-12);
+    /* In a second round, too, and when its forward pass begins the last unit is: half a second of
+     * that hides as much of the next one, and a second as much of the first. */
+    unlike[0].gathers[1][1] = unlike[2].gathers[1][0] = 0;
+    m.virtual_workers                                 = 4;
+    NEAR(predict(m).exposed, 2 * 3 + 2.5 + 1.5, 1e-12);
+    NEAR(predict(m).sent, 10e6 + 9e6, 1e-12);
 }
 
 /* V = N: 2, 2, 2 and 3 times (H-1)/H of the model. */
@@ -318,6 +348,36 @@ static void pieces_are_what_backward_completes(void **state)
     lk_step_model_deinit(&m);
 }
 
+/* What zero3 gathers depends on the buffers for its units, in time as in the estimate's bytes. */
+static void buffers_spare_gathers(void **state)
+{
+    lk_train_config config = mlp();
+    lk_rates        rates  = { .flops = 1e9, .bandwidth = 1e6 };
+    lk_step_model   m      = { 0 };
+    double          before = INFINITY;
+    (void)state;
+    config.strategy                   = "zero3";
+    config.bucket_bytes               = 4096; /* a unit for each layer */
+    config.model_options.hidden_count = 4;
+    for (int i = 0; i < 4; i++)
+        config.model_options.hidden[i] = 512;
+    for (uint32_t micros = 1; micros <= 4; micros *= 4, before = INFINITY)
+        for (uint32_t buffers = 2; buffers <= 6; buffers++) {
+            lk_train_cost cost;
+            config.micro_batch   = 8 / micros;
+            config.unit_buffers  = buffers == 6 ? 0 : buffers;
+            config.gather_dtype  = buffers == 6 ? LK_I8 : LK_F32;
+            config.keep_gathered = buffers == 6;
+            assert_int_equal(lk_train_estimate(&config, 2, &cost), LK_OK);
+            model_of(&m, NULL, &config, 2, &rates, NULL);
+            double sent = (double)(cost.shared.sent_gradients + cost.shared.sent_params);
+            NEAR(predict(m).sent, sent, 0.01);
+            assert_true(predict(m).exposed < before && predict(m).communication > 0);
+            before = predict(m).exposed;
+        }
+    lk_step_model_deinit(&m);
+}
+
 /* Both moments read and written, by hosts that have all of them or parts; lamb goes over them
  * twice.  The update hides what it lasts. */
 static void files_stall_a_step(void **state)
@@ -446,6 +506,7 @@ int main(void)
         cmocka_unit_test(rounds_make_the_others_wait),
         cmocka_unit_test(what_is_exposed_is_what_a_simulation_says),
         cmocka_unit_test(only_the_last_micro_batch_hides),
+        cmocka_unit_test(every_micro_batch_gathers),
         cmocka_unit_test(a_layer_larger_than_a_bucket_is_bare),
         cmocka_unit_test(pieces_are_what_backward_completes),
         cmocka_unit_test(stages_send_what_they_should),
@@ -453,6 +514,7 @@ int main(void)
         cmocka_unit_test(goyal_et_al),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(given_a_rate_operations_are_divided_by_it),
+        cmocka_unit_test(buffers_spare_gathers),
         cmocka_unit_test(files_stall_a_step),
         cmocka_unit_test(measured_rates_are_used),
         cmocka_unit_test(a_fit_finds_the_rates),
