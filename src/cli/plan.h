@@ -26,7 +26,8 @@ typedef struct {
     const char        *strategy;
     lk_train_cost      cost;
     double             whole, largest; /* bytes of a host; elements that would fit */
-    uint32_t           largest_width;  /* of a gpt that has so many */
+    lk_model_options   largest_model;  /* of a gpt that has so many the width, of an mlp ... */
+    bool               larger_may_fit; /* than the largest: they cannot be planned */
     bool               fits;
     lk_step_model      model; /* if the step is timed */
     lk_step_prediction step;

@@ -1,8 +1,8 @@
 /* plan_largest.c -- the largest model that fits, found by planning larger and smaller ones.
  *
- * A gpt grows in width, all heads alike, with as many layers; a model of which only the number of
- * parameters is known grows in these.  Nothing says how others would: of those it is what is in
- * proportion to the parameters that counts.
+ * A gpt grows in width, all heads alike, with as many layers; an mlp in all widths of its hidden
+ * layers, in proportion; a model of which only the number of parameters is known in these.  A
+ * resnet is of a few depths: of it, it is what is in proportion to the parameters that counts.
  */
 #include <math.h>
 #include <string.h>
@@ -12,37 +12,75 @@
 /* How near the largest number of parameters is come to. */
 #define NEAR 1e-6
 
+/* What options take. */
 #define MOST_PARAMETERS 1e15
-#define MOST_WIDTHS     1e6 /* of heads */
+#define MOST_WIDTH      0x1p20
 
 typedef struct {
-    lk_train_config config; /* of the strategy */
-    uint32_t        hosts, heads;
-    double          memory;
+    lk_train_config  config; /* of the strategy */
+    lk_model_options model;  /* as it was given, complete */
+    uint32_t         hosts;
+    double           memory;
+    double           size, most; /* of the model that was given; of any that can be said */
     double          fits, fits_bytes; /* the largest size known to fit, and what it takes */
     double          over, over_bytes; /* the smallest known not to; 0: none is */
+    bool            refused;          /* that one: nobody can say what it takes */
     double          elements;         /* of the one that fits */
 } search;
 
-static bool grows(const lk_train_config *c)
+/* ---- Sizes: elements of a gpt's heads, an mlp's widest layer, or parameters --------------- */
+
+static bool is_model(const search *s, const char *name)
 {
-    return strcmp(c->model, "bare") == 0 || strcmp(c->model, "gpt") == 0;
+    return strcmp(s->config.model, name) == 0;
 }
 
-static bool is_bare(const search *s)
+static uint32_t widest_of(const lk_model_options *mlp)
 {
-    return s->heads == 0;
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < mlp->hidden_count; i++)
+        most = mlp->hidden[i] > most ? mlp->hidden[i] : most;
+    return most;
 }
+
+/* False: nothing says how this kind of model grows. */
+static bool find_size(search *s)
+{
+    if (is_model(s, "bare")) {
+        s->size = (double)s->model.parameters;
+        s->most = MOST_PARAMETERS;
+    } else if (is_model(s, "gpt")) {
+        s->size = (double)s->model.width / s->model.heads;
+        s->most = floor(MOST_WIDTH / s->model.heads);
+    } else if (is_model(s, "mlp")) {
+        s->size = widest_of(&s->model);
+        s->most = MOST_WIDTH;
+    } else
+        return false;
+    return true;
+}
+
+static void set_size(const search *s, lk_model_options *out, double size)
+{
+    if (is_model(s, "bare"))
+        out->parameters = (uint64_t)size;
+    else if (is_model(s, "gpt"))
+        out->width = (uint32_t)size * s->model.heads;
+    else {
+        out->hidden_count = s->model.hidden_count;
+        for (uint32_t i = 0; i < s->model.hidden_count; i++)
+            out->hidden[i] = (uint32_t)fmax(1, round(size * s->model.hidden[i] / s->size));
+    }
+}
+
+/* ---- The search -------------------------------------------------------------------------- */
 
 /* Plans the model of that size; what cannot be planned does not fit. */
 static void try_size(search *s, double size)
 {
     lk_train_config config = s->config;
     lk_train_cost   cost;
-    if (is_bare(s))
-        config.model_options.parameters = (uint64_t)size;
-    else
-        config.model_options.width = (uint32_t)size * s->heads;
+    set_size(s, &config.model_options, size);
     lk_status status = lk_train_estimate(&config, s->hosts, &cost);
     double    bytes  = status == LK_OK ? (double)lk_train_cost_bytes(&cost) : (double)INFINITY;
     if (bytes <= s->memory) {
@@ -52,6 +90,7 @@ static void try_size(search *s, double size)
     } else {
         s->over       = size;
         s->over_bytes = bytes;
+        s->refused    = status == LK_EINVAL;
     }
 }
 
@@ -62,7 +101,7 @@ static double next_size(const search *s, uint32_t turn, bool fitted)
     double low = s->fits + 1, high = s->over - 1, near = fmax(1, NEAR * s->fits);
     double rise = (s->over_bytes - s->fits_bytes) / (s->over - s->fits);
     double size = s->fits + (s->memory - s->fits_bytes) / rise + (fitted ? near : -near);
-    if (turn % 3 == 2 || !isfinite(size))
+    if (turn % 3 == 2 || !isfinite(rise))
         size = (low + high) / 2;
     return fmin(fmax(floor(size), low), high);
 }
@@ -89,7 +128,7 @@ static double layers_of(const search *s, double parameters)
 static bool try_one_more_layer(search *s)
 {
     double layers = layers_of(s, s->fits), low = s->fits, high = 4 * s->fits;
-    if (!is_bare(s) || s->config.model_options.largest_layer > 0 || s->fits < 1)
+    if (!is_model(s, "bare") || s->config.model_options.largest_layer > 0 || s->fits < 1)
         return false;
     while (high - low > 1) {
         double middle = floor((low + high) / 2);
@@ -107,33 +146,37 @@ static bool try_one_more_layer(search *s)
 
 static void bracket(search *s, double size)
 {
-    const double most = is_bare(s) ? MOST_PARAMETERS : MOST_WIDTHS;
-    for (s->over = 0; s->over == 0 && size <= most; size = ceil(1.5 * size))
-        try_size(s, fmax(1, floor(size)));
-    if (s->over == 0)
-        s->over = s->fits + 1;
+    s->over = 0;
+    do {
+        size = fmin(fmax(1, floor(size)), s->most);
+        try_size(s, size);
+        size = ceil(1.5 * size);
+    } while (s->over == 0 && s->fits < s->most);
+    if (s->over == 0) {
+        s->over    = s->fits + 1;
+        s->refused = true;
+    }
 }
 
 void lki_plan_largest(const plan_options *o, plan_row *row)
 {
     const lk_train_config *c = &o->train.config;
-    search                 s = { .config = *c, .hosts = lki_plan_hosts(o), .memory = o->memory };
-    const lk_model_options model = lk_model_resolve(c->model, &c->model_options);
-    double                 size  = (double)row->cost.parameters;
+    search                 s = { .config = *c,
+                                 .model  = lk_model_resolve(c->model, &c->model_options),
+                                 .hosts  = lki_plan_hosts(o),
+                                 .memory = o->memory };
 
-    if (o->memory == 0 || !grows(c))
+    if (o->memory == 0 || !find_size(&s))
         return;
     s.config.init = NULL; /* it is of this model */
-    if (strcmp(c->model, "gpt") == 0) {
-        s.heads = model.heads;
-        size    = (double)model.width / s.heads;
-    }
-    bracket(&s, size * fmin(1, o->memory / row->whole));
+    bracket(&s, s.size * fmin(1, o->memory / row->whole));
     close_in(&s);
-    while (try_one_more_layer(&s)) {
+    while (!s.refused && try_one_more_layer(&s)) {
         bracket(&s, s.fits);
         close_in(&s);
     }
-    row->largest       = s.elements;
-    row->largest_width = (uint32_t)s.fits * s.heads;
+    row->largest        = s.elements;
+    row->larger_may_fit = s.refused;
+    if (s.fits >= 1)
+        set_size(&s, &row->largest_model, s.fits);
 }

@@ -69,8 +69,9 @@ static void print_memory(const plan_options *o, const plan_table *plan)
                mebi((double)c->params), mebi((double)c->optimizer), mebi((double)c->gradients),
                mebi(activations_of(&row->cost)), mebi(buffers_of(&row->cost)), mebi(row->whole));
         if (o->memory > 0)
-            printf("%-20.2f   %-4s   %.4g", mebi((double)(c->sent_gradients + c->sent_params)),
-                   row->fits ? "yes" : "no", round_down(row->largest));
+            printf("%-20.2f   %-4s   %.4g%s", mebi((double)(c->sent_gradients + c->sent_params)),
+                   row->fits ? "yes" : "no", round_down(row->largest),
+                   row->larger_may_fit ? " or more" : "");
         else
             printf("%.2f", mebi((double)(c->sent_gradients + c->sent_params)));
         printf("\n");
@@ -87,22 +88,44 @@ static void print_refused(const plan_table *plan)
         printf("%s cannot: %s\n", plan->refused[i].strategy, plan->refused[i].why);
 }
 
-/* In what the largest models are larger. */
+static void print_widths(const lk_model_options *mlp)
+{
+    for (uint32_t i = 0; i < mlp->hidden_count; i++)
+        printf("%s%u", i > 0 ? "," : "", mlp->hidden[i]);
+}
+
+static void print_larger(const lk_model_options *model)
+{
+    if (model->width > 0)
+        printf("--width %u", model->width);
+    else if (model->hidden_count > 0)
+        printf("--hidden ");
+    else
+        printf("none");
+    print_widths(model);
+}
+
+/* In what the largest models are larger, and why they are not larger still. */
 static void print_largest(const plan_options *o, const plan_table *plan)
 {
     const char *model = o->train.config.model;
+    bool        more  = false;
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        more = more || plan->rows[i].larger_may_fit;
+    if (more)
+        printf("or more: a plan is of at most 4096 layers (--largest-layer), 1e15 parameters and a "
+               "--width of %d\n", 1 << 20);
     if (o->memory == 0 || strcmp(model, "bare") == 0)
         return;
-    if (strcmp(model, "gpt") != 0)
+    if (strcmp(model, "resnet") == 0) {
         printf("largest models are told in proportion to the parameters of this one\n");
-    for (uint32_t i = 0; strcmp(model, "gpt") == 0 && i < plan->row_count; i++) {
-        printf("%s%s ", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy);
-        if (plan->rows[i].largest_width > 0)
-            printf("--width %u", plan->rows[i].largest_width);
-        else
-            printf("none");
-        printf("%s", i + 1 == plan->row_count ? "\n" : "");
+        return;
     }
+    for (uint32_t i = 0; i < plan->row_count; i++) {
+        printf("%s%s ", i == 0 ? "largest models: " : ", ", plan->rows[i].strategy);
+        print_larger(&plan->rows[i].largest_model);
+    }
+    printf("\n");
 }
 
 static const char *in_files(const lk_train_config *c)
@@ -217,9 +240,15 @@ static void print_json_row(const plan_options *o, const plan_table *plan, const 
            buffers_of(&row->cost), row->whole, c->sent_gradients, c->sent_params,
            row->cost.snapshot, c->files, row->cost.workers * row->cost.spilled);
     if (o->memory > 0)
-        printf(", \"fits\": %s, \"largest\": %.0f", row->fits ? "true" : "false", row->largest);
-    if (row->largest_width > 0)
-        printf(", \"largest_width\": %u", row->largest_width);
+        printf(", \"fits\": %s, \"largest\": %.0f, \"larger_may_fit\": %s",
+               row->fits ? "true" : "false", row->largest, row->larger_may_fit ? "true" : "false");
+    if (row->largest_model.width > 0)
+        printf(", \"largest_width\": %u", row->largest_model.width);
+    if (row->largest_model.hidden_count > 0) {
+        printf(", \"largest_hidden\": [");
+        print_widths(&row->largest_model);
+        printf("]");
+    }
     if (plan->timed)
         printf(", \"step_ms\": %.6f, \"compute_ms\": %.6f, \"communication_ms\": %.6f, "
                "\"exposed_ms\": %.6f, \"update_ms\": %.6f, \"files_ms\": %.6f, "

@@ -250,17 +250,26 @@ static bool fits(void **state, const char *line, const char *strategy)
     return strncmp(strstr(row, "\"fits\": ") + 8, "true", 4) == 0;
 }
 
+static double second_of(const char *text, const char *list)
+{
+    assert_non_null(text);
+    const char *at = strstr(text, list);
+    assert_non_null(at);
+    return strtod(strchr(at, ',') + 1, NULL);
+}
+
 #define LIMITED "--workers 4 --hosts 4 --optimizer adamw --precision bf16 --json --memory 4e9 "
 
 /* The largest model that a plan tells fits, and the next one does not: with a millionth more
- * parameters, or wider by a head's element. */
+ * parameters, wider by a head's element, or with all layers wider by one. */
 static void the_largest_model_fits(void **state)
 {
     static const char *const strategies[] = { "\"ddp\"", "\"zero1\"", "\"zero2\"", "\"zero3\"" };
-    static command_result    bare, gpt;
+    static command_result    bare, gpt, mlp;
     char                     line[400];
     run_command(&bare, *state, "plan --parameters 1e9 " LIMITED);
     run_command(&gpt, *state, "plan gpt --layers 3 --heads 8 --width 512 " LIMITED);
+    run_command(&mlp, *state, "plan mlp --hidden 100,300 " LIMITED);
     for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
         double largest = number(bare.out, "\"largest\"", strategies[i]);
         double width   = number(gpt.out, "\"largest_width\"", strategies[i]);
@@ -274,7 +283,32 @@ static void the_largest_model_fits(void **state)
                            width + more);
             assert_int_equal(fits(state, line, strategies[i]), more == 0);
         }
+        double hidden = second_of(strstr(mlp.out, strategies[i]), "\"largest_hidden\": [");
+        for (int more = 0; more <= 1; more++) {
+            (void)snprintf(line, sizeof line, "plan mlp --hidden %.0f,%.0f " LIMITED,
+                           round((hidden + more) / 3), hidden + more);
+            assert_int_equal(fits(state, line, strategies[i]), more == 0);
+        }
     }
+}
+
+/* The search ends where plans do, and says so: at 4096 layers, 1e15 parameters, the widest gpt. */
+static void larger_models_that_cannot_be_planned_may_fit(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "plan --parameters 1e6 --largest-layer 1e5 --workers 4 --hosts 4 "
+                            "--unit-buffers 9 --json --memory 1e12");
+    assert_string_equal(r.err, "");
+    assert_true(fabs(number(r.out, "\"largest\"", "\"zero3\"") / 4096e5 - 1) < 1e-5);
+    assert_non_null(strstr(strstr(r.out, "\"zero3\""), "\"larger_may_fit\": true"));
+    run_command(&r, *state, "plan --parameters 1e6 --largest-layer 1e5 --workers 4 --hosts 4 "
+                            "--memory 1e8 --json");
+    assert_null(strstr(r.out, "\"larger_may_fit\": true"));
+    run_command(&r, *state, "plan --parameters 1e6 --workers 4 --hosts 4 --memory 1e17");
+    assert_non_null(strstr(r.out, "   yes    1e+15 or more\n"));
+    assert_non_null(strstr(r.out, "\nor more: a plan is of at most 4096 layers"));
+    run_command(&r, *state, "plan gpt --layers 1 --workers 4 --hosts 4 --memory 1e17");
+    assert_non_null(strstr(r.out, "\nlargest models: ddp --width 1048576, zero1 --width 1048576"));
 }
 
 static void measures_this_machine(void **state)
@@ -521,6 +555,7 @@ int main(void)
         cmocka_unit_test(more_workers_go_to_thousands),
         cmocka_unit_test(chooses_what_fits),
         cmocka_unit_test(the_largest_model_fits),
+        cmocka_unit_test(larger_models_that_cannot_be_planned_may_fit),
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(draws_a_plot),
         cmocka_unit_test(knows_what_others_say),
