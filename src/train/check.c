@@ -202,11 +202,11 @@ static lk_status check_memory(const lk_train_config *c, const lk_model *model)
     if (needed <= machine)
         return LK_OK;
     return lk_fail(
-        LK_ENOMEM,
+        LK_EINVAL,
         "%s with these options has %.0f parameters: parameters, optimizer state and "
         "gradients of %u workers need %.1f GiB, but the machine has %.1f; make the model "
-        "smaller, use fewer workers, or let hosts keep parts of it (--strategy zero2, "
-        "zero3)",
+        "smaller, use fewer workers, lay parts of it aside in files (--offload), or let more hosts "
+        "keep parts of it (--strategy zero3): lockstep plan tells what each takes",
         c->model, values, here, needed / 0x1p30, machine / 0x1p30);
 }
 
