@@ -248,16 +248,19 @@ static lk_status fill_points(const plan_options *o, plan_table *plan)
 static lk_status make_plan(plan_options *o, plan_table *plan)
 {
     lk_train_config *c        = &o->train.config;
-    const char      *files    = c->offload;
+    const char      *files    = c->offload, *asked = c->strategy;
     lk_calibration  *measured = NULL;
     lk_status        status   = LK_OK;
     if (o->rates.file_bandwidth > 0)
         c->offload = NULL; /* not to be measured: it may be another machine's */
+    if (asked == NULL && !is_told(o, "ddp")) /* whatever it is, the same is measured */
+        c->strategy = "zero3";
     if (o->measure) /* of plans, only what is measured needs the module */
         status = lki_train_find_kernels(&o->train);
     if (o->measure && status == LK_OK)
         status = lk_calibrate(&measured, c, lki_plan_hosts(o));
-    c->offload = files;
+    c->offload  = files;
+    c->strategy = asked;
     if (status == LK_OK)
         status = fill_rows(o, measured, plan);
     if (status == LK_OK)

@@ -320,6 +320,9 @@ static void measures_this_machine(void **state)
     assert_true(number(r.out, "\"step_ms\"", "ddp") > 0);
     assert_true(number(r.out, "\"compute_ms\"", "ddp") > 0);
     assert_true(number(r.out, "\"update_ms\"", "ddp") > 0);
+    run_command(&r, *state, MLP "--workers 2 --measure --json --offload parameters:.");
+    assert_string_equal(r.err, "");
+    assert_true(number(r.out, "\"files_ms\"", "zero3") > 0);
 }
 
 /* Well formed: every element is closed, in order; nothing needs escaping. */
