@@ -292,6 +292,23 @@ static lk_status give_up(lk_comm *next)
     return lki_fail_again(&why);
 }
 
+/* Why a group with some that were to enter does not hold: a connection alone says little. */
+static void tell_missed(lk_error *missed, const lk_comm *next)
+{
+    char     who[LKI_WHO_BYTES];
+    uint32_t r = 0, ranks = lk_comm_size(next);
+
+    *missed = *lk_error_last();
+    while (r < ranks && !lki_comm_is_fresh(next, r))
+        r++;
+    if (r == ranks || strstr(missed->message, "host ") != NULL ||
+        strstr(missed->message, "rank ") != NULL)
+        return;
+    lki_board_who(who, next->board, lk_comm_world_rank(next, r), "");
+    (void)snprintf(missed->message, sizeof missed->message, "%.260s was to enter: %.180s", who,
+                   lk_error_last()->message);
+}
+
 /* One group after the other until one holds; the first may have others in it who enter.  `missed`:
  * what became of those that did not. */
 static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
@@ -316,7 +333,7 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
         if (status == LK_OK)
             status = settle_in(s, next, parallel, standing);
         if (status != LK_OK)
-            *missed = *lk_error_last();
+            tell_missed(missed, next);
         failed = next;
         admits = false;
     } while (status != LK_OK && lk_comm_has_lost(next));
