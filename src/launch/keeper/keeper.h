@@ -9,8 +9,8 @@
  * keeper.
  *
  * A coordinator has a turn every now and then, also when nothing happens, and counts them.  One
- * that has none for the job's timeout, because it is stopped or hangs, is killed; time in which the
- * keeper did not run itself (Ctrl-Z stops both) does not count.
+ * that has none for half of the job's timeout, because it is stopped or hangs, is killed; time in
+ * which the keeper did not run itself (Ctrl-Z stops both) does not count.
  *
  * The journal is shared memory of two pages.  A commit fills the older one with what the
  * coordinator knows and then makes it the newest, so there is always a whole one.  What comes from

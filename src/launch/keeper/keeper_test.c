@@ -5,7 +5,7 @@
  *         with the right bits, who is lost is replaced, requests to stop are heard, output is
  *         whole, the job ends as it would have; no process and no descriptor is left behind.  One
  *         that crashes by itself again and again ends the job; the keeper's end is everybody's.
- *         One that is stopped, or hangs, is killed after the timeout, and it is the same.
+ *         One that is stopped, or hangs, is killed before anybody gives up, and it is the same.
  * Method: the linker puts the calls below before the C library's (keeper_test.wrap).  In a
  *         coordinator they count, over all coordinators of a job, and one of them is its last: each
  *         in turn, or such as a seed says.
@@ -155,6 +155,46 @@ static int work_alone(void)
     return 0;
 }
 
+static pid_t coordinator_of(pid_t keeper)
+{
+    char  path[64], name[32] = "";
+    pid_t found = 0;
+    int   pid;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)keeper, (int)keeper);
+    FILE *children = fopen(path, "re");
+    while (children != NULL && found == 0 && fscanf(children, "%d", &pid) == 1) {
+        (void)snprintf(path, sizeof path, "/proc/%d/comm", pid);
+        FILE *comm = fopen(path, "re");
+        bool  is   = comm != NULL && fgets(name, sizeof name, comm) != NULL &&
+                  strcmp(name, "lockstep-coord\n") == 0;
+        if (comm != NULL)
+            (void)fclose(comm);
+        found = is ? (pid_t)pid : 0;
+    }
+    if (children != NULL)
+        (void)fclose(children);
+    return found;
+}
+
+/* When one needs the coordinator, and stops it, the others have waited for this one already. */
+static int work_starve(uint32_t timeout_ms)
+{
+    lk_comm  *comm = join();
+    lk_arena *arena;
+
+    meet(comm);
+    if (lk_comm_rank(comm) == 1) {
+        sleep_us(250L * timeout_ms);
+        pid_t coordinator = coordinator_of(getppid());
+        MUST(coordinator > 0 && kill(coordinator, SIGSTOP) == 0);
+    }
+    MUST(lk_comm_arena(&arena, comm, "late", 4096) == LK_OK);
+    meet(comm);
+    lk_comm_free(comm);
+    return 0;
+}
+
 static uint32_t times_noted(const char *words)
 {
     uint32_t times = 0;
@@ -262,11 +302,11 @@ static void one_that_does_nothing_is_killed(void **state)
     } ways[] = { { SIGSTOP, "been stopped (by SIGSTOP or a debugger)" }, { 0, "done nothing" } };
 
     (void)state;
-    job_timeout_ms = LKI_SANITIZED ? 5000 : 2000;
+    job_timeout_ms = LKI_SANITIZED ? 10000 : 4000;
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         char words[160];
-        (void)snprintf(words, sizeof words, ") has %s for %u s, and is killed; another takes over, "
-                       "and the workers go on", ways[i].how, job_timeout_ms / 1000);
+        (void)snprintf(words, sizeof words, ") has %s for %g s, and is killed; another takes over, "
+                       "and the workers go on", ways[i].how, job_timeout_ms / 2e3);
         plan->number = ways[i].number;
         plan->last   = 40;
         run_job(&jobs[0], "stopped at call", 40);
@@ -274,6 +314,17 @@ static void one_that_does_nothing_is_killed(void **state)
     }
     plan->number   = SIGKILL;
     job_timeout_ms = 0;
+}
+
+/* Not even the one that has waited for the longest time. */
+static void those_who_wait_for_one_do_not_give_up(void **state)
+{
+    lk_launch_options options = going_on(3);
+
+    (void)state;
+    options.timeout_ms = LKI_SANITIZED ? 12000 : 6000;
+    assert_good(launch(options, "starve", "", options.timeout_ms), "starve", "", 0);
+    assert_noted(LKI_SANITIZED ? "for 6 s, and is killed" : "for 3 s, and is killed");
 }
 
 static void crashes_without_end_are_the_jobs_end(void **state)
@@ -367,7 +418,8 @@ int main(int argc, char **argv)
         return strcmp(argv[2], "replace") == 0 ? work_replace()
                : strcmp(argv[2], "lines") == 0 ? work_lines()
                : strcmp(argv[2], "alone") == 0 ? work_alone()
-                                               : work(argc, argv);
+               : strcmp(argv[2], "starve") == 0 ? work_starve((uint32_t)atoi(argv[4]))
+                                                : work(argc, argv);
     find_self();
     test = getpid();
     plan = mmap(NULL, sizeof *plan, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -380,6 +432,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_dies_at_each_call),
         cmocka_unit_test(many_die),
         cmocka_unit_test(one_that_does_nothing_is_killed),
+        cmocka_unit_test(those_who_wait_for_one_do_not_give_up),
         cmocka_unit_test(crashes_without_end_are_the_jobs_end),
         cmocka_unit_test(all_end_with_the_keeper),
         cmocka_unit_test(output_is_whole),

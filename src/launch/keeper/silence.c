@@ -1,16 +1,25 @@
-/* silence.c -- a coordinator that is there and does nothing: stopped, or lost in itself. */
+/* silence.c -- a coordinator that is there and does nothing: stopped, or lost in itself.
+ *
+ * Workers who wait for it, as when the group is made or changes, give up after the job's timeout.
+ * Half of that is the keeper's patience; the other half is for what they wait for.
+ */
 #include <signal.h>
 #include <stdio.h>
 
 #include "base/file.h"
 #include "launch/keeper/keeper.h"
 
-static const double TURN_SECONDS = 0.5, TURNS = 4; /* at most, and as often within the timeout */
+static const double TURN_SECONDS = 0.5, TURNS = 4; /* at most, and as often before it is missed */
 static const double LATE_SECONDS = 0.5;            /* who sleeps longer did not run */
+
+static double patience(const lki_job *job)
+{
+    return lki_timeout_seconds(job) / 2;
+}
 
 double lki_turn_seconds(const lki_job *job)
 {
-    double part = lki_timeout_seconds(job) / TURNS;
+    double part = patience(job) / TURNS;
     return part < TURN_SECONDS ? part : TURN_SECONDS;
 }
 
@@ -35,7 +44,7 @@ void lki_silence_look(const lki_job *job)
     else if (passed < lki_turn_seconds(job) + LATE_SECONDS)
         its->seconds += passed;
     its->turns = turns;
-    if (its->seconds < lki_timeout_seconds(job))
+    if (its->seconds < patience(job))
         return;
     its->over    = true;
     its->stopped = lki_is_stopped(keeper->coordinator);
@@ -46,5 +55,5 @@ void lki_silence_describe(const lki_job *job, char *text, size_t bytes)
 {
     (void)snprintf(text, bytes, "has %s for %g s, and is killed",
                    job->keeper->silence.stopped ? "been stopped (by SIGSTOP or a debugger)"
-                                                : "done nothing", lki_timeout_seconds(job));
+                                                : "done nothing", patience(job));
 }
