@@ -93,6 +93,12 @@ typedef struct {
      * launcher of its own, a copy of this process: it must have one thread. */
     uint32_t     hosts;
 
+    /* Of `hosts`, or on node 0 of `nodes`, so many are enough to begin with, where others may come
+     * (host_returns); 0 = all.  The rest take their places later, as if they had been lost before
+     * the beginning: each with as many workers as node 0 has.  Real ones are waited for until
+     * `join_ms` or 5 s are over; emulated ones are started when those have met. */
+    uint32_t     hosts_least;
+
     /* A job on several hosts; all nodes need the same `nodes`, `rendezvous` and key. */
     uint32_t             nodes;      /* 0 and 1: this host alone, and the rest has no effect */
     int32_t              node;       /* the number of this one; -1 = any that is free, save 0 */

@@ -12,21 +12,6 @@
 
 /* ---- Values of their own kind ------------------------------------------------------------ */
 
-static bool read_workers(const char *text, void *target, lki_message *error)
-{
-    train_options *options = target;
-    const char    *colon   = strchr(text, ':'), *most = colon == NULL ? text : colon + 1;
-    uint64_t       count   = 0, least = 0;
-    if (!lki_parse_u64(most, strlen(most), &count) || count == 0 || count > 4096)
-        return lki_refuse(error, "must be an integer from 1 to 4096, or two: MIN:MAX");
-    if (colon != NULL && (!lki_parse_u64(text, (size_t)(colon - text), &least) || least == 0 ||
-                          least > count))
-        return lki_refuse(error, "MIN:MAX must be integers from 1 to 4096, in order");
-    options->config.workers       = (uint32_t)count;
-    options->config.workers_least = (uint32_t)least;
-    return true;
-}
-
 static bool read_resume(const char *text, void *target, lki_message *error)
 {
     lk_train_config *config = &((train_options *)target)->config;
@@ -255,7 +240,8 @@ const lki_option lki_train_table[] = {
     LKI_FLAG("drop-last", AT(config.drop_last), "leave out the short batch at the end of an epoch"),
 
     { .group = "workers (they never change the result)", .name = "workers",
-      .type = LKI_OPTION_CUSTOM, .value = "N", .letter = 'n', .read = read_workers,
+      .type = LKI_OPTION_U32_SPAN, .value = "N", .letter = 'n', .low = 1, .high = 4096,
+      .offset = AT(config.workers), .count_offset = AT(config.workers_least),
       .preset = "one per core, at most V",
       .help = "worker processes on this machine; MIN:MAX begins with MAX, goes on without those "
               "that are lost (--on-failure continue) and ends when fewer than MIN are left" },

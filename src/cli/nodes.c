@@ -27,6 +27,13 @@ lk_bind lki_bind_of(const char *name)
     return (lk_bind)choice->value;
 }
 
+uint32_t lki_nodes_least(const lki_nodes *nodes)
+{
+    if (nodes->hosts > nodes->hosts_least && nodes->hosts_least > 0)
+        return nodes->hosts_least;
+    return nodes->count > nodes->least ? nodes->least : 0;
+}
+
 int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_options *how)
 {
     how->note         = print_note;
@@ -39,8 +46,9 @@ int lki_nodes_apply(lki_nodes *nodes, const lki_command *command, lk_launch_opti
         return lki_usage_error_of(command, nodes->file,
                                   "--hosts %u are more than the %u workers; raise --workers",
                                   nodes->hosts, how->workers);
-    how->hosts = nodes->hosts;
-    how->bind  = lki_bind_of(nodes->bind);
+    how->hosts       = nodes->hosts;
+    how->bind        = lki_bind_of(nodes->bind);
+    how->hosts_least = lki_nodes_least(nodes);
     if (nodes->count <= 1)
         return GO_ON;
     if (nodes->rendezvous == NULL)

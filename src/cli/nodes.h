@@ -7,6 +7,7 @@
 
 typedef struct {
     uint32_t      hosts, count, number, join_ms; /* number: LKI_NODE_ANY unless given */
+    uint32_t      hosts_least, least; /* MIN of MIN:MAX; 0 = not given */
     const char   *rendezvous, *key_from;
     bool          insecure;
     const char   *bind;
@@ -32,13 +33,16 @@ lk_bind lki_bind_of(const char *name);
                "where workers run: core, each on its share of the cores, if there are enough; "  \
                "numa, on the memory nodes of that share; none, anywhere"),                       \
     { .group = "several hosts (the command is started on each, or emulates them)",               \
-      .name = "hosts", .type = LKI_OPTION_U32, .value = "H", .offset = LKI_NODE_AT(at_, hosts),  \
+      .name = "hosts", .type = LKI_OPTION_U32_SPAN, .value = "H",                                \
+      .offset = LKI_NODE_AT(at_, hosts), .count_offset = LKI_NODE_AT(at_, hosts_least),          \
       .low = 1, .high = 1024, .preset = "1",                                                     \
       .help = "emulate so many hosts on this one: each has its share of the workers, memory of " \
-              "its own, and TCP to the others" },                                                \
-    { .name = "nnodes", .type = LKI_OPTION_U32, .value = "N",                                    \
-      .offset = LKI_NODE_AT(at_, count), .low = 1, .high = 1024, .preset = "1",                  \
-      .help = "how many hosts the job has" },                                                    \
+              "its own, and TCP to the others; MIN:MAX as --nnodes" },                           \
+    { .name = "nnodes", .type = LKI_OPTION_U32_SPAN, .value = "N",                               \
+      .offset = LKI_NODE_AT(at_, count), .count_offset = LKI_NODE_AT(at_, least),                \
+      .low = 1, .high = 1024, .preset = "1",                                                     \
+      .help = "how many hosts the job has; train with ddp: MIN:MAX begins when MIN are there "   \
+              "(and have waited 5 s for more), and others may join it until it ends" },          \
     { .needs = &lki_need_nodes, .name = "node-rank", .type = LKI_OPTION_U32, .value = "R",       \
       .offset = LKI_NODE_AT(at_, number), .high = 1023, .preset = "any that is free",            \
       .help = "the number of this one; it must be given on node 0, where the others meet" },     \
@@ -53,8 +57,11 @@ lk_bind lki_bind_of(const char *name);
       .help = "no key: anybody on the network can read, change and join the job" },              \
     { .needs = &lki_need_nodes, .name = "join-timeout", .type = LKI_OPTION_SECONDS,              \
       .value = "S", .offset = LKI_NODE_AT(at_, join_ms), .range = &lki_range_positive,           \
-      .preset = "300", .help = "how long to wait for the other hosts to come" }
+      .preset = "300", .help = "how long to wait for the other hosts to come, or for MIN" }
 /* clang-format on */
+
+/* So many hosts are enough to begin with, where others may come; 0 = all have to be there. */
+uint32_t lki_nodes_least(const lki_nodes *nodes);
 
 /* Puts what was given into `how`, and has notes written to stderr; the key is read here.  A
  * negative result says: go on.  Otherwise it is the exit status, and why has been said. */

@@ -180,6 +180,7 @@ static bool fits(const lki_option *option, const lki_config_item *item, const ch
     case LKI_OPTION_U32_LIST:
     case LKI_OPTION_U64_LIST: *wants = "an array of integers"; return is == LKI_CONFIG_INTEGERS;
     case LKI_OPTION_CUSTOM:
+    case LKI_OPTION_U32_SPAN:
         *wants = "a string or an integer";
         return is == LKI_CONFIG_STRING || is == LKI_CONFIG_INTEGER;
     default: *wants = "a string in quotes"; return is == LKI_CONFIG_STRING;

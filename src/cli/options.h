@@ -57,6 +57,7 @@ typedef enum {
     LKI_OPTION_STRING,     /* const char *, not empty */
     LKI_OPTION_U32,        /* uint32_t in [low, high] */
     LKI_OPTION_U64,        /* uint64_t in [low, high] */
+    LKI_OPTION_U32_SPAN,   /* uint32_t in [low, high], or MIN:MAX: MIN goes to count_offset */
     LKI_OPTION_REAL,       /* double in `range` */
     LKI_OPTION_FLOAT,      /* float in `range` */
     LKI_OPTION_REAL_PAIR,  /* double[2], written A,B, each in `range` */

@@ -179,12 +179,18 @@ static void survive(train_options *options)
     options->config.leave    = is_to_leave;
 }
 
+/* On all hosts, also those that have yet to come, as our launcher says. */
+static uint32_t world_size(void)
+{
+    const char *world = getenv("WORLD_SIZE");
+    return world == NULL ? 0 : (uint32_t)strtoul(world, NULL, 10);
+}
+
 /* In place of one that was lost.  The directory of checkpoints is in use, by the run that it
  * enters. */
 static int run_late_worker(train_options *options)
 {
-    const char *world               = getenv("WORLD_SIZE");
-    options->config.workers         = world == NULL ? 0 : (uint32_t)strtoul(world, NULL, 10);
+    options->config.workers         = world_size();
     options->config.workers_here    = options->config.workers;
     options->config.files_elsewhere = true;
     options->config.trace           = NULL;
@@ -230,7 +236,7 @@ static int run_worker(train_options *options)
         return report(status);
 
     uint32_t rank = lk_comm_rank(comm), host = lk_comm_host(comm, rank);
-    options->config.workers         = lk_comm_size(comm); /* on all hosts */
+    options->config.workers         = silent ? world_size() : lk_comm_size(comm);
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
@@ -315,6 +321,19 @@ static uint32_t workers_on(const train_options *options, uint32_t host)
     return (uint32_t)((host + 1) * workers / hosts - host * workers / hosts);
 }
 
+/* Why hosts cannot join later; NULL: they can, or that was not asked for. */
+static const char *cannot_grow(const train_options *options)
+{
+    if (lki_nodes_least(&options->nodes) == 0)
+        return NULL;
+    if (!is_ddp(options))
+        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp: the others cut the model into "
+               "parts for the hosts that are there when it begins";
+    return options->nodes.hosts > 1 && options->config.workers % options->nodes.hosts != 0
+               ? "--hosts MIN:MAX needs as many workers on every host: give a --workers that MAX "
+                 "divides" : NULL;
+}
+
 /* Why --shard-hosts cannot be; NULL: it can, or was not asked for.  What hosts read from files of
  * their own they read for as many workers as any. */
 static const char *cannot_group(const train_options *options, uint32_t hosts)
@@ -386,7 +405,9 @@ static int refuse_going_on(const train_options *options, const char *why)
 {
     return lki_usage_error_of(options->command, &options->file, "%s%s", why,
                               options->config.workers_least > 0
-                                  ? "; --workers MIN:MAX means --on-failure continue" : "");
+                                  ? "; --workers MIN:MAX means --on-failure continue"
+                              : lki_nodes_least(&options->nodes) > 0
+                                  ? "; --nnodes MIN:MAX means --on-failure continue" : "");
 }
 
 /* Why --audit cannot be; NULL: it can, or was not asked for. */
@@ -471,6 +492,7 @@ static int start(train_options *options, char **argv)
         return refuse_going_on(options, cannot_go_on(options));
     why               = why != NULL ? why : no_chaos(options);
     why               = why != NULL ? why : no_backups(options, hosts);
+    why               = why != NULL ? why : cannot_grow(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
     why               = why != NULL ? why : cannot_audit(options, hosts);
     why               = why != NULL ? why : cannot_have_buddies(options);
@@ -519,17 +541,18 @@ int lki_train_start(train_options *options, char **argv)
     (void)sigemptyset(&warning);
     (void)sigaddset(&warning, SIGUSR1);
     (void)pthread_sigmask(SIG_BLOCK, &warning, NULL);
-    bool ends = options->config.workers_least > 0 && options->on_failure == LK_ON_FAILURE_STOP;
+    bool changes = options->config.workers_least > 0 || lki_nodes_least(&options->nodes) > 0;
+    bool ends    = changes && options->on_failure == LK_ON_FAILURE_STOP;
     if (options->on_failure == LKI_UNSAID)
-        options->on_failure = options->config.workers_least > 0 ? LK_ON_FAILURE_CONTINUE
-                                                                : LK_ON_FAILURE_STOP;
+        options->on_failure = changes ? LK_ON_FAILURE_CONTINUE : LK_ON_FAILURE_STOP;
     int result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
         fprintf(stderr, "lockstep train: standard output is closed, where the result goes; "
                         ">/dev/null does without\n");
     else if (ends)
-        result = refuse(options, "--workers MIN:MAX goes on without workers that are lost, and "
-                                 "--on-failure stop ends: leave out one of them, or MIN");
+        result = refuse(options, "MIN:MAX (--workers, --nnodes, --hosts) goes on with the others "
+                                 "where workers are lost, and --on-failure stop ends: leave out "
+                                 "one of them, or MIN");
     else if (lki_train_find_kernels(options) != LK_OK)
         result = report(LK_EUNSUPPORTED);
     else

@@ -106,6 +106,28 @@ static bool read_integer(const lki_option *option, const char *text, size_t leng
                       (unsigned long long)option->low, (unsigned long long)option->high);
 }
 
+/* One integer, or two of which the first is no larger. */
+static bool read_span(const lki_option *option, const char *text, unsigned char *target,
+                      lki_message *error)
+{
+    const char *colon = strchr(text, ':'), *most = colon == NULL ? text : colon + 1;
+    uint64_t    value = 0, least = 0;
+    uint32_t    narrow;
+
+    if (!lki_parse_u64(most, strlen(most), &value) || value < option->low || value > option->high)
+        return lki_refuse(error, "must be an integer from %llu to %llu, or two: MIN:MAX",
+                          (unsigned long long)option->low, (unsigned long long)option->high);
+    if (colon != NULL && (!lki_parse_u64(text, (size_t)(colon - text), &least)
+                          || least < option->low || least > value))
+        return lki_refuse(error, "MIN:MAX must be integers from %llu to %llu, in order",
+                          (unsigned long long)option->low, (unsigned long long)option->high);
+    narrow = (uint32_t)value;
+    memcpy(target + option->offset, &narrow, sizeof narrow);
+    narrow = (uint32_t)least;
+    memcpy(target + option->count_offset, &narrow, sizeof narrow);
+    return true;
+}
+
 /* Reals in units that the field does not have: whole bytes, whole milliseconds. */
 static bool read_scaled(const lki_option *option, const char *text, double scale, double limit,
                         uint64_t *out, lki_message *error)
@@ -273,6 +295,7 @@ bool lki_value_read(const lki_option *option, const char *text, void *target, lk
         return true;
     case LKI_OPTION_U32_LIST:
     case LKI_OPTION_U64_LIST: return read_list(option, text, target, error);
+    case LKI_OPTION_U32_SPAN: return read_span(option, text, target, error);
     case LKI_OPTION_REAL_PAIR: return read_pair(option, text, target, error);
     case LKI_OPTION_CHOICE:
     case LKI_OPTION_NAME: return read_choice(option, text, target, error);

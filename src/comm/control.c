@@ -341,6 +341,14 @@ void lki_control_name_host(lki_control *control, uint32_t node, uint32_t first, 
     }
 }
 
+void lki_control_leave_out(lki_control *control, uint32_t first, uint32_t count)
+{
+    LK_ASSERT(first + count <= control->roster.first
+              || first >= control->roster.first + control->roster.count);
+    for (uint32_t rank = first; rank < first + count; rank++)
+        control->board->ranks[rank].member = 0;
+}
+
 bool lki_control_address(const lki_control *control, uint32_t rank, char out[LKI_ADDRESS_BYTES])
 {
     LK_ASSERT(rank < control->roster.world);

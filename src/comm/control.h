@@ -225,6 +225,9 @@ void lki_control_set_job(lki_control *control, const lki_job_facts *facts);
 void lki_control_name_host(lki_control *control, uint32_t node, uint32_t first, uint32_t count,
                            const char *host);
 
+/* The same where nobody is there yet: they are not in the first group. */
+void lki_control_leave_out(lki_control *control, uint32_t first, uint32_t count);
+
 /* Where a worker of this host listens; false as long as it has not said so. */
 bool lki_control_address(const lki_control *control, uint32_t rank, char out[LKI_ADDRESS_BYTES]);
 
@@ -311,7 +314,8 @@ uint32_t lki_comm_node(const lk_comm *comm, uint32_t rank);
 
 /* From the ranks of this host to those of all: listens, learns where the others do, and opens the
  * communicator over hosts.  `key` is the job's (LKI_KEY_BYTES) or NULL.  `local` is taken over,
- * also when it fails; but then its socket is the caller's again. */
+ * also when it fails; but then its socket is the caller's again.  Where others have yet to come it
+ * is *out. */
 LK_NODISCARD lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local,
                                            const unsigned char *key);
 

@@ -2,7 +2,8 @@
  *
  * The launcher of node 0 listens at the one address that everybody knows.  The others connect to
  * it and say who they are: which node (or any), how many workers, which version.  When all have
- * come, everybody is told the roster: which ranks are on which host.  Through the same
+ * come, or as many as are enough to begin, everybody is told the roster: which ranks are on which
+ * host, and which are those of hosts that have yet to come.  Through the same
  * connections then travel the addresses of the workers, the end of every worker, verdicts (why
  * the job has failed), requests to stop, and at last how each launcher's part ended.  Node 0
  * passes on what concerns the others; its own launcher is a guest like them.
@@ -37,6 +38,10 @@ typedef struct {
     int         listener;   /* node 0: a socket that listens already, borrowed; else -1 */
     const char *host;       /* what this host is called in messages */
     uint32_t    nodes;      /* of the job; 0 = so many as have `world` workers together */
+    uint32_t    least;      /* node 0: so many are enough to begin, when they have waited for others
+                             * for `wait_ms`; who comes later is as if it had been lost before, and
+                             * brings as many workers as node 0; 0 = all */
+    uint32_t    wait_ms;
     uint32_t    workers;    /* of this node */
     int32_t     node;       /* 0 listens; -1 = any other that is free */
     uint32_t    world;      /* where somebody else has numbered the ranks: how many there are, */
@@ -57,7 +62,7 @@ typedef struct {
 
 typedef struct {
     lki_roster roster;                /* the ranks of this node */
-    char       host[LKI_HOST_BYTES];
+    char       host[LKI_HOST_BYTES];  /* "" = nobody was there when the job began */
 } lki_node;
 
 /* What is known of a worker once it can be reached. */

@@ -20,6 +20,7 @@ typedef struct {
     lki_stream streams[2];
     uint32_t   first, count; /* its ranks */
     uint32_t   times;        /* it was started again */
+    bool       late;         /* it comes when the others have begun */
     bool       met, by_us;   /* it has met the others; it was killed from here, ... */
     bool       stopped;      /* ... since it did not run, and nobody else could miss it */
     bool       done;         /* ... but a worker of it had seen the end */
@@ -30,7 +31,7 @@ typedef struct {
 
 typedef struct {
     const lk_launch_options *options;
-    uint32_t                 count, running;
+    uint32_t                 count, running, begun; /* begun: so many have been started at all */
     lki_emulated            *hosts;
     lki_signals              signals;
     lki_sink                 sinks[2];

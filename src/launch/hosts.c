@@ -10,7 +10,8 @@
  * A launcher that is killed is a host that is lost: the others say so, and the one above adds how.
  * Before all have met they would wait for it, as for a host that is late; but this one will not
  * come, so then the job ends.  Where lost workers are replaced one that is lost later is started
- * again, and comes as a host does that comes late (outside.c).  One that does not end when the
+ * again, and comes as a host does that comes late (outside.c); so do those that are not needed to
+ * begin with, as soon as the others have met.  One that does not end when the
  * others have is killed.  One that is stopped is missed by the others, unless all are: then the one
  * above misses them.  When that dies, all do.
  */
@@ -33,7 +34,7 @@
 #include "launch/cores.h"
 #include "launch/family.h"
 
-enum { AT_SIGNALS, AT_SINKS, AT_HOSTS = 3, PER_HOST = 3 }; /* places in `polled` */
+enum { AT_SIGNALS, AT_SINKS, AT_REPORTS = 3, AT_HOSTS, PER_HOST = 3 }; /* places in `polled` */
 enum { OF_PIDFD, OF_STREAMS };
 
 static const double linger_s = 5; /* for those that have not ended when the first has */
@@ -282,7 +283,7 @@ static bool comes_back(const lki_family *f, const lki_emulated *h)
 {
     const lk_launch_options *o    = f->options;
     bool                     lost = h->left ? h->said.result.failed && h->said.result.lost
-                                            : !h->reported && (h->met || h->times > 0);
+                                            : !h->reported && (h->met || h->late);
     return lost && !h->by_us && o->on_failure == LK_ON_FAILURE_CONTINUE && o->host_returns
            && h != &f->hosts[0] && f->hosts[0].pid > 0 && !f->hosts[0].reported
            && lki_family_complete(f) == NULL
@@ -305,17 +306,29 @@ static void kill_those_on_their_way(const lki_family *f)
 {
     for (uint32_t i = 1; i < f->count; i++) {
         lki_emulated *h = &f->hosts[i];
-        if (h->pid > 0 && h->times > 0 && !h->met) {
+        if (h->pid > 0 && h->late && !h->met) {
             h->by_us = h->left = true;
             (void)kill(h->pid, SIGKILL);
         }
     }
 }
 
+/* The others go on, whatever becomes of that. */
+static void start_late(lki_family *f, uint32_t i)
+{
+    char text[LKI_MESSAGE_BYTES + 64];
+
+    f->hosts[i].late = true;
+    if (start_host(f, i) == LK_OK)
+        return;
+    (void)snprintf(text, sizeof text, "host%u is not started: %s", i, lk_error_last()->message);
+    if (f->options->note != NULL)
+        f->options->note(f->options->note_context, text);
+}
+
 static void start_again(lki_family *f, lki_emulated *h)
 {
     uint32_t i = (uint32_t)(h - f->hosts), times = h->times + 1;
-    char     text[LKI_MESSAGE_BYTES + 64];
 
     close_if_open(&h->orders);
     close_if_open(&h->reports);
@@ -328,12 +341,23 @@ static void start_again(lki_family *f, lki_emulated *h)
                         .first   = h->first,
                         .count   = h->count,
                         .times   = times};
-    if (start_host(f, i) == LK_OK)
+    start_late(f, i);
+}
+
+/* Whether some hosts are to be started when the others have met. */
+static bool is_incomplete(const lki_family *f)
+{
+    return f->begun < f->count && f->hosts[0].pid > 0;
+}
+
+static void start_the_rest(lki_family *f)
+{
+    hear_reports(&f->hosts[0]);
+    if (!f->hosts[0].met)
         return;
-    (void)snprintf(text, sizeof text, "host%u is not started again: %s", i,
-                   lk_error_last()->message);
-    if (f->options->note != NULL)
-        f->options->note(f->options->note_context, text);
+    for (; f->begun < f->count; f->begun++)
+        if (f->asked_at <= 0 && f->kill_at <= 0)
+            start_late(f, f->begun);
 }
 
 static void host_ended(lki_family *f, lki_emulated *h)
@@ -345,13 +369,13 @@ static void host_ended(lki_family *f, lki_emulated *h)
     f->running--;
     close_if_open(&h->pidfd);
     bool lost  = !h->reported && !h->by_us, again = comes_back(f, h);
-    bool borne = lost && (h->met || h->times > 0)
+    bool borne = lost && (h->met || h->late)
                  && f->options->on_failure == LK_ON_FAILURE_CONTINUE;
     if (lost && (f->first_lost == NULL || f->first_lost == h || h == &f->hosts[0])) {
         f->first_lost = h;
         say_how_lost(f, h, &f->how_lost); /* another may take its place */
     }
-    if (h->times > 0 && !h->met && h->reported) {
+    if (h->late && !h->met && h->reported) {
         note_refused(f, h);
         h->left = true;
     }
@@ -383,6 +407,8 @@ static int time_left(const lki_family *f)
 static void prepare(lki_family *f)
 {
     f->polled[AT_SIGNALS] = (struct pollfd){.fd = f->signals.fd, .events = POLLIN};
+    f->polled[AT_REPORTS] = (struct pollfd){.fd = is_incomplete(f) ? f->hosts[0].reports : -1,
+                                            .events = POLLIN};
     for (uint32_t s = 0; s < 2; s++)
         f->polled[AT_SINKS + s] = (struct pollfd){
             .fd = f->sinks[s].used > 0 ? f->sinks[s].to : -1, .events = POLLOUT};
@@ -422,6 +448,8 @@ static lk_status watch(lki_family *f)
         }
         take_signals(f);
         move_output(f);
+        if (f->polled[AT_REPORTS].revents != 0)
+            start_the_rest(f);
         for (uint32_t i = 0; i < f->count; i++)
             if (f->polled[AT_HOSTS + i * PER_HOST + OF_PIDFD].revents != 0)
                 host_ended(f, &f->hosts[i]);
@@ -498,10 +526,11 @@ static void family_close(lki_family *f)
 lk_status lki_launch_hosts(const lk_launch_options *options, lk_launch_result *result)
 {
     lki_family f;
-    lk_status  st = family_open(&f, options);
+    uint32_t   needed = options->hosts_least > 0 ? options->hosts_least : options->hosts;
+    lk_status  st     = family_open(&f, options);
 
-    for (uint32_t i = 0; i < f.count && st == LK_OK; i++)
-        st = start_host(&f, i);
+    for (f.begun = 0; f.begun < needed && st == LK_OK; f.begun++)
+        st = start_host(&f, f.begun);
     close_if_open(&f.listener);
     if (st == LK_OK)
         st = watch(&f);

@@ -105,7 +105,7 @@ void lki_family_end_late(lki_family *f)
 /* One that has come late and is not in misses nobody. */
 static bool misses_others(const lki_emulated *h)
 {
-    return h->pid > 0 && !lki_is_stopped(h->pid) && (h->times == 0 || h->met);
+    return h->pid > 0 && !lki_is_stopped(h->pid) && (!h->late || h->met);
 }
 
 static bool nobody_runs(const lki_family *f)

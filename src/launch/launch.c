@@ -368,6 +368,11 @@ static lk_status check(const lk_launch_options *options)
                                       options->on_failure != LK_ON_FAILURE_CONTINUE))
         return lk_fail(LK_EINVAL, "workers that are lost are replaced where the others go on, and "
                                   "without prefixes to what they print");
+    if (options->hosts_least > 0
+        && !(options->host_returns && options->on_failure == LK_ON_FAILURE_CONTINUE))
+        return lk_fail(LK_EINVAL, "a job can begin with %u hosts and have more later where it lets "
+                                  "them enter, as lockstep train does: here all have to be there "
+                                  "from the beginning", options->hosts_least);
     if (options->nodes > 1 && options->rendezvous == NULL)
         return lk_fail(LK_EINVAL, "%u nodes need a rendezvous, tcp://HOST:PORT with an address of "
                                   "node 0", options->nodes);

@@ -20,6 +20,7 @@
 
 static const double REFUSED_SECONDS = 10; /* between two notes of that kind */
 
+enum { LAST_CALL_MS = 5000 };
 enum { SILENCE_MS_MIN = 1000, SILENCE_MS_MAX = 10000, WEIGHT_FAILED = LKI_WEIGHT_LOST + 1 };
 
 const lki_node *lki_nodes_self(const lki_job *job)
@@ -85,6 +86,34 @@ uint32_t lki_nodes_silence_ms(uint32_t timeout_ms)
     return (uint32_t)lki_min(lki_max(timeout_ms, SILENCE_MS_MIN), SILENCE_MS_MAX);
 }
 
+/* Emulated hosts that come late are not started before. */
+static uint32_t last_call_ms(const lki_job *job)
+{
+    uint32_t join_ms = job->options->join_ms;
+    if (job->host->name != NULL)
+        return 0;
+    return join_ms != 0 && join_ms < LAST_CALL_MS ? join_ms : LAST_CALL_MS;
+}
+
+/* Of the hosts of the job; the others may come later. */
+static uint32_t count_present(const lki_job *job)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < lki_rendezvous_nodes(job->rendezvous); i++)
+        count += lki_rendezvous_node(job->rendezvous, i)->host[0] != '\0';
+    return count;
+}
+
+static void note_absent(const lki_job *job)
+{
+    uint32_t all = lki_rendezvous_nodes(job->rendezvous), here = count_present(job);
+    bool     tells = job->host->name == NULL || lki_rendezvous_self(job->rendezvous) == 0;
+
+    if (here < all && tells && lki_rendezvous_standing(job->rendezvous) == NULL)
+        lki_job_note(job, "the job begins with %u of %u hosts; others may join it until it ends",
+                     here, all);
+}
+
 lk_status lki_nodes_meet(lki_job *job)
 {
     const lk_launch_options *o         = job->options;
@@ -100,6 +129,8 @@ lk_status lki_nodes_meet(lki_job *job)
         .listener   = job->host->listener,
         .host       = host,
         .nodes      = lki_is_foreign(job) ? 0 : o->nodes,
+        .least      = o->hosts_least,
+        .wait_ms    = last_call_ms(job),
         .workers    = o->workers,
         .node       = o->node,
         .world      = job->host->world,
@@ -121,6 +152,7 @@ lk_status lki_nodes_meet(lki_job *job)
             LK_TRY(await_news(job));
     }
     job->roster = lki_nodes_self(job)->roster;
+    note_absent(job);
     if (job->host->met != NULL)
         job->host->met(job->host->reports);
     return LK_OK;
@@ -147,7 +179,10 @@ lk_status lki_nodes_prepare(lki_job *job)
     for (uint32_t i = 0; i < lki_rendezvous_nodes(job->rendezvous); i++) {
         const lki_node *node = lki_rendezvous_node(job->rendezvous, i);
         lki_control_name_host(job->control, i, node->roster.first, node->roster.count, node->host);
+        if (node->host[0] == '\0')
+            lki_control_leave_out(job->control, node->roster.first, node->roster.count);
     }
+    job->begun = count_present(job) == 1; /* then nobody has to be known */
     memcpy(facts.id, lki_rendezvous_job(job->rendezvous), sizeof facts.id);
     (void)snprintf(facts.listen, sizeof facts.listen, "%s",
                    lki_rendezvous_address(job->rendezvous));

@@ -19,37 +19,6 @@ enum { ROUNDS = LKI_SANITIZED ? 1 : 2 };
 #define READY "(node 1, ranks 2 to 3) is ready to enter"
 #define ENTERS "ranks 2-3 enter after step "
 
-/* The newest child of a process that is there yet, and no coordinator. */
-static pid_t newest_child(pid_t parent)
-{
-    FILE *children = children_of(parent);
-    pid_t pid, newest = 0;
-    while ((pid = next_child(children)) != 0)
-        newest = is_gone(pid) || is_coordinator(pid) ? newest : pid;
-    if (children != NULL)
-        (void)fclose(children);
-    return newest;
-}
-
-/* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,
- * goes on, and does not get away. */
-static void drip_until_nth(job *j, const char *word, uint32_t nth)
-{
-    const struct timespec moment = { 0, 50000000 };
-    for (double since = seconds_now();; check_waiting(j, since, word)) {
-        uint32_t count = 0;
-        char     byte  = 0;
-        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
-        for (const char *at = j->result.err; (at = strstr(at, word)) != NULL; at++)
-            count++;
-        if (count >= nth)
-            return;
-        while (byte != '\n' && read(j->log, &byte, 1) == 1)
-            continue;
-        (void)nanosleep(&moment, NULL);
-    }
-}
-
 static void finish(job *j, const char *wanted)
 {
     j->hit_at = seconds_now();

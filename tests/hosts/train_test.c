@@ -3,7 +3,8 @@
  * Goal:   the weights are those of one worker; a worker's death is named on every node with host,
  *         process and signal; Ctrl-C on any node saves; going on from there gives the same weights;
  *         a node that comes back before it is missed waits for its turn; where the others have gone
- *         on without it, it enters, if it has the key and the settings of the job.
+ *         on without it, it enters, if it has the key and the settings of the job; and so do hosts
+ *         that come when the job has begun without them.
  * Method: nodes.h; the log of rank 0 is a pipe, which holds the run while nobody reads it.
  */
 #include "hosts/nodes.h"
@@ -16,6 +17,8 @@ enum { PIPE_BYTES = 4096 };
 #define MLP                                                                                      \
     "train mlp --data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 6 "            \
     "--hidden 8 --global-batch 12 --micro-batch 2 --momentum 0.9 --lr 0.05 "
+
+#define LONG "--steps 300 --timeout 60 "
 
 static void weights_of_one_worker(const char *folder, const char *options, char digits[65])
 {
@@ -90,22 +93,28 @@ static void read_pipe(const held *h)
         continue;
 }
 
-/* Two nodes with two workers each, some steps on: rank 0 stands before the full pipe at last. */
+/* Some steps on: rank 0 stands before the full pipe at last. */
+static void await_held(held *h)
+{
+    int held_bytes = 0;
+    for (double since = seconds_now(); held_bytes < PIPE_BYTES * 3 / 4; nap()) {
+        assert_int_equal(ioctl(h->log, FIONREAD, &held_bytes), 0);
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h->j, "too little in the log");
+    }
+}
+
+/* Two nodes with two workers each. */
 static void start_held_each(held *h, const char *folder, const char *const options[2])
 {
     char line[256];
-    int  held_bytes = 0;
     make_pipe(h, folder);
     nodes_begin(&h->j, folder);
     for (uint32_t i = 0; i < 2; i++) {
         (void)snprintf(line, sizeof line, "--log pipe %s", options[i]);
         start(&h->j, 2, i, 2, line);
     }
-    for (double since = seconds_now(); held_bytes < PIPE_BYTES * 3 / 4; nap()) {
-        assert_int_equal(ioctl(h->log, FIONREAD, &held_bytes), 0);
-        if (seconds_now() - since > LIMIT_SECONDS)
-            nodes_fail(&h->j, "too little in the log");
-    }
+    await_held(h);
 }
 
 static void start_held(held *h, const char *folder, const char *options)
@@ -236,6 +245,19 @@ static void await_said(held *h, uint32_t i, const char *word)
             nodes_fail(&h->j, "node %u does not say %s", i, word);
 }
 
+/* What node 0 says when the run goes on: a line of the log is read now and then, so that rank 0
+ * does not stand before it, and does not get away either. */
+static void await_going_on(held *h, const char *word)
+{
+    for (double since = seconds_now(); strstr(node_said(&h->j, 0, "err"), word) == NULL; nap()) {
+        char byte = 0;
+        while (byte != '\n' && read(h->log, &byte, 1) == 1)
+            continue;
+        if (seconds_now() - since > LIMIT_SECONDS)
+            nodes_fail(&h->j, "node 0 does not say %s", word);
+    }
+}
+
 /* Of one command on each host. */
 static void coordinators_are_killed(void **state)
 {
@@ -272,23 +294,23 @@ static void who_comes_back_enters(void **state)
     static command_result r;
     char                  wanted[65], got[65], line[900];
 
-    weights_of_one_worker(*state, "--steps 60", wanted);
-    start_held(&h, *state, "--steps 60 --on-failure continue");
+    weights_of_one_worker(*state, LONG, wanted);
+    start_held(&h, *state, LONG "--on-failure continue");
     assert_int_equal(kill(h.j.pid[1], SIGKILL), 0);
-    await_said(&h, 0, "took over virtual worker");
+    await_going_on(&h, "took over virtual worker");
     (void)snprintf(line, sizeof line, "cd %s; %s key other >/dev/null; %s " MLP "--rendezvous "
-                   "tcp://127.0.0.1:%u --job-key other --nnodes 2 --workers 2 --steps 60 "
+                   "tcp://127.0.0.1:%u --job-key other --nnodes 2 --workers 2 " LONG
                    "--on-failure continue", h.j.folder, LK_TEST_COMMAND, LK_TEST_COMMAND, h.j.port);
     (void)run_shell(&r, *state, line);
     assert_int_equal(r.status, 1);
     assert_says(r.err, "does this node have the same job key?");
     (void)snprintf(line, sizeof line, "cd %s; %s " MLP "--rendezvous tcp://127.0.0.1:%u --job-key "
-                   "key --nnodes 2 --workers 2 --steps 61 --on-failure continue", h.j.folder,
+                   "key --nnodes 2 --workers 2 --steps 301 --on-failure continue", h.j.folder,
                    LK_TEST_COMMAND, h.j.port);
     (void)run_shell(&r, *state, line);
     assert_int_equal(r.status, 1);
-    assert_says(r.err, "has other settings than the job: node 0 has '--steps 60'");
-    start(&h.j, 2, 1, 2, "--log pipe --steps 60 --on-failure continue");
+    assert_says(r.err, "has other settings than the job: node 0 has '--steps 300'");
+    start(&h.j, 2, 1, 2, "--log pipe " LONG "--on-failure continue");
     await_said(&h, 0, "(node 1, ranks 2 to 3) is ready to enter");
     wait_all(&h);
     for (uint32_t i = 0; i < 3; i++)
@@ -300,6 +322,49 @@ static void who_comes_back_enters(void **state)
     assert_says(h.j.ended[2].err, "this host takes the place of node 1, as ranks 2 to 3");
     read_weights(&h.j.ended[0], got);
     assert_string_equal(got, wanted);
+}
+
+/* Node 0 begins alone.  Of those who come while it runs one says which it is, and one takes what is
+ * free; a third is one too many. */
+static void who_comes_later_joins(void **state)
+{
+    static held h;
+    char        wanted[65], got[65];
+
+    weights_of_one_worker(*state, LONG, wanted);
+    make_pipe(&h, *state);
+    nodes_begin(&h.j, *state);
+    start(&h.j, 3, 0, 2, "--log pipe --nnodes 1:3 --join-timeout 0.1 " LONG);
+    await_held(&h);
+    assert_says(node_said(&h.j, 0, "err"), "the job begins with 1 of 3 hosts; others may join it");
+    start(&h.j, 3, 2, 2, "--log pipe --nnodes 1:3 " LONG);
+    await_said(&h, 0, "(node 2, ranks 4 to 5) is ready to enter");
+    await_going_on(&h, "ranks 4-5 enter after step ");
+    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 " LONG);
+    await_said(&h, 0, "(node 1, ranks 2 to 3) is ready to enter");
+    await_going_on(&h, "ranks 2-3 enter after step ");
+    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 " LONG);
+    await_said(&h, 3, "it has lost no host whose place this one could take");
+    wait_all(&h);
+    for (uint32_t i = 0; i < 4; i++)
+        if (h.j.ended[i].status != (i == 3))
+            fail_msg("node %u: status %d: %s", i, h.j.ended[i].status, h.j.ended[i].err);
+    assert_says(h.j.ended[0].err, "note: 4 ranks joined the run, and it ended with 6;");
+    read_weights(&h.j.ended[0], got);
+    assert_string_equal(got, wanted);
+}
+
+/* Of hosts, or of virtual workers for all that may come. */
+static void too_few_do_not_begin(void **state)
+{
+    static nodes j;
+    nodes_begin(&j, *state);
+    start(&j, 3, 0, 1, "--steps 5 --nnodes 2:3 --join-timeout 0.2");
+    nodes_end(&j, 1, "2 of 3 nodes have not come within 0.2 s: nodes 1, 2; with 1 there, the job "
+              "begins only when there are 2");
+    nodes_begin(&j, *state);
+    start(&j, 3, 0, 3, "--steps 5 --nnodes 1:3 --join-timeout 0.2");
+    nodes_end(&j, 1, "--workers 9 are more than the 6 virtual workers of this run");
 }
 
 /* Node 1 does not see the checkpoints, and does not speak of them as if there were none. */
@@ -332,6 +397,8 @@ int main(void)
         cmocka_unit_test(who_comes_back_too_soon_waits),
         cmocka_unit_test(coordinators_are_killed),
         cmocka_unit_test(who_comes_back_enters),
+        cmocka_unit_test(who_comes_later_joins),
+        cmocka_unit_test(too_few_do_not_begin),
         cmocka_unit_test(where_others_go_on_is_for_node_0_to_say),
     };
     return cmocka_run_group_tests_name("hosts.train", tests, make_folder_with_key, remove_folder);

@@ -24,6 +24,7 @@ typedef struct lki_tuning {
     const struct lki_method *forced[LKI_TUNING_OPS]; /* by lki_op_kind; NULL = the cheapest */
     size_t                   segment_bytes;          /* 0 = the default */
     bool                     native;                 /* there is an MPI to ask */
+    bool                     prepared;               /* lki_tuning_prepare() has found it out */
     bool                     of_a_file;              /* the model comes from one: */
     lki_model                given;                  /* what rank 0 has read there; all take it over
                                                       * in lki_span_open(), at the same time */
@@ -68,7 +69,8 @@ double lki_tuning_seconds(const lki_tuning *tuning, const struct lki_method *met
 LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
 
 /* What hosts have found out about each other is forgotten; and, collective: all get what rank 0
- * knows of it.  In between all ranks choose alike, whether they have known it or not. */
+ * knows of it, or find it out, where there was no other host until now.  In between all ranks
+ * choose alike, whether they have known it or not. */
 void lki_tuning_forget(lki_tuning *tuning);
 LK_NODISCARD lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known);
 

@@ -4,7 +4,8 @@
  * tell rank 0 where they run.  It counts the cores that they share, and finds the constants of the
  * model of costs: in the file that it was given; in its cache, if these hosts have been measured
  * before; else it measures them (tune.c: some 50 messages, a few milliseconds) and keeps them.
- * Everybody gets what it decides, once; nothing later depends on a clock.
+ * Everybody gets what it decides, once; nothing later depends on a clock.  A job that begins on one
+ * host does that when the first others have come.
  *
  * The cache is a directory with a file for each kind of link and set of hosts, put in its place
  * whole.  One that cannot be read is measured anew and replaced.
@@ -185,8 +186,9 @@ static lk_status tell(lk_comm *comm, decision *what)
     lki_tuning *tuning = &comm->self->tuning;
 
     LK_TRY(lk_broadcast(comm, what, sizeof *what, 0));
-    tuning->model = what->model;
-    tuning->cores = what->cores;
+    tuning->model    = what->model;
+    tuning->cores    = what->cores;
+    tuning->prepared = true;
     if (what->cores > 0)
         stop_spinning(comm);
     return LK_OK;
@@ -194,8 +196,13 @@ static lk_status tell(lk_comm *comm, decision *what)
 
 lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known)
 {
-    decision what = { .model = known->model, .cores = known->cores };
-    return tell(comm, &what);
+    decision what = { .model   = known->of_a_file ? known->given : known->model,
+                      .cores   = known->cores,
+                      .measure = !known->prepared };
+
+    LK_TRY(tell(comm, &what));
+    comm->self->tuning.of_a_file = known->of_a_file;
+    return what.measure != 0 ? lki_tuning_prepare(comm) : LK_OK;
 }
 
 lk_status lki_tuning_prepare(lk_comm *comm)

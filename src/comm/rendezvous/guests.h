@@ -1,5 +1,5 @@
-/* rendezvous/guests.h -- inside node 0's part: server.c deals with connections and time, seats.c
- * with what guests say.
+/* rendezvous/guests.h -- inside node 0's part: server.c deals with connections and time, meeting.c
+ * and seats.c with what guests say.
  *
  *     stranger --hello--> admitted --all have come--> seated --outcome--> finished
  *        |                    |                          |
@@ -56,7 +56,8 @@ struct lki_server {
     lki_seat_of_node      *seats;
     bool                   met, given_up, over;
     bool                   stopping; /* somebody has asked for it */
-    int64_t                deadline; /* for all to come */
+    int64_t                deadline; /* for all to come, or as many as are enough ... */
+    int64_t                enough;   /* ... which has been so since then */
     unsigned char          job[LKI_JOB_BYTES];
     lki_introduction      *workers; /* of the world */
     uint32_t               world, finished;
@@ -89,24 +90,28 @@ void lki_guest_fail(lki_server *server, lki_guest *guest, const char *why);
 void lki_guest_say(lki_server *server, lki_guest *guest, const void *letter, size_t bytes);
 void lki_guest_write(lki_server *server, lki_guest *guest, const lki_letter *letter);
 
-/* ---- What they say (seats.c) ------------------------------------------------------------- */
+/* ---- Until the job begins (meeting.c) ---------------------------------------------------- */
 
 /* Tells it why it cannot stay. */
 void lki_guest_refuse(lki_server *server, lki_guest *guest, lk_status status, const char *why);
 
-void lki_guest_hear(lki_server *server, lki_guest *guest, const lki_letter *letter);
+void lki_guest_hello(lki_server *server, lki_guest *guest, const lki_hello_letter *hello);
 
 /* There will be no job: tells all who have come. */
 void lki_seats_give_up(lki_server *server, lk_status status, const char *why);
 
-/* "1 of 4 nodes has not come within 300 s: node 3" */
-void lki_seats_missing(const lki_server *server, char *out, size_t bytes);
-
-/* The node's launcher cannot be reached any more; its workers die with it, or can do no good. */
-void lki_seat_lose(lki_server *server, uint32_t node, const char *why);
+/* Time has passed, and perhaps enough for those who wait for others. */
+void lki_seats_wait(lki_server *server, int64_t now);
 
 /* Puts together what a node is told of the job: so many of server->bytes. */
 size_t lki_seats_roster(lki_server *server, uint32_t node, bool late);
+
+/* ---- What they say (seats.c) ------------------------------------------------------------- */
+
+void lki_guest_hear(lki_server *server, lki_guest *guest, const lki_letter *letter);
+
+/* The node's launcher cannot be reached any more; its workers die with it, or can do no good. */
+void lki_seat_lose(lki_server *server, uint32_t node, const char *why);
 
 /* Where some nodes have not introduced theirs for a while those who wait are told of the rest, so
  * that they can name who is missing. */

@@ -1,4 +1,5 @@
-/* late.c -- node 0's part: a node that comes in place of one that the job has lost.
+/* late.c -- node 0's part: a node that comes in place of one that the job has lost, or has begun
+ * without.
  *
  *     stranger --hello--> held --a seat is free--> waiting --its ranks are ready--> ready
  *        |                  |                          |                             |
@@ -138,8 +139,8 @@ static void seat_or_refuse(lki_server *server, lki_guest *g, int64_t now)
     else if (node < server->options.nodes)
         take_seat(server, g, node);
     else if (now - g->since > server->options.join_ms)
-        lki_guest_refuse(server, g, LK_EPEER, "the job has lost no host whose place this one could "
-                                              "take");
+        lki_guest_refuse(server, g, LK_EPEER, "no place in the job is free: it has lost no host "
+                                              "whose place this one could take");
 }
 
 void lki_late_seat(lki_server *server, int64_t now)

@@ -1,4 +1,4 @@
-/* late_test.c -- a node that comes in place of one that the job has lost.
+/* late_test.c -- a node that comes in place of one that the job has lost, or has begun without.
  *
  * Goal:   it is held until there is a place, is in no group before its ranks are ready and all
  *         would have it, and is missed by nobody until then; who does not belong is told why, and
@@ -206,12 +206,92 @@ static void without_a_place_it_waits_for_a_while(void **state)
     end(&j);
 }
 
+/* ---- Fewer are enough to begin ----------------------------------------------------------- */
+
+static node *add_of_at_least(uint32_t least, uint32_t nodes, int32_t number, uint32_t wait_ms)
+{
+    lki_rendezvous_options options = going_on(nodes, number);
+    options.least                  = least;
+    options.wait_ms                = wait_ms;
+    return add(&j, options);
+}
+
+/* Ranks are 0 on node 0, 1 on node 1, which is to come, 2 and 3 on node 2. */
+static void a_job_begins_without_one_that_joins_it(void **state)
+{
+    (void)state;
+    begin(&j);
+    (void)add_of_at_least(2, 3, 0, 0);
+    (void)add_of_at_least(0, 3, 2, 0);
+    await_all(&j, LKI_EVENT_MET);
+    for (uint32_t at = 0; at < 2; at++) {
+        assert_null(lki_rendezvous_standing(j.nodes[at].r));
+        assert_string_equal(lki_rendezvous_node(j.nodes[at].r, 1)->host, "");
+        assert_int_equal(lki_rendezvous_node(j.nodes[at].r, 2)->roster.first, 2);
+        introduce(&j.nodes[at]);
+    }
+    (void)await(&j, &j.nodes[1], LKI_EVENT_KNOWN); /* nobody waits for node 1 */
+    await_error(&j, come(4, settings), LK_EINVAL, "brings 5 workers, and no node whose place");
+    node *late = come(0, settings);
+    (void)await(&j, late, LKI_EVENT_MET);
+    assert_int_equal(lki_rendezvous_self(late->r), 1);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        assert_int_equal(lki_rendezvous_standing(late->r)->since[rank], rank != 1);
+    say(3, 0, 0, 2);
+    (void)await(&j, &j.nodes[0], LKI_EVENT_AWAITED);
+    say(0, 0, 1, 0);
+    say(1, 0, 4 | 8, 0);
+    assert_group(1, 1, 1 | 2 | 4 | 8);
+    assert_group(3, 1, 1 | 2 | 4 | 8);
+    forget_events(); /* from here on it is missed as any other */
+    lose(3);
+    assert_verdict(&j, 0, 1, "host h3 (node 1, rank 1) is lost");
+    end(&j);
+}
+
+static void node_0_begins_alone(void **state)
+{
+    (void)state;
+    begin(&j);
+    node *alone = add_of_at_least(1, 3, 0, 50);
+    (void)await(&j, alone, LKI_EVENT_MET);
+    assert_string_equal(lki_rendezvous_address(alone->r), "127.0.0.1");
+    (void)await(&j, come(0, settings), LKI_EVENT_MET);
+    end(&j);
+}
+
+static void when_all_are_there_nobody_waits_for_more(void **state)
+{
+    (void)state;
+    begin(&j);
+    (void)add_of_at_least(1, 2, 0, UINT32_MAX);
+    (void)add_of_at_least(0, 2, -1, 0);
+    await_all(&j, LKI_EVENT_MET);
+    assert_string_equal(lki_rendezvous_node(j.nodes[0].r, 1)->host, "h1");
+    end(&j);
+}
+
+static void too_few_do_not_begin(void **state)
+{
+    lki_rendezvous_options options;
+    (void)state;
+    begin(&j);
+    options         = going_on(3, 0);
+    options.least   = 2;
+    options.join_ms = 300;
+    await_error(&j, add(&j, options), LK_ETIMEOUT, "2 of 3 nodes have not come within 0.3 s: nodes "
+                "1, 2; with 1 there, the job begins only when there are 2");
+    end(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(it_takes_a_place_and_enters),     TEST(nobody_misses_it_before),
         TEST(who_does_not_introduce_its_ranks_can_be_named),
         TEST(who_does_not_belong_is_told_why), TEST(without_a_place_it_waits_for_a_while),
+        TEST(a_job_begins_without_one_that_joins_it), TEST(node_0_begins_alone),
+        TEST(when_all_are_there_nobody_waits_for_more), TEST(too_few_do_not_begin),
     };
     return cmocka_run_group_tests_name("comm.late", tests, with_key, NULL);
 }

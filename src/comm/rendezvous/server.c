@@ -246,10 +246,9 @@ static void watch_guest(lki_server *server, lki_guest *g, int64_t now)
 
 void lki_server_tick(lki_server *server, int64_t now, int64_t late)
 {
-    char why[LKI_MESSAGE_BYTES];
-
     set_listening(server, true);
     server->deadline += late;
+    server->enough += late;
     server->grouped += late;
     for (uint32_t i = 0; i < server->capacity; i++) {
         lki_guest *g = &server->guests[i];
@@ -261,10 +260,7 @@ void lki_server_tick(lki_server *server, int64_t now, int64_t late)
     }
     lki_late_seat(server, now);
     lki_seats_tell_who_is_late(server, now);
-    if (!server->met && !server->given_up && now >= server->deadline) {
-        lki_seats_missing(server, why, sizeof why);
-        lki_seats_give_up(server, LK_ETIMEOUT, why);
-    }
+    lki_seats_wait(server, now);
     dismiss_failing(server);
 }
 

@@ -164,9 +164,18 @@ static void take_key(lki_self *self, const unsigned char *key)
         memcpy(self->key, key, sizeof self->key);
 }
 
+/* Whether nobody of the group is on another host, though others may come. */
+static bool is_alone(const lki_board *board)
+{
+    return lki_board_group_size(board) == board->members;
+}
+
 lk_status lki_comm_join_hosts(lk_comm **out, lk_comm *local, const unsigned char *key)
 {
     take_key(local->self, key);
+    *out = local;
+    if (is_alone(local->board))
+        return LK_OK;
     LK_TRY(meet(out, local));
     lk_status st = lki_tuning_prepare(*out);
     if (st != LK_OK) {
@@ -191,7 +200,7 @@ static lk_status meet_again(lk_comm **out, lk_comm *local)
     lki_tuning       known = local->self->tuning;
 
     *out = local;
-    if (lki_board_group_size(board) == board->members)
+    if (is_alone(board))
         return LK_OK;
     if (!any_fresh(board))
         return meet(out, local);
@@ -213,7 +222,8 @@ lk_status lki_comm_rejoin_hosts(lk_comm **out, lk_comm *local, const lki_self *b
     take_key(self, before->secure ? before->key : NULL);
     self->crowded          = before->crowded;
     self->tuning           = before->tuning;
-    self->tuning.of_a_file = false; /* all have what it said */
+    if (before->tuning.prepared) /* all have what it said */
+        self->tuning.of_a_file = false;
     if (self->crowded)
         local->spins = 0;
     return meet_again(out, local);

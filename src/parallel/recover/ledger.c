@@ -9,8 +9,8 @@
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
-/* The most ranks of a host when the run began: who has just entered was not there. */
-static lk_status find_widest(lk_parallel *parallel)
+/* The most ranks of a host of the job: not all of them may be here yet, or any more. */
+static lk_status find_widest(lk_parallel *parallel, uint32_t world)
 {
     lki_ledger *ledger = &parallel->ledger;
     lki_world   first  = { .hosts = parallel->world.hosts, .widest = parallel->world.widest };
@@ -19,9 +19,10 @@ static lk_status find_widest(lk_parallel *parallel)
         ledger->here = ledger->before->ledger.here;
         return LK_OK;
     }
-    lk_status status = ledger->goes_on ? lki_world_first(&first, parallel->comm) : LK_OK;
-    ledger->here     = first.hosts == 1 ? ledger->seats : first.widest;
-    if (ledger->goes_on)
+    bool      partial = ledger->goes_on || world > parallel->ranks;
+    lk_status status  = partial ? lki_world_first(&first, parallel->comm) : LK_OK;
+    ledger->here      = first.hosts == 1 ? ledger->seats : first.widest;
+    if (partial)
         lki_world_deinit(&first);
     return status;
 }
@@ -44,7 +45,7 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
     ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
-    return find_widest(parallel);
+    return find_widest(parallel, world);
 }
 
 lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_t bytes,

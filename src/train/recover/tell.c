@@ -198,7 +198,6 @@ void lki_tell_succession(const lki_session *s, const lki_succession *t)
 
 /* ---- At the end -------------------------------------------------------------------------- */
 
-/* Nobody enters but for one that was lost. */
 void lki_tell_summary(const lki_session *s)
 {
     const lki_survival *self     = s->survival;
@@ -216,5 +215,9 @@ void lki_tell_summary(const lki_session *s)
     else if (self->left > 0)
         lki_journal_note(s->journal, "note: %u rank%s left on request, and the run went on with "
                          "%u; that took %.1f ms in all", self->left, self->left > 1 ? "s" : "",
+                         s->ranks, 1e3 * self->seconds);
+    else if (self->entered > 0)
+        lki_journal_note(s->journal, "note: %u rank%s joined the run, and it ended with %u; that "
+                         "took %.1f ms in all", self->entered, self->entered > 1 ? "s" : "",
                          s->ranks, 1e3 * self->seconds);
 }

@@ -1,0 +1,83 @@
+/* join_test.c -- runs that begin with fewer hosts than they have later.
+ *
+ * Goal:   hosts that come when the run has begun enter between two steps, whatever becomes of them
+ *         on the way or afterwards, and the weights are those of the run that nobody disturbed.
+ * Method: the command itself on emulated hosts, of which it starts the rest when the first have
+ *         met.  The log is a pipe, of which a line is read now and then.
+ */
+#include "faults/survivors.h"
+
+#define JOINED GOES_ON "--steps 300 --log pipe --checkpoint ck "
+
+/* Of `here` workers, which are there from the beginning. */
+static void begin(job *j, const char *folder, uint32_t here, const char *arguments)
+{
+    job_start(j, folder, here, arguments);
+    job_await_step(j, HIT_AT);
+}
+
+static void finish(job *j, const char *wanted)
+{
+    j->hit_at = seconds_now();
+    (void)job_wait(j);
+    assert_undisturbed(j, wanted);
+    goes_on(j->folder, BUSY, 2, LONGER, wanted);
+    forget(j->folder);
+}
+
+/* It has all that those had who were there before it. */
+static void the_others_may_be_lost_then(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    begin(&j, *state, 2, BUSY JOINED "--workers 4 --hosts 1:2");
+    drip_until_nth(&j, "ranks 2-3 enter after step ", 1);
+    job_hit(&j, j.worker[0], SIGKILL);
+    job_hit(&j, j.worker[1], SIGKILL);
+    finish(&j, wanted);
+    assert_says(j.result.err, "note: the job begins with 1 of 2 hosts; others may join it until");
+    assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; 2 entered;");
+}
+
+/* Where workers are replaced, as any host that is lost. */
+static void it_may_be_lost_and_comes_again(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    begin(&j, *state, 2, BUSY JOINED "--restart --workers 3 --hosts 2:3");
+    for (uint32_t nth = 1; nth <= 2; nth++) {
+        drip_until_nth(&j, "(node 2, rank 2) is ready to enter", nth);
+        drip_until_nth(&j, " enters after step ", nth);
+        if (nth == 1)
+            job_hit(&j, newest_child(j.pid), SIGKILL);
+    }
+    finish(&j, wanted);
+}
+
+/* Its launcher as soon as it has a place; the other comes in. */
+static void one_may_be_killed_on_its_way(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    begin(&j, *state, 1, BUSY JOINED "--workers 3 --hosts 1:3");
+    drip_until_nth(&j, "note: the job is under way", 2);
+    job_hit(&j, newest_child(j.pid), SIGKILL);
+    drip_until_nth(&j, "(node 1, rank 1) is ready to enter", 1);
+    drip_until_nth(&j, " after step ", 1);
+    finish(&j, wanted);
+    assert_says(j.result.err, "host host2 (node 2, rank 2) is lost: its launcher was killed by "
+                              "SIGKILL");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(the_others_may_be_lost_then, begin_afresh),
+        cmocka_unit_test_setup(it_may_be_lost_and_comes_again, begin_afresh),
+        cmocka_unit_test_setup(one_may_be_killed_on_its_way, begin_afresh),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
