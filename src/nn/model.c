@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 
 /* ---- Shapes ------------------------------------------------------------------------------ */
@@ -112,8 +113,9 @@ static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_
 
 static lk_param *find_param(const lk_model *model, const char *name)
 {
+    const uint64_t hash = lki_xxh3(name, strlen(name));
     for (size_t i = 0; i < model->param_count; i++)
-        if (strcmp(model->params[i].name, name) == 0)
+        if (model->names[i] == hash && strcmp(model->params[i].name, name) == 0)
             return &model->params[i];
     return NULL;
 }
@@ -151,6 +153,9 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
                             "the parameters are more than any machine holds; change the width");
     LK_TRY(lki_reserve((void **)&model->params, &model->param_capacity, model->param_count,
                        sizeof *model->params, "the model's parameters"));
+    LK_TRY(lki_reserve((void **)&model->names, &model->name_capacity, model->param_count,
+                       sizeof *model->names, "the model's parameters"));
+    model->names[model->param_count]  = lki_xxh3(param.name, strlen(param.name));
     model->params[model->param_count] = param;
     return append_term(plan, &model->params[model->param_count++]);
 }
@@ -223,6 +228,7 @@ void lk_model_free(lk_model *model)
         lki_free(model->blocks[i].options);
     lki_free(model->blocks);
     lki_free(model->params);
+    lki_free(model->names);
     lki_free(model->states);
     lki_free(model->terms);
     lki_free(model);

@@ -31,10 +31,11 @@ struct lk_model {
     bool             tokens;
     lki_block_entry *blocks;
     lk_param        *params;
+    uint64_t        *names; /* of each, a hash: one is found without comparing all others */
     lk_state        *states;
     lk_grad_term    *terms; /* backward's order: terms of the last block first */
     size_t           block_count, param_count, state_count, term_count;
-    size_t           block_capacity, param_capacity, state_capacity, term_capacity;
+    size_t           block_capacity, param_capacity, name_capacity, state_capacity, term_capacity;
     size_t           param_elements;
     uint32_t         segment, segment_count; /* that of the next block; how many there are */
     uint32_t         last_segment; /* of those that have blocks: what it computes stays */

@@ -20,13 +20,18 @@ static size_t kernel_bytes(uint32_t threads)
 
 /* ---- What a strategy is given ------------------------------------------------------------ */
 
-/* Of a block that has some. */
-static uint32_t first_term(const lk_grad_term *terms, uint32_t block)
+/* In place of each block its first term. */
+static lk_status find_terms(uint32_t *reads, uint32_t count, const lk_model *model)
 {
-    uint32_t t = 0;
-    while (terms[t].block != block)
-        t++;
-    return t;
+    uint32_t            terms, *first = NULL;
+    const lk_grad_term *term = lk_model_terms(model, &terms);
+    LK_TRY(LKI_NEW(&first, lk_model_block_count(model), "blocks' terms"));
+    for (uint32_t t = terms; t-- > 0;)
+        first[term[t].block] = t;
+    for (uint32_t i = 0; i < count; i++)
+        reads[i] = first[reads[i]];
+    lki_free(first);
+    return LK_OK;
 }
 
 /* Blocks of bf16 values round the weights that they read: these may come so, but not from files. */
@@ -99,9 +104,7 @@ lk_status lki_parallel_options_of(const lk_train_config *c, const lk_model *mode
     LK_TRY(LKI_NEW(&reads, 3 * (size_t)lk_model_block_count(model), "reads of parameters"));
     out->reads      = reads;
     out->read_count = lk_model_reads(model, reads);
-    for (uint32_t i = 0; i < out->read_count; i++)
-        reads[i] = first_term(model_terms, reads[i]);
-    return LK_OK;
+    return find_terms(reads, out->read_count, model);
 }
 
 void lki_parallel_options_free(lk_parallel_options *options)
