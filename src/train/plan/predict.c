@@ -199,7 +199,8 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
                                       m->stage == 2 && micros == 1);
     out->sent          = rounds * sums.bytes + (m->stage > 0 ? p : 0);
     out->communication = rounds * seconds_of(m, sums, buckets, 1) + after;
-    out->exposed       = rounds * bare + after;
+    double between     = fmax(0, bare - m->forward / micros); /* the next round hides more */
+    out->exposed       = (rounds - 1) * between + bare + after;
 }
 
 /* Each host has files of its part.  An update hides as much of what it reads and writes as it

@@ -104,7 +104,20 @@ static void only_the_last_micro_batch_hides(void **state)
     NEAR(predict(m).exposed, last + parameters, 1e-12);
 }
 
-/* The same with what zero3 gathers in each of the four: 6 s of the link in 8 units, of which a
+/* What zero2 has not sent when backward is over travels while the next round goes forward: of half
+ * a second everything, of 12.5 s two; but of the last round nothing is hidden. */
+static void a_round_hides_what_is_left_of_the_one_before(void **state)
+{
+    lk_step_model m = { .workers = 2, .hosts = 2, .virtual_workers = 6, .stage = 2, .forward = 2,
+                        .backward = 4, .gradient_bytes = 8e6, .bucket_bytes = 1e6,
+                        .bandwidth = 1e6 };
+    (void)state;
+    NEAR(predict(m).exposed, 0.5 + 4, 1e-12);
+    m.bandwidth = 2.5e5;
+    NEAR(predict(m).exposed, 2 * 10.5 + 12.5 + 16, 1e-12);
+}
+
+/* What zero3 gathers in each of four micro-batches is 6 s of the link in 8 units, of which a
  * forward pass of half a second hides 7/8 of its own, as a backward pass of 1 s does; but the last
  * one has as much of sums to hide. */
 static void every_micro_batch_gathers(void **state)
@@ -506,6 +519,7 @@ int main(void)
         cmocka_unit_test(rounds_make_the_others_wait),
         cmocka_unit_test(what_is_exposed_is_what_a_simulation_says),
         cmocka_unit_test(only_the_last_micro_batch_hides),
+        cmocka_unit_test(a_round_hides_what_is_left_of_the_one_before),
         cmocka_unit_test(every_micro_batch_gathers),
         cmocka_unit_test(a_layer_larger_than_a_bucket_is_bare),
         cmocka_unit_test(pieces_are_what_backward_completes),
