@@ -32,7 +32,7 @@ static void the_others_may_be_lost_then(void **state)
     char       wanted[65];
     undisturbed(*state, BUSY, LONGER, wanted);
     begin(&j, *state, 2, BUSY JOINED "--workers 4 --hosts 1:2");
-    drip_until_nth(&j, "ranks 2-3 enter after step ", 1);
+    drip_before_next(&j, "ranks 2-3 enter after step ", 1);
     job_hit(&j, j.worker[0], SIGKILL);
     job_hit(&j, j.worker[1], SIGKILL);
     finish(&j, wanted);
@@ -49,7 +49,7 @@ static void it_may_be_lost_and_comes_again(void **state)
     begin(&j, *state, 2, BUSY JOINED "--restart --workers 3 --hosts 2:3");
     for (uint32_t nth = 1; nth <= 2; nth++) {
         drip_until_nth(&j, "(node 2, rank 2) is ready to enter", nth);
-        drip_until_nth(&j, " enters after step ", nth);
+        drip_before_next(&j, " enters after step ", nth);
         if (nth == 1)
             job_hit(&j, newest_child(j.pid), SIGKILL);
     }
@@ -66,7 +66,7 @@ static void one_may_be_killed_on_its_way(void **state)
     drip_until_nth(&j, "note: the job is under way", 2);
     job_hit(&j, newest_child(j.pid), SIGKILL);
     drip_until_nth(&j, "(node 1, rank 1) is ready to enter", 1);
-    drip_until_nth(&j, " after step ", 1);
+    drip_before_next(&j, " after step ", 1);
     finish(&j, wanted);
     assert_says(j.result.err, "host host2 (node 2, rank 2) is lost: its launcher was killed by "
                               "SIGKILL");

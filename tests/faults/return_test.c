@@ -38,9 +38,9 @@ static void a_host_comes_back(void **state)
         for (uint32_t nth = 1; nth <= 2; nth++) {
             rest(&seed);
             hit_launcher(&j, 2);
-            drip_until_nth(&j, LEFT, nth);
+            drip_before_next(&j, LEFT, nth);
             drip_until_nth(&j, READY, nth);
-            drip_until_nth(&j, ENTERS, nth);
+            drip_before_next(&j, ENTERS, nth);
             j.worker[2] = newest_child(newest_child(j.pid));
         }
         finish(&j, wanted);
@@ -75,9 +75,9 @@ static void a_host_with_a_part_comes_back(void **state)
         job_start(&j, *state, 4, line);
         job_await_step(&j, HIT_AT);
         hit_launcher(&j, 3);
-        drip_until_nth(&j, LEFT, 1);
+        drip_before_next(&j, LEFT, 1);
         drip_until_nth(&j, "(node 3, rank 3) is ready to enter", 1);
-        drip_until_nth(&j, " enters after step ", 1);
+        drip_before_next(&j, " enters after step ", 1);
         hit_launcher(&j, 2);
         finish(&j, wanted);
         forget(*state);
@@ -93,7 +93,7 @@ static void one_is_killed_on_its_way(void **state)
     job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
     job_await_step(&j, HIT_AT);
     hit_launcher(&j, 2);
-    drip_until_nth(&j, LEFT, 1);
+    drip_before_next(&j, LEFT, 1);
     drip_until_nth(&j, "note: the job is under way", 1);
     job_hit(&j, newest_child(j.pid), SIGKILL);
     drip_until_nth(&j, "note: the job is under way", 2);
@@ -114,7 +114,7 @@ static void anyone_is_killed_at_any_moment(void **state)
         job_start(&j, *state, 4, BUSY RETURNS "--hosts 2");
         job_await_step(&j, HIT_AT);
         hit_launcher(&j, 2);
-        drip_until_nth(&j, LEFT, 1);
+        drip_before_next(&j, LEFT, 1);
         drip_until_nth(&j, READY, 1);
         (void)read_log(&j, (unsigned long)-1);
         rest(&seed);
@@ -151,7 +151,7 @@ static void one_with_other_data_is_not_let_in(void **state)
     job_await_step(&j, HIT_AT);
     write_text(*state, 'b');
     hit_launcher(&j, 2);
-    drip_until_nth(&j, "has other data than the run, and is not let in; nothing was redone; ", 1);
+    drip_before_next(&j, "has other data than the run, and is not let in; nothing was redone; ", 1);
     finish(&j, wanted);
     assert_says(j.result.err, "nobody has entered after step ");
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; that took ");
@@ -165,7 +165,7 @@ static bool one_is_stopped(const char *folder, const char *wanted, bool a_worker
     job_start(&j, folder, 4, BUSY RETURNS "--hosts 2 --timeout 2");
     job_await_step(&j, HIT_AT);
     hit_launcher(&j, 2);
-    drip_until_nth(&j, LEFT, 1);
+    drip_before_next(&j, LEFT, 1);
     drip_until_nth(&j, READY, 1);
     pid_t launcher = newest_child(j.pid), worker = newest_child(launcher);
     if (a_worker)
@@ -204,7 +204,7 @@ static void several_are_lost_and_come_back(void **state)
     job_start(&j, *state, 4, MLP RETURNS "--hosts 4");
     job_await_step(&j, HIT_AT);
     hit_launcher(&j, 1);
-    drip_until_nth(&j, LEFT, 1);
+    drip_before_next(&j, LEFT, 1);
     drip_until_nth(&j, "note: the job is under way", 1);
     hit_launcher(&j, 3);
     hit_launcher(&j, 2);

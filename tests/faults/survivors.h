@@ -207,11 +207,9 @@ static inline pid_t newest_child(pid_t parent)
     return newest;
 }
 
-/* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,
- * goes on, and does not get away. */
-static inline void drip_until_nth(job *j, const char *word, uint32_t nth)
+static inline void drip_each(job *j, long pause_ns, const char *word, uint32_t nth)
 {
-    const struct timespec moment = { 0, 50000000 };
+    const struct timespec moment = { 0, pause_ns };
     for (double since = seconds_now();; check_waiting(j, since, word)) {
         uint32_t count = 0;
         char     byte  = 0;
@@ -224,6 +222,19 @@ static inline void drip_until_nth(job *j, const char *word, uint32_t nth)
             continue;
         (void)nanosleep(&moment, NULL);
     }
+}
+
+/* As await_nth(), but of the log a line is read now and then: so rank 0, which stands before it,
+ * goes on, and does not get away. */
+static inline void drip_until_nth(job *j, const char *word, uint32_t nth)
+{
+    drip_each(j, 50000000, word, nth);
+}
+
+/* The same for what comes before the next step does: as soon as rank 0 has written its line. */
+static inline void drip_before_next(job *j, const char *word, uint32_t nth)
+{
+    drip_each(j, 1, word, nth);
 }
 
 static inline void await_gone(job *j, pid_t launcher)
