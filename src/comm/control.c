@@ -268,6 +268,27 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
     return true;
 }
 
+void lki_control_lose(lki_control *control, uint32_t rank, const char *how)
+{
+    lki_rank *record = &control->board->ranks[rank];
+    uint64_t  epoch  = control->board->job.epoch;
+
+    LK_ASSERT(rank < control->roster.world);
+    if (record->member == 0 || atomic_load(&record->lost) == 1 + epoch)
+        return;
+    (void)snprintf(record->loss, sizeof record->loss, "%s", how);
+    atomic_store(&record->lost, 1 + epoch);
+}
+
+void lki_control_loss(const lki_control *control, uint32_t rank, char out[LKI_LOSS_BYTES])
+{
+    const lki_rank *record = &control->board->ranks[rank];
+
+    LK_ASSERT(rank < control->roster.world);
+    bool lost = atomic_load(&record->lost) == 1 + control->board->job.epoch;
+    (void)snprintf(out, LKI_LOSS_BYTES, "%s", lost ? record->loss : "");
+}
+
 bool lki_control_vanished(lki_control *control, uint32_t rank)
 {
     lki_board    *board = control->board;

@@ -33,6 +33,7 @@ enum {
     LKI_MESSAGE_BYTES   = 480,
     LKI_HOST_BYTES      = 64,
     LKI_WHO_BYTES       = 280, /* lki_control_who() */
+    LKI_LOSS_BYTES      = 400, /* lki_control_lose() */
 };
 
 /* What is known of a rank: a copy, taken without stopping it. */
@@ -102,6 +103,12 @@ bool lki_control_ended(lki_control *control, uint32_t rank, int exit_code, int s
 
 /* The same where nobody can say how it ended: the process is gone. */
 bool lki_control_vanished(lki_control *control, uint32_t rank);
+
+/* What those who go on tell of a rank of the group that is lost, in the words of the launcher that
+ * knows best; of several in an epoch the first: "rank 5 (pid 4711) was killed by SIGKILL at step 12
+ * in backward".  And what was said in this epoch; "" = nothing. */
+void lki_control_lose(lki_control *control, uint32_t rank, const char *how);
+void lki_control_loss(const lki_control *control, uint32_t rank, char out[LKI_LOSS_BYTES]);
 
 /* Asks every rank to save and leave at the next good moment. */
 void lki_control_request_stop(lki_control *control);
@@ -282,6 +289,11 @@ LK_NODISCARD lk_status lki_comm_own_arena(lk_arena **out, lk_comm *comm, const c
  * who watch the job. */
 void lki_comm_who(const lk_comm *comm, uint32_t rank, char out[LKI_WHO_BYTES]);
 void lki_comm_tell(const lk_comm *comm, const char *text);
+
+/* Why rank `rank` of `before`, whose group failed, is not in `now`, which followed it, perhaps not
+ * at once: lki_control_lose().  False where nobody has said. */
+bool lki_comm_loss(const lk_comm *now, const lk_comm *before, uint32_t rank,
+                   char out[LKI_LOSS_BYTES]);
 
 /* Its part of lk_comm_take_arenas(), where others take over arenas that this rank never had. */
 LK_NODISCARD lk_status lki_comm_receive_arenas(lk_comm *comm);

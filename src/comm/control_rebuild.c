@@ -138,12 +138,14 @@ void lki_control_refuse(lki_control *control, lk_status status, const char *why)
     lki_control_answer_all(control, status, why);
 }
 
-/* What stays known of a rank from one epoch to the next.  One that has come to another host is a
- * process that is introduced yet. */
-static void carry_over(lki_rank *to, const lki_rank *from)
+/* What stays known of a rank from the epoch before `epoch`.  One that has come to another host is a
+ * process that is introduced yet; one that was lost after its host had said that it goes on is lost
+ * to the new group. */
+static void carry_over(lki_rank *to, const lki_rank *from, uint64_t epoch)
 {
-    bool member   = to->member != 0;
-    bool stranger = to->fresh != 0 && to->seat == 0;
+    bool     member   = to->member != 0;
+    bool     stranger = to->fresh != 0 && to->seat == 0;
+    uint64_t lost     = atomic_load(&from->lost);
 
     atomic_store(&to->state, member ? (uint32_t)LKI_RANK_RUNNING : atomic_load(&from->state));
     atomic_store(&to->pid, stranger ? 0 : atomic_load(&from->pid));
@@ -152,6 +154,8 @@ static void carry_over(lki_rank *to, const lki_rank *from)
     lki_board_carry_place(to, from);
     memcpy(to->host, from->host, sizeof to->host);
     to->node = from->node;
+    memcpy(to->loss, from->loss, sizeof to->loss);
+    atomic_store(&to->lost, member && to->fresh == 0 && lost == epoch ? 1 + epoch : lost);
 }
 
 lki_members lki_control_askers(const lki_control *control)
@@ -287,7 +291,8 @@ lk_status lki_control_rebuild(lki_control *control, const lki_members *members)
     atomic_store(&control->board->leaving, atomic_load(&old.board->leaving));
     atomic_store(&control->board->heeded, atomic_load(&old.board->heeded));
     for (uint32_t rank = 0; rank < old.roster.world; rank++)
-        carry_over(&control->board->ranks[rank], &old.board->ranks[rank]);
+        carry_over(&control->board->ranks[rank], &old.board->ranks[rank],
+                   control->board->job.epoch);
     bury_the_dead(control, old.board);
     if (control->journal.board != NULL)
         control->journal.board(control->journal.context, control->fd);

@@ -11,9 +11,11 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "comm/control_inside.h"
 #include "comm/world.h"
 
 enum { SIZE = 3 };
@@ -298,6 +300,49 @@ static void ranks_of_other_hosts_are_introduced(void **state)
     lki_control_free(control);
 }
 
+/* Makes the group of the next epoch of `members`, as bits. */
+static void make_anew(lki_control *control, uint64_t members)
+{
+    const lki_members bits = { { members } };
+    assert_int_equal(lki_control_rebuild(control, &bits), LK_OK);
+}
+
+/* What is told of a rank, and as of which epoch. */
+static void assert_lost(const lki_control *control, uint32_t rank, uint64_t epoch, const char *how)
+{
+    const lki_rank *record = &control->board->ranks[rank];
+    char            loss[LKI_LOSS_BYTES];
+
+    assert_int_equal(atomic_load(&record->lost), 1 + epoch);
+    assert_string_equal(record->loss, how);
+    lki_control_loss(control, rank, loss);
+    assert_string_equal(loss, epoch == lki_control_epoch(control) ? how : "");
+}
+
+/* Until it is lost again, whatever becomes of its number; and nobody is who is in no group. */
+static void how_ranks_were_lost_stays_known(void **state)
+{
+    lki_control *control;
+
+    (void)state;
+    assert_int_equal(lki_control_create(&control, lki_roster_alone(3)), LK_OK);
+    lki_control_lose(control, 1, "rank 1 (pid 5) was killed");
+    lki_control_lose(control, 1, "rank 1 (pid 5) is gone");
+    (void)lki_control_ended(control, 1, 0, SIGKILL);
+    lki_control_lose(control, 2, "rank 2 (pid 6) was killed, though others count on it");
+    make_anew(control, 1 << 0 | 1 << 2);
+    lki_control_revive(control, 1);
+    lki_control_lose(control, 1, "rank 1 (pid 7) never was in it");
+    assert_lost(control, 1, 0, "rank 1 (pid 5) was killed");
+    assert_lost(control, 2, 1, "rank 2 (pid 6) was killed, though others count on it");
+    make_anew(control, 1 << 0 | 1 << 1);
+    assert_lost(control, 1, 0, "rank 1 (pid 5) was killed");
+    assert_lost(control, 2, 1, "rank 2 (pid 6) was killed, though others count on it");
+    lki_control_lose(control, 1, "rank 1 (pid 7) was killed");
+    assert_lost(control, 1, 2, "rank 1 (pid 7) was killed");
+    lki_control_free(control);
+}
+
 /* Nobody says where rank 0 and rank 2 are. */
 static void who_cannot_be_reached_is_named(void **state)
 {
@@ -372,6 +417,7 @@ int main(void)
         cmocka_unit_test(the_first_failure_stays), cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(joining_alone_times_out),
         cmocka_unit_test(ranks_of_other_hosts_are_introduced),
+        cmocka_unit_test(how_ranks_were_lost_stays_known),
         cmocka_unit_test(who_cannot_be_reached_is_named),
         cmocka_unit_test(arenas_need_no_launcher),
     };

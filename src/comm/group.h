@@ -163,6 +163,8 @@ typedef struct {
     uint32_t         fresh;  /* 1 = it was not in the one before: it has entered */
     uint64_t         since;  /* the epoch in which it entered; 0 = from the beginning */
     _Atomic uint32_t home; /* 1 + the NUMA node where it runs; 0 = not known, or there is one */
+    _Atomic uint64_t lost; /* 1 + the last epoch in which it was; 0 = never.  And how: */
+    char             loss[LKI_LOSS_BYTES];
 } lki_rank;
 
 typedef struct {

@@ -268,6 +268,17 @@ void lki_comm_who(const lk_comm *comm, uint32_t rank, char out[LKI_WHO_BYTES])
     lki_board_who(out, comm->board, comm->world[rank], "");
 }
 
+bool lki_comm_loss(const lk_comm *now, const lk_comm *before, uint32_t rank,
+                   char out[LKI_LOSS_BYTES])
+{
+    const lki_rank *record = &now->board->ranks[before->world[rank]];
+
+    if (atomic_load(&record->lost) <= before->board->job.epoch)
+        return false;
+    memcpy(out, record->loss, LKI_LOSS_BYTES);
+    return true;
+}
+
 void lki_comm_tell(const lk_comm *comm, const char *text)
 {
     lki_launcher_note(comm->self->socket, text);

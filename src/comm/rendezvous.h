@@ -71,15 +71,17 @@ typedef struct {
     char    address[LKI_ADDRESS_BYTES];
 } lki_introduction;
 
-/* A worker has ended: it left, or it is dead. */
+/* A worker has ended: it left, or it is dead, and then `loss` may say more: lki_control_lose(). */
 typedef struct {
     uint32_t rank;
     int32_t  exit_code, signal;
+    char     loss[LKI_LOSS_BYTES];
 } lki_rank_end;
 
 /* Why the job has failed. */
 typedef struct {
     uint32_t  culprit; /* a rank */
+    bool      host;    /* its whole host is lost */
     lk_status status;
     char      message[LKI_MESSAGE_BYTES];
 } lki_verdict;

@@ -153,6 +153,10 @@ bool lki_was_lost(const lki_job *job, uint32_t weight, int signal);
 /* "rank 1 (pid 9491) was killed by SIGKILL at step 12 in backward", of a worker that has ended. */
 void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes);
 
+/* The same for those who go on to tell (lki_control_lose()), if a signal has ended it: also why it
+ * was we who sent it. */
+void lki_job_lose(const lki_job *job, uint32_t i);
+
 /* Tells the caller what happened, where he wants to know. */
 void lki_job_note(const lki_job *job, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -211,6 +215,10 @@ void lki_alone_turn(lki_job *job);
 
 /* By SIGSTOP or a debugger. */
 bool lki_is_stopped(pid_t pid);
+
+/* Whether that is what worker i is.  One that has given up is not: sanitizers stop a process at its
+ * end, to look at its memory. */
+bool lki_job_is_stopped(const lki_job *job, uint32_t i);
 
 /* Who is stopped while others wait for it is killed. */
 void lki_job_kill_stopped(lki_job *job);

@@ -249,6 +249,27 @@ static bool is_known(const lki_job *job, const lki_verdict *verdict)
            && strcmp(ours.message, verdict->message) == 0;
 }
 
+static void hear_ended(const lki_job *job, const lki_rank_end *end)
+{
+    if (is_here(job, end->rank))
+        return;
+    if (end->loss[0] != '\0')
+        lki_control_lose(job->control, end->rank, end->loss);
+    lki_control_ended_there(job->control, end->rank, end->exit_code, end->signal);
+}
+
+/* All who were on the host of one that its launcher tells nothing of any more. */
+static void lose_host(const lki_job *job, const lki_verdict *verdict)
+{
+    for (uint32_t i = 0; i < lki_rendezvous_nodes(job->rendezvous); i++) {
+        lki_roster ranks = lki_rendezvous_node(job->rendezvous, i)->roster;
+        if (verdict->culprit - ranks.first >= ranks.count)
+            continue;
+        for (uint32_t rank = ranks.first; rank < ranks.first + ranks.count; rank++)
+            lki_control_lose(job->control, rank, verdict->message);
+    }
+}
+
 /* The others' workers are left alone where the job goes on.  On an emulated host they are told of
  * by the launcher that has lost one; a real one has a terminal of its own. */
 static void hear_verdict(lki_job *job, const lki_verdict *verdict)
@@ -256,6 +277,8 @@ static void hear_verdict(lki_job *job, const lki_verdict *verdict)
     bool known = is_known(job, verdict);
 
     job->told = true;
+    if (verdict->host)
+        lose_host(job, verdict);
     if (verdict->status == LK_ETIMEOUT)
         lki_job_kill_stopped(job);
     if (!lki_job_survives(job) && !lki_is_complete(job))
@@ -297,11 +320,7 @@ static void hear(lki_job *job, const lki_event *event)
     switch (event->kind) {
     case LKI_EVENT_KNOWN: hear_introductions(job); return;
     case LKI_EVENT_STOP: lki_job_stop(job, event->signal, event->force, false); return;
-    case LKI_EVENT_ENDED:
-        if (!is_here(job, event->ended.rank))
-            lki_control_ended_there(job->control, event->ended.rank, event->ended.exit_code,
-                                    event->ended.signal);
-        return;
+    case LKI_EVENT_ENDED: hear_ended(job, &event->ended); return;
     case LKI_EVENT_VERDICT:
         hear_verdict(job, &event->verdict);
         return;
@@ -420,6 +439,7 @@ void lki_nodes_ended(lki_job *job, uint32_t i)
 
     if (lki_left_on_request(job, worker))
         ours.end.exit_code = 0;
+    lki_control_loss(job->control, ours.end.rank, ours.end.loss);
     lki_nodes_say(job, &ours);
 }
 

@@ -99,7 +99,9 @@ static void kill_missing(lki_job *job, uint32_t timeout_ms)
         lki_control_who(job->control, rank, who);
         lki_job_note_loss(job, "%s has not come within %g s to go on with the others, and is "
                           "killed", who, timeout_ms * 1e-3);
-        worker->by_us = true;
+        worker->by_us       = true;
+        worker->was_stopped = lki_job_is_stopped(job, i);
+        lki_commit(job);
         (void)kill(worker->pid, SIGKILL);
     }
     job->rebuild_killed = true;

@@ -133,6 +133,32 @@ void lki_job_describe(const lki_job *job, uint32_t i, char *line, size_t bytes)
     describe(job, i, ending_of(job, i), line, bytes);
 }
 
+void lki_job_lose(const lki_job *job, uint32_t i)
+{
+    const lki_worker *worker = &job->workers[i];
+    uint32_t          rank   = lki_rank_of_worker(job, i);
+    char              line[LKI_LOSS_BYTES], who[LKI_WHO_BYTES];
+    lki_rank_view     view;
+
+    bool missed = worker->by_us && job->rebuild_killed;
+    if (worker->signal == 0 || (worker->by_us && !missed && job->force_signal == 0))
+        return; /* it is not for its end that it is lost */
+    lki_control_view(job->control, rank, &view);
+    lki_control_who(job->control, rank, who);
+    (void)snprintf(line, sizeof line, "%s ", who);
+    if (worker->was_stopped) {
+        say(line, sizeof line, "was stopped (by SIGSTOP or a debugger) %s, was waited for in vain "
+            "and killed", view.place);
+    } else if (missed) {
+        say(line, sizeof line, "did not go on with the others %s, and was killed", view.place);
+    } else {
+        say(line, sizeof line, "was killed by ");
+        say_signal(line, sizeof line, worker->signal);
+        say(line, sizeof line, " %s", view.place);
+    }
+    lki_control_lose(job->control, rank, line);
+}
+
 /* The worker whose end tells most about the job's.  Who is not in the last group does not. */
 static uint32_t most_telling(const lki_job *job, ending *how)
 {

@@ -134,16 +134,22 @@ static void end_by_time(lki_job *job)
     }
 }
 
-/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it.  One that
- * has given up already is not: sanitizers stop a process at its end, to look at its memory. */
+bool lki_job_is_stopped(const lki_job *job, uint32_t i)
+{
+    lki_rank_view view;
+
+    lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
+    return view.state != LKI_RANK_FAILED && lki_is_stopped(job->workers[i].pid);
+}
+
+/* Somebody timed out.  A peer that does not run at all is why; only SIGKILL reaches it. */
 void lki_job_kill_stopped(lki_job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
-        lki_worker   *worker = &job->workers[i];
-        lki_rank_view view;
-        lki_control_view(job->control, lki_rank_of_worker(job, i), &view);
-        if (view.state != LKI_RANK_FAILED && is_running(worker) && lki_is_stopped(worker->pid)) {
+        lki_worker *worker = &job->workers[i];
+        if (is_running(worker) && lki_job_is_stopped(job, i)) {
             worker->was_stopped = true;
+            lki_commit(job);
             send_signal(job, worker, SIGKILL);
         }
     }
@@ -254,6 +260,7 @@ static lk_status worker_ended(lki_job *job, uint32_t i)
         return LK_OK;
     forgive(job, i);
     LK_TRY(hear_last_words(job, i));
+    lki_job_lose(job, i);
     bool failed   = tell_the_others(job, i);
     worker->order = ++job->ended;
     (void)close(worker->pidfd);

@@ -31,6 +31,8 @@ static void any_one_is_killed(void **state)
         (void)snprintf(who, sizeof who, "rank %u (host host%u, pid %d) was killed by SIGKILL at "
                        "step ", rank, rank / 2, (int)j.worker[rank]);
         assert_says(j.result.err, who);
+        const char *place = strstr(j.result.err, who) + strlen(who);
+        assert_int_equal(strncmp(place + strspn(place, "0123456789"), " in ", 4), 0);
         assert_says(j.result.err, " took over virtual worker");
         assert_says(j.result.err, "note: the run has lost 1 rank and went on with 3;");
     }
@@ -99,6 +101,9 @@ static void who_is_lost_is_replaced(void **state)
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
         assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 4; 2 entered;");
+        const char *killed = strstr(j.result.err, " was killed by SIGKILL ");
+        assert_non_null(killed);
+        assert_says(killed + 1, " was killed by SIGKILL ");
         goes_on(*state, MLP, 2, LONGER, wanted);
         forget(*state);
     }
@@ -278,13 +283,16 @@ static void what_cannot_begin_without_a_host_is_started_again(void **state)
 static void who_is_stopped_elsewhere_is_killed(void **state)
 {
     static job j;
-    char       wanted[65];
+    char       wanted[65], words[128];
     undisturbed(*state, MLP, STEPS, wanted);
     job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --hosts 2 --timeout 2");
     job_hit(&j, j.worker[2], SIGSTOP);
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
-    assert_says(j.result.err, " killed); rank");
+    (void)snprintf(words, sizeof words, "rank 2 (host host1, pid %d) was stopped (by SIGSTOP or a "
+                   "debugger) at step ", (int)j.worker[2]);
+    assert_says(j.result.err, words);
+    assert_says(j.result.err, ", was waited for in vain and killed; rank");
 }
 
 /* With zero1 a host has a part of the model alone: without it the run ends and says from where to

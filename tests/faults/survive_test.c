@@ -71,6 +71,9 @@ static void three_of_four_are_killed(void **state)
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
         assert_says(j.result.err, "note: the run has lost 3 ranks and went on with 1");
+        assert_told(&j, first);
+        assert_told(&j, second);
+        assert_told(&j, third);
     }
 }
 
@@ -248,16 +251,24 @@ static void the_weights_are_said_without_rank_0(void **state)
     assert_string_equal(said, line);
 }
 
-static void who_is_stopped_is_killed(void **state)
+/* Whoever is waited for by whom. */
+static void all_who_are_stopped_are_killed(void **state)
 {
     static job j;
-    char       wanted[65];
+    char       wanted[65], words[128];
     undisturbed(*state, MLP, STEPS, wanted);
-    job_begin(&j, *state, 3, MLP GOES_ON "--steps 60 --log pipe --timeout 1");
-    job_hit(&j, j.worker[1], SIGSTOP);
+    job_begin(&j, *state, 4, MLP GOES_ON "--steps 60 --log pipe --timeout 1");
+    for (uint32_t rank = 1; rank <= 2; rank++)
+        job_hit(&j, j.worker[rank], SIGSTOP);
     (void)job_wait(&j);
     assert_undisturbed(&j, wanted);
-    assert_says(j.result.err, " killed); rank");
+    for (uint32_t rank = 1; rank <= 2; rank++) {
+        assert_told(&j, rank);
+        (void)snprintf(words, sizeof words, "rank %u (pid %d) was stopped (by SIGSTOP or a "
+                       "debugger) at step ", rank, (int)j.worker[rank]);
+        assert_says(j.result.err, words);
+    }
+    assert_says(j.result.err, ", was waited for in vain and killed; rank");
 }
 
 /* ---- Leaving -------------------------------------------------------------------------------- */
@@ -428,7 +439,7 @@ int main(void)
         cmocka_unit_test_setup(the_log_before_a_resume_stays, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_before_the_first_step_is_told, begin_afresh),
         cmocka_unit_test_setup(the_weights_are_said_without_rank_0, begin_afresh),
-        cmocka_unit_test_setup(who_is_stopped_is_killed, begin_afresh),
+        cmocka_unit_test_setup(all_who_are_stopped_are_killed, begin_afresh),
         cmocka_unit_test_setup(who_is_asked_leaves, begin_afresh),
         cmocka_unit_test_setup(where_all_leave_the_run_stops, begin_afresh),
         cmocka_unit_test_setup(who_is_lost_is_replaced, begin_afresh),

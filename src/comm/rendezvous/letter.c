@@ -176,11 +176,13 @@ static void ended_fields(pen *p, lki_rank_end *ended)
     a_rank(p, &ended->rank);
     i32_in(p, &ended->exit_code, 0, 255);
     i32_in(p, &ended->signal, 0, SIGNAL_MAX);
+    text(p, ended->loss, sizeof ended->loss);
 }
 
 static void verdict_fields(pen *p, lki_verdict *verdict)
 {
     a_rank(p, &verdict->culprit);
+    truth(p, &verdict->host);
     a_status(p, &verdict->status);
     text(p, verdict->message, sizeof verdict->message);
 }

@@ -20,7 +20,7 @@
 #include "comm/rendezvous.h"
 
 enum {
-    LKI_RENDEZVOUS_PROTOCOL = 4,
+    LKI_RENDEZVOUS_PROTOCOL = 5,
     LKI_LETTER_HEAD_BYTES   = 8,
     LKI_LETTER_HOST_BYTES   = 4 + LKI_HOST_BYTES,    /* of one node in a roster */
     LKI_LETTER_WORKER_BYTES = 4 + LKI_ADDRESS_BYTES, /* of one worker in introductions */

@@ -280,8 +280,8 @@ static void what_one_says_the_others_hear(void **state)
     static job j;
     (void)state;
     meet(&j, 3, 0);
-    lki_verdict  verdict = { 2, LK_EPEER, "rank 2 (host h1\nb) died" };
-    lki_rank_end ended   = { .rank = 2, .signal = SIGKILL };
+    lki_verdict  verdict = { 2, false, LK_EPEER, "rank 2 (host h1\nb) died" };
+    lki_rank_end ended   = { .rank = 2, .signal = SIGKILL, .loss = "rank 2 was\nkilled" };
     lki_rendezvous_ended(j.nodes[1].r, &ended);
     lki_rendezvous_verdict(j.nodes[1].r, &verdict);
     lki_rendezvous_stop(j.nodes[1].r, SIGINT, false);
@@ -292,8 +292,10 @@ static void what_one_says_the_others_hear(void **state)
         event = find(&j.nodes[i], LKI_EVENT_ENDED);
         assert_int_equal(event->ended.rank, 2);
         assert_int_equal(event->ended.signal, SIGKILL);
+        assert_string_equal(event->ended.loss, "rank 2 was?killed");
         event = find(&j.nodes[i], LKI_EVENT_VERDICT);
         assert_int_equal(event->verdict.culprit, 2);
+        assert_false(event->verdict.host);
         assert_int_equal(event->verdict.status, LK_EPEER);
         assert_string_equal(event->verdict.message, "rank 2 (host h1?b) died"); /* one line */
     }

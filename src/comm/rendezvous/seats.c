@@ -262,7 +262,9 @@ void lki_seat_lose(lki_server *server, uint32_t node, const char *why)
     lki_outcome       end    = { .weight = LKI_WEIGHT_LOST, .failed = true, .exit_code = 1,
                                  .rank = seat->ranks.first };
     lki_letter        letter = { .kind    = LKI_LETTER_VERDICT,
-                                 .verdict = { .culprit = seat->ranks.first, .status = LK_EPEER } };
+                                 .verdict = { .culprit = seat->ranks.first,
+                                               .host    = true,
+                                               .status  = LK_EPEER } };
 
     if (seat->waits) {
         lki_late_lose(server, seat);

@@ -87,7 +87,7 @@ static void a_guest_that_lies_is_lost(void **state)
                                        .nodes = 2, .node = 1, .workers = 2, .host = "liar" } };
     lki_letter    lies[] = {
         { .kind = LKI_LETTER_ENDED, .ended = { .rank = 0, .signal = 9 } },        /* not its rank */
-        { .kind = LKI_LETTER_VERDICT, .verdict = { 3, LK_EPEER, "no such rank" } },
+        { .kind = LKI_LETTER_VERDICT, .verdict = { 3, false, LK_EPEER, "no such rank" } },
         { .kind = LKI_LETTER_HELLO, .hello = hello.hello },
         { .kind = LKI_LETTER_INTRODUCTIONS, .workers = { 0, 1 } }, /* without its list */
         { .kind = LKI_LETTER_REFUSED, .refused = { .status = LK_EIO } },

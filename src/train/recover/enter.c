@@ -158,6 +158,7 @@ static lk_status go_in(lki_session *s, lki_position *at, lk_train_result *result
     LK_TRY(lki_welcome(s, comm));
     lki_find_end(s);
     lki_catch_up(s, &standing, at, result);
+    lk_comm_note(comm, at->done + 1, "entering");
     return LK_OK;
 }
 

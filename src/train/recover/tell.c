@@ -1,5 +1,4 @@
 /* tell.c -- what the user sees of groups that follow each other: a line for each, and a sum. */
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +7,8 @@
 #include "parallel/virtual.h"
 #include "train/recover/succession.h"
 
-enum { FATE_BYTES = LKI_LIST_BYTES + 32 };
+/* Of why some are lost, and of a line with that. */
+enum { LOSSES_BYTES = 1600, LINE_BYTES = LOSSES_BYTES + LKI_WHY_BYTES + LKI_LIST_BYTES + 64 };
 
 /* ---- Numbers ----------------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static bool is_left(const lk_comm *before, uint32_t r, const lk_comm *now)
 
 /* Virtual workers of somebody who is gone, and who has them now. */
 typedef struct {
-    lki_list ranks, workers, gone;
+    lki_list ranks, workers;
 } legacy;
 
 /* Whether rank `r` of the group now has one. */
@@ -60,14 +60,6 @@ static bool takes_over(const lki_dealing *deal, uint32_t r, const lki_dealing *t
     return false;
 }
 
-static void list_gone(lki_list *gone, const lki_succession *t)
-{
-    for (uint32_t r = 0; r < lk_comm_size(t->before); r++)
-        if (!is_left(t->before, r, t->now))
-            lki_list_add(gone, lk_comm_world_rank(t->before, r));
-    lki_list_end(gone);
-}
-
 static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
 {
     const lk_comm    *before = t->before, *now = t->now;
@@ -75,7 +67,6 @@ static void find_legacy(legacy *l, const lki_succession *t, uint32_t leaves)
     const lki_dealing deal   = { leaves, lk_comm_size(now), t->rounds, NULL };
 
     *l = (legacy){ .ranks = { .count = 0 } };
-    list_gone(&l->gone, t);
     for (uint32_t v = 0; v < leaves; v++)
         if (!is_left(before, lki_share_rank(&then, v), now))
             lki_list_add(&l->workers, v);
@@ -111,53 +102,74 @@ static void tell_entered(const lki_session *s, const lki_succession *t)
                      workers.count > 1 ? "s" : "", workers.text, 1e3 * t->seconds);
 }
 
-/* What is first missed of a rank of another host is its connection; its launcher says more, and by
- * the time of the next group that is known everywhere. */
-static void say_what_killed(const lki_succession *t, char why[LKI_WHY_BYTES])
-{
-    char who[LKI_WHO_BYTES], when[40] = "before the first step";
+/* Why those are gone who are, and of whom nobody has said it, or there is no room to. */
+typedef struct {
+    char     text[LOSSES_BYTES];
+    lki_list others;
+    bool     first; /* the one whose end the group had failed for is told of */
+} losses;
 
-    if (!t->early)
-        (void)snprintf(when, sizeof when, "at step %llu", (unsigned long long)t->done + 1);
-    (void)snprintf(why, LKI_WHY_BYTES, "%s", t->why);
-    if (t->late || lk_comm_hosts(t->before) == 1 || strstr(why, " was killed by ") != NULL)
-        return;
+/* Two that were on one host may be lost with it, and it is told once. */
+static void find_losses(losses *l, const lki_succession *t)
+{
+    uint32_t culprit = lki_board_culprit(t->before->board);
+    char     how[LKI_LOSS_BYTES];
+    size_t   used = 0;
+
+    *l = (losses){ .others = { .count = 0 } };
     for (uint32_t r = 0; r < lk_comm_size(t->before); r++) {
-        uint32_t rank   = lk_comm_world_rank(t->before, r);
-        int      signal = atomic_load(&t->now->board->ranks[rank].signal);
-        if (is_left(t->before, r, t->now) || signal == 0)
+        uint32_t rank = lk_comm_world_rank(t->before, r);
+        if (is_left(t->before, r, t->now))
             continue;
-        lki_board_who(who, t->now->board, rank, "");
-        (void)snprintf(why, LKI_WHY_BYTES, "%s was killed by SIG%s %s", who, sigabbrev_np(signal),
-                       when);
-        return;
+        if (!lki_comm_loss(t->now, t->before, r, how)) {
+            lki_list_add(&l->others, rank);
+            continue;
+        }
+        l->first = l->first || rank == culprit;
+        if (strstr(l->text, how) != NULL)
+            continue;
+        if (used + strlen(how) + 3 > sizeof l->text)
+            lki_list_add(&l->others, rank);
+        else
+            used += (size_t)snprintf(l->text + used, sizeof l->text - used, "%s%s",
+                                     used > 0 ? ", " : "", how);
     }
+    lki_list_end(&l->others);
 }
 
-/* " (ranks 1-2 are lost)", where the reason does not tell it. */
-static void say_fate(const lki_succession *t, const lki_list *gone, char fate[FATE_BYTES])
+/* Why there is another group.  What ended a wait is not all, nor always what was at the bottom of
+ * it: launchers know more. */
+static void say_cause(const lki_succession *t, char cause[LINE_BYTES])
 {
-    bool several = gone->count > 1;
+    losses l;
+    bool   leave = t->planned && t->left > 0, enter = t->planned && t->left == 0;
 
-    fate[0] = '\0';
-    if (t->planned ? t->left > 0 && t->lost > 0 : several || (t->late && gone->count > 0))
-        (void)snprintf(fate, FATE_BYTES, " (rank%s %s %s)", several ? "s" : "", gone->text,
-                       t->planned ? several ? "are gone" : "is gone"
-                       : !t->late ? "are lost"
-                       : several  ? "were killed"
-                                  : "was killed");
+    find_losses(&l, t);
+    bool several = l.others.count > 1;
+    bool told    = l.text[0] != '\0' && !leave && (l.others.count == 0 || (l.first && !enter));
+    if (told)
+        (void)snprintf(cause, LINE_BYTES, "%s", l.text);
+    else if (enter) /* nobody had wished it */
+        (void)snprintf(cause, LINE_BYTES, "rank%s %s %s lost after step %llu, when another was to "
+                       "enter", several ? "s" : "", l.others.text, several ? "were" : "was",
+                       (unsigned long long)t->done);
+    else
+        (void)snprintf(cause, LINE_BYTES, "%s", t->why);
+    size_t used = strlen(cause);
+    if (!told && l.text[0] != '\0')
+        used += (size_t)snprintf(cause + used, LINE_BYTES - used, ", %s", l.text);
+    if (leave ? l.others.count > t->left : l.others.count > (told || t->late ? 0 : 1) && !enter)
+        (void)snprintf(cause + used, LINE_BYTES - used, " (rank%s %s %s %s)", several ? "s" : "",
+                       l.others.text, several ? "are" : "is", leave ? "gone" : "lost");
 }
 
 /* Nobody had anything yet that others could take over. */
 static void tell_early(const lki_session *s, const lki_succession *t)
 {
-    lki_list gone = { .count = 0 };
-    char     why[LKI_WHY_BYTES], fate[FATE_BYTES];
+    char cause[LINE_BYTES];
 
-    list_gone(&gone, t);
-    say_what_killed(t, why);
-    say_fate(t, &gone, fate);
-    lki_journal_note(s->journal, "%s%s; the run begins with %u of %u workers; %.1f ms", why, fate,
+    say_cause(t, cause);
+    lki_journal_note(s->journal, "%s; the run begins with %u of %u workers; %.1f ms", cause,
                      s->ranks, lk_comm_size(s->given), 1e3 * t->seconds);
 }
 
@@ -165,22 +177,15 @@ static void tell_gone(const lki_session *s, const lki_succession *t)
 {
     uint32_t leaves = s->config->virtual_workers;
     legacy   l;
-    char     why[LKI_WHY_BYTES], fate[FATE_BYTES], redone[64] = "nothing was redone";
+    char     cause[LINE_BYTES], redone[64] = "nothing was redone";
 
     find_legacy(&l, t, leaves);
-    bool several = l.gone.count > 1;
-    if (t->planned && t->left == 0) /* nobody wished it: the group changed for one to enter */
-        (void)snprintf(why, sizeof why, "rank%s %s %s lost after step %llu, when another was to "
-                       "enter", several ? "s" : "", l.gone.text, several ? "were" : "was",
-                       (unsigned long long)t->done);
-    else
-        say_what_killed(t, why);
-    say_fate(t, &l.gone, fate);
+    say_cause(t, cause);
     if (!t->planned)
         (void)snprintf(redone, sizeof redone, "%u of %u were unfinished", t->unfinished, leaves);
-    lki_journal_note(s->journal, "%s%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms",
-                     why, fate, l.ranks.count > 1 ? "s" : "", l.ranks.text,
-                     l.workers.count > 1 ? "s" : "", l.workers.text, redone, 1e3 * t->seconds);
+    lki_journal_note(s->journal, "%s; rank%s %s took over virtual worker%s %s; %s; %.1f ms", cause,
+                     l.ranks.count > 1 ? "s" : "", l.ranks.text, l.workers.count > 1 ? "s" : "",
+                     l.workers.text, redone, 1e3 * t->seconds);
 }
 
 void lki_tell_succession(const lki_session *s, const lki_succession *t)
