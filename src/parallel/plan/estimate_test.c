@@ -34,15 +34,28 @@ typedef struct {
     lk_parallel_cost    cost;
 } job;
 
-/* A step of gradients that are 0. */
-static bool take_step(lk_comm *comm, lk_parallel *p)
+static uint64_t bytes_sent(const lk_comm *comm)
+{
+    return lki_wire_count(comm->self->wire).bytes_sent;
+}
+
+/* A step of gradients that are 0; *early becomes what was sent when the last micro-batch of the
+ * first virtual worker begins. */
+static bool take_step(lk_comm *comm, lk_parallel *p, uint64_t *early)
 {
     lk_parallel_turn turn;
     lk_step_result   result;
+    uint64_t         before = bytes_sent(comm);
 
     CHECK(lk_parallel_begin(p, 0) == LK_OK);
-    while (lk_parallel_next(p, &turn))
+    while (lk_parallel_next(p, &turn)) {
+        if (turn.virtual_worker == p->share.first && turn.micro_index + 1 == p->micro_count)
+            *early = bytes_sent(comm) - before;
         lk_parallel_report(p, 1, 1, 1, 0);
+        for (uint32_t t = 0; !p->gathers && t < p->layout->term_count; t++)
+            lk_parallel_grad_ready(p, t); /* else once it is read */
+        lk_parallel_progress(p);
+    }
     CHECK(lk_parallel_finish(p, 0.1, &result) == LK_OK);
     return true;
 }
@@ -104,10 +117,11 @@ static bool takes_what_was_told(lk_comm *comm, void *context)
     CHECK(lk_arena_bytes(p->arena) == shared);
     CHECK(arena_bytes(comm) - arenas - (p->gathers ? split : 0) == /* that has a communicator */
           shared + j->cost.gradients);
-    uint64_t before = lki_wire_count(comm->self->wire).bytes_sent;
-    if (!take_step(comm, p))
+    uint64_t before = bytes_sent(comm), early = 0;
+    if (!take_step(comm, p, &early))
         return false;
-    uint64_t sent = lki_wire_count(comm->self->wire).bytes_sent - before - bytes_to_agree(p);
+    CHECK(p->gathers || early == 0); /* with several micro-batches, too */
+    uint64_t sent = bytes_sent(comm) - before - bytes_to_agree(p);
     CHECK(lk_all_gather(comm, &sent, all, sizeof sent) == LK_OK);
     for (uint32_t h = 0; h < p->ranks; h++)
         most = all[h] > most ? all[h] : most;
@@ -133,6 +147,7 @@ static void steps_take_what_was_told(void **state)
                 bool narrow = leaves == 8 || (pairs && hosts < 4);
                 job  j      = { .options = { .strategy        = strategies[s],
                                        .virtual_workers = leaves,
+                                       .micro_count     = leaves == 8 ? 3 : 0,
                                        .bucket_bytes    = hosts % 2 == 0 ? 0 : 17000,
                                        .unused          = pairs ? LK_UNUSED_ZERO : 0,
                                        .survives        = pairs,
