@@ -20,8 +20,7 @@
  *          (device/quantise.h), of which none is cut, and are packed before and unpacked after it,
  *          which reads and writes them once more each.
  * Order:   the canonical tree: exact, for every map of leaves to hosts.
- * Memory:  that of tasks (task.h): pieces are so small that all hosts' branches of one are about as
- *          large as a segment.
+ * Memory: that of tasks (task.h): of each piece a rank has a segment in scratch at the most.
  */
 #include "comm/span/forest.h"
 
@@ -52,6 +51,8 @@ struct lki_forest {
     bool           *peers; /* of every rank: owns a slice of mine, or tells me about its host */
     branch         *branches;
     size_t          branch_count, branch_capacity;
+    size_t         *have;   /* of every host: its branches */
+    size_t          part;   /* elements of a host's part of a piece, at most */
     uint64_t       *pieces; /* of every slice: how many pieces lie before it; and in all */
     size_t         *places; /* of every slice that is mine: where its sum goes, in tree.out */
 };
@@ -138,6 +139,8 @@ lk_status lki_forest_new(lki_forest **out, lk_request *r)
     if (st == LK_OK)
         st = LKI_NEW(&f->peers, r->comm->size, "owners on other hosts");
     if (st == LK_OK)
+        st = LKI_NEW(&f->have, hosts, "branches of hosts");
+    if (st == LK_OK)
         st = LKI_NEW(&f->pieces, f->tree.slice_count + 1, "pieces of slices");
     if (st == LK_OK)
         st = LKI_NEW(&f->places, f->tree.slice_count + 1, "places of slices");
@@ -164,6 +167,7 @@ void lki_forest_free(lki_forest *f)
     lki_free(f->sets);
     lki_free(f->peers);
     lki_free(f->branches);
+    lki_free(f->have);
     lki_free(f->pieces);
     lki_free(f->places);
     lki_free(f);
@@ -278,8 +282,7 @@ static lk_status branch_out(lki_forest *f)
 {
     LK_TRY(find_branches(f, 0, f->tree.leaves));
     for (size_t i = 0; i < f->branch_count; i++)
-        for (size_t k = 0; k < i; k++)
-            f->branches[i].lane += f->branches[k].host == f->branches[i].host;
+        f->branches[i].lane = (uint32_t)f->have[f->branches[i].host]++;
     return LK_OK;
 }
 
@@ -305,19 +308,49 @@ static uint32_t count_wanting(const lki_forest *f, const lk_slice *slice, uint32
     return count;
 }
 
-/* So many that all branches of a part but one take no more memory than a segment has. */
+/* Bytes of elements on the way. */
+static size_t bytes_of(const lki_forest *f, size_t count)
+{
+    return lki_rounded_bytes(f->tree.rounded, count);
+}
+
+/* What a host has in scratch of a piece that `all` hosts want, in parts: others' branches of its
+ * part; its own branches of the other parts, if several ranks have nodes of one, or they are
+ * rounded; and sums that are rounded.  All ranks say the same of every host. */
+static size_t parts_in_scratch(const lki_forest *f, uint32_t host, bool wanted, size_t all)
+{
+    const bool   rounds = lki_rounds(f->tree.rounded);
+    const size_t own = f->have[host], theirs = wanted ? f->branch_count - own : 0;
+    const size_t made = rounds || f->comm->span->local_sizes[host] > 1 ? own * (all - wanted) : 0;
+    return theirs + made + (rounds && wanted && all > 1 ? all : 0);
+}
+
+/* So large that no host has more than a segment in scratch, unless there are very many branches. */
+static size_t part_elements(const lki_forest *f)
+{
+    const uint32_t hosts = f->comm->span->hosts;
+    size_t         most  = 1;
+
+    for (lk_slice slice = { 0 }; slice.shard < lki_max(f->tree.shards, 1); slice.shard++) {
+        const size_t all = count_wanting(f, &slice, hosts);
+        for (uint32_t host = 0; host < hosts; host++)
+            most = lki_max(most, parts_in_scratch(f, host, wants(f, &slice, host), all));
+    }
+    size_t room = LKI_TASK_SEGMENT_BYTES / most / LKI_LINE * LKI_LINE;
+    return lki_max(room / bytes_of(f, LKI_QUANTISED) * LKI_QUANTISED, PART_ELEMENTS);
+}
+
 static size_t piece_elements(const lki_forest *f, const lk_slice *slice)
 {
-    size_t parts  = count_wanting(f, slice, f->comm->span->hosts);
-    size_t others = lki_max(f->branch_count, 2) - 1;
-    size_t part = lki_max(PIECE_ELEMENTS / LKI_QUANTISED / others * LKI_QUANTISED, PART_ELEMENTS);
-    return parts == 0 ? PIECE_ELEMENTS : lki_min(parts * part, PIECE_ELEMENTS);
+    size_t parts = count_wanting(f, slice, f->comm->span->hosts);
+    return parts == 0 ? PIECE_ELEMENTS : lki_min(parts * f->part, PIECE_ELEMENTS);
 }
 
 static void count_pieces(lki_forest *f)
 {
     uint64_t pieces = 0;
 
+    f->part = part_elements(f);
     for (size_t i = 0; i < f->tree.slice_count; i++) {
         size_t each  = piece_elements(f, &f->tree.slices[i]);
         f->pieces[i] = pieces;
@@ -339,12 +372,6 @@ static elements part_of(const lki_forest *f, const lk_slice *slice, elements pie
     size_t end   = begin + (each + (k < more)) * unit;
     begin        = lki_min(begin, piece.count);
     return (elements){ piece.first + begin, lki_min(end, piece.count) - begin };
-}
-
-/* Bytes of elements on the way. */
-static size_t bytes_of(const lki_forest *f, size_t count)
-{
-    return lki_rounded_bytes(f->tree.rounded, count);
 }
 
 /* Where elements of a buffer in memory lie: the base is 0. */
@@ -411,14 +438,6 @@ static void receive_branches(const lki_forest *f, lki_schedule *s, const lk_slic
 static lki_spot in_sums(const lki_forest *f, const lk_slice *slice, size_t at)
 {
     return in_memory(f->tree.out, f->places[slice - f->tree.slices] + (at - slice->first));
-}
-
-static size_t others_branches(const lki_forest *f)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < f->branch_count; i++)
-        count += f->branches[i].host != here(f);
-    return count;
 }
 
 static void sum_part(const lki_forest *f, lki_schedule *s, const lk_slice *slice, lki_spot room,
@@ -515,7 +534,7 @@ static void build_piece(const lki_problem *p, lki_schedule *s)
         return;
     elements part = part_of(f, slice, piece, here(f));
     size_t   each = lki_round_up(bytes_of(f, part.count), LKI_LINE);
-    lki_spot room = lki_schedule_room(s, each * others_branches(f));
+    lki_spot room = lki_schedule_room(s, each * (f->branch_count - f->have[here(f)]));
     s->stride     = 4;
     lki_schedule_round(s, 1);
     send_branches(f, s, slice, piece);
