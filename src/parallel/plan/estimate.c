@@ -108,11 +108,13 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
         cost->shard = lki_max(cost->shard, layout->kept[shard] * sizeof(float));
 }
 
-/* A host is sent about as much of gradients as it sends. */
+/* A host is sent about as much of gradients as it sends; and what several ranks sum before it is
+ * sent, or is rounded, is made beside it. */
 static size_t message_bytes(const lk_parallel *parallel, uint32_t host, uint64_t sent)
 {
-    size_t most = (size_t)LKI_TASK_ROOMS * LKI_TASK_SEGMENT_BYTES;
-    return lki_min((size_t)sent, parallel->world.sizes[host] * most);
+    const size_t most  = (size_t)LKI_TASK_ROOMS * LKI_TASK_SEGMENT_BYTES;
+    const bool   makes = parallel->world.sizes[host] > 1 || lki_rounds(parallel->rounded);
+    return lki_min((size_t)sent * (makes ? 2 : 1), parallel->world.sizes[host] * most);
 }
 
 /* New parameters are gathered once after the update, or whenever they are read. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "checkpoint/output.h"
 #include "data/loader.h"
 #include "nn/model.h"
 #include "tensor/exec.h"
@@ -163,15 +164,13 @@ lk_status lki_pieces_of(const lk_train_config *c, const lk_model *model, uint32_
     return status;
 }
 
-/* How many hosts keep the optimizer's state between them; *params: and their values, too. */
+/* Between how many hosts the optimizer's state is dealt; *params: and their values, too. */
 static uint32_t count_keepers(const lk_train_config *c, uint32_t hosts, bool *params)
 {
     const char *name   = c->strategy != NULL ? c->strategy : "ddp";
     bool        hybrid = strcmp(name, "hybrid") == 0;
     uint32_t    group  = c->shard_hosts > 0 ? c->shard_hosts : 1;
     uint32_t    count  = hybrid ? group : strncmp(name, "zero", 4) == 0 ? hosts : 1;
-    if (strategy_files(c)) /* rank 0 fetches all */
-        count = 1;
     *params = count > 1 && (hybrid || strcmp(name, "zero3") == 0 || lki_gather_dtype(c) == LK_BF16);
     return count;
 }
@@ -186,21 +185,31 @@ static bool gathers(const lk_train_config *c, uint32_t hosts)
     return parted || lki_in_files(c, LK_OFFLOADED_PARAMETERS);
 }
 
-/* What a worker has whatever its strategy: kernels' buffers, micro-batches ahead, and where hosts
- * have parts of the parameters, two pieces of a tensor while all of it is gone over at the end. */
+/* Values that are not whole on a host are gone over in pieces, each of which a worker has as it
+ * comes and as it is wanted: parameters at the end at the latest, states for a checkpoint.  Who
+ * writes one has a block of it. */
+static size_t piece_bytes(const lk_train_config *c, uint32_t hosts)
+{
+    bool     params;
+    uint32_t keepers = count_keepers(c, hosts, &params);
+    bool     states  = keepers > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
+    bool     saves   = c->checkpoint != NULL;
+    bool     pieces  = params || lki_in_files(c, LK_OFFLOADED_PARAMETERS) || (states && saves);
+    return (pieces ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0) + (saves ? LKI_BLOCK_BYTES : 0);
+}
+
+/* What a worker has whatever its strategy: kernels' buffers, micro-batches ahead, pieces. */
 static size_t estimate_program(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                uint32_t together)
 {
-    bool         parted;
     const size_t sample = sizeof(float) *
                           (lk_shape_count(model->input) + lk_model_loss_rows(model));
     const lk_loader_options options = { .micro_batch = c->micro_batch,
                                         .threads     = c->loader_threads,
                                         .lock_step   = together > 1,
                                         .count       = together };
-    (void)count_keepers(c, hosts, &parted);
     return PROGRAM_BYTES + kernel_bytes(c->threads) + lki_loader_bytes(&options, sample) +
-           (parted ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0);
+           piece_bytes(c, hosts);
 }
 
 static lk_status estimate_model(const lk_train_config *c, const lk_model *model, uint32_t hosts,
@@ -240,11 +249,15 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
     const lk_param *param = lk_model_params(model, &params);
     const lk_state *state = lk_model_states(model, &states);
     bool            parted;
-    const uint32_t  keepers = count_keepers(c, hosts, &parted);
+    uint32_t        keepers = count_keepers(c, hosts, &parted);
     size_t          bytes = 0, values = 0;
 
     if (!c->checkpoint_async)
         return 0;
+    if (strategy_files(c)) { /* rank 0 fetches all */
+        keepers = 1;
+        parted  = false;
+    }
     for (uint32_t p = 0; p < params; p++) {
         lk_tensor one = { NULL, LK_F32, param[p].shape, NULL };
         values += lki_background_bytes(&one, 1);
