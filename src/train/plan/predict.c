@@ -19,21 +19,46 @@
 #define BUCKET_BYTES (25.0 * (1 << 20))
 #define TINY         1e-300 /* no time is less: others are divided by it */
 
-enum { MANY = 1 << 20 }; /* elements, a whole number of blocks that travel together */
+/* Elements, a whole number of blocks that travel together; and what may be counted one by one. */
+enum { MANY = 1 << 20, MANY_BRANCHES = 1 << 16 };
 
 /* ---- Communication ----------------------------------------------------------------------- */
 
-/* Of the host that has the most. */
-static uint32_t most_branches(const lk_step_model *m)
+/* Subtrees of gradients that travel in a step: whole on the host that has the most of them, and
+ * all. */
+typedef struct {
+    double whole, all;
+} branches;
+
+/* Of one round, or without rounds of the step: `first` to before `end` of `dealt` virtual workers
+ * to one host, of which those there are begin at `from`. */
+static double branches_of(const lk_step_model *m, uint64_t from, uint64_t first, uint64_t end)
 {
-    uint64_t v = m->virtual_workers, n = m->workers, most = 0;
+    uint64_t v = m->virtual_workers;
+    return lki_virtual_branches(m->virtual_workers, (uint32_t)lki_min(v, from + first),
+                                (uint32_t)lki_min(v, from + end));
+}
+
+/* Ranges are of v / n virtual workers for each worker; rounds of one.  Of very many rounds on very
+ * many hosts the first tell. */
+static branches count_branches(const lk_step_model *m)
+{
+    uint64_t n = m->workers, v = m->stage < 2 ? m->virtual_workers : n;
+    uint64_t rounds = (m->virtual_workers + v - 1) / v;
+    uint64_t told = lki_min(rounds, lki_max(1, MANY_BRANCHES / m->hosts));
+    branches sum = { 0, 0 };
+    for (uint64_t j = 0; j < told; j++)
+        sum.all += branches_of(m, j * v, 0, v);
     for (uint64_t h = 0; h < m->hosts; h++) {
-        uint64_t first = h * n / m->hosts, end = (h + 1) * n / m->hosts;
-        uint32_t has = lki_virtual_branches(m->virtual_workers, (uint32_t)(first * v / n),
-                                            (uint32_t)(end * v / n));
-        most         = has > most ? has : most;
+        uint64_t first = h * n / m->hosts * v / n, end = (h + 1) * n / m->hosts * v / n;
+        double   has = 0;
+        for (uint64_t j = 0; j < told; j++)
+            has += branches_of(m, j * v, first, end);
+        sum.whole = fmax(sum.whole, has);
     }
-    return (uint32_t)most;
+    sum.whole *= (double)rounds / (double)told;
+    sum.all *= (double)rounds / (double)told;
+    return sum;
 }
 
 /* What a pass sends: all of it so many times, as messages one after another for each bucket. */
@@ -170,24 +195,30 @@ static void add_gathering(lk_step_prediction *out, const lk_step_model *m, load 
     add_turns(out, m, 1, rounds * micros - 1, rounds - begins, sums, once);
 }
 
+/* What the host that has the most sends of gradients in a round: of parts that others keep what it
+ * has summed; of those that several keep, as all do with ddp, as much of what it makes as well. */
+static load load_of_sums(const lk_step_model *m, double rounds)
+{
+    branches b = count_branches(m);
+    double   h = m->hosts, k = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : h;
+    double   shared = m->stage == 0 ? (h - 1) / h : m->buddies ? 1 / h : (h / k - 1) / h;
+    double   others = m->stage == 0 ? 0 : (k - 1) / k - (m->buddies ? 1 / h : 0);
+    double   whole = b.whole / rounds, all = b.all / rounds;
+    return (load){ whole + (shared > 0 ? all : 0),
+                   (whole * others + (whole + all) * shared) * m->gradient_bytes };
+}
+
 /* Gradients travel in the backward pass of the last micro-batch, with ddp their sums as well.
  * Parameters are gathered after the update, while nobody computes, or with zero3 in all passes. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
-    double h = m->hosts, part = (h - 1) / h, g = part * m->gradient_bytes;
-    double p       = m->parameter_bytes > 0 ? part * m->parameter_bytes : g;
-    double k       = m->shard_hosts > 0 ? m->shard_hosts : h; /* of h / k groups */
-    double micros  = m->micro_count > 0 ? m->micro_count : 1, buckets = bucket_count(m);
-    double rounds  = m->stage < 2 ? 1 : out->rounds; /* in which gradients travel */
-    double doubled = m->stage > 0 && m->buddies ? m->gradient_bytes / h : 0;
+    double h      = m->hosts, k = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : h;
+    double p      = m->parameter_bytes > 0 ? m->parameter_bytes : m->gradient_bytes;
+    double micros = m->micro_count > 0 ? m->micro_count : 1, buckets = bucket_count(m);
+    double rounds = m->stage < 2 ? 1 : out->rounds; /* in which gradients travel */
+    load   sums   = load_of_sums(m, rounds);
 
-    if (m->stage == 3) { /* of what a host keeps it makes a part, and gives that to its likes */
-        g *= ((k - 1) / k + 2 * (h / k - 1) / h) / part;
-        p *= (k - 1) / k / part;
-    }
-    double branches = m->stage < 2 ? most_branches(m) : 1;
-    load   sums     = { branches + (doubled > 0) + (m->stage == 0),
-                        (branches + (m->stage == 0)) * g + doubled };
+    p *= (k - 1) / k;
     if (m->stage == 3) {
         add_gathering(out, m, sums, p);
         return;
@@ -197,9 +228,9 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
     double     after = m->stage > 0 ? seconds_of(m, once, buckets, 1) : 0;
     double     bare  = exposed_behind(&every, sums, none, m->backward / micros,
                                       m->stage == 2 && micros == 1);
+    double between     = fmax(0, bare - m->forward / micros); /* the next round hides more */
     out->sent          = rounds * sums.bytes + (m->stage > 0 ? p : 0);
     out->communication = rounds * seconds_of(m, sums, buckets, 1) + after;
-    double between     = fmax(0, bare - m->forward / micros); /* the next round hides more */
     out->exposed       = (rounds - 1) * between + bare + after;
 }
 

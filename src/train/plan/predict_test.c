@@ -220,29 +220,45 @@ static void stages_send_what_they_should(void **state)
     }
 }
 
-/* The same subtrees as the strategies find, whatever V, N and H. */
+/* The same subtrees as the strategies find, whatever V, N and H, in ranges and in rounds. */
 static void sent_bytes_are_those_of_the_estimate(void **state)
 {
-    const lk_param param = { .name = "w", .shape = { 1, { 1 << 20 } } };
+    static const struct {
+        const char *name;
+        uint32_t    stage, part; /* hosts that share a model are so many of them: all, or half */
+    } strategies[] = { { "ddp", 0, 1 }, { "zero1", 1, 1 }, { "zero2", 2, 1 }, { "hybrid", 3, 2 } };
+    const lk_param param = { .name = "w", .shape = { 1, { 1 << 24 } } };
     uint32_t       sizes[8];
     (void)state;
     for (uint32_t v = 2; v <= 33; v++)
         for (uint32_t n = 2; n <= v && n <= 12; n++)
-            for (uint32_t hosts = 2; hosts <= n && hosts <= 8; hosts++) {
-                lk_parallel_options options = { .virtual_workers = v };
+            for (uint32_t i = 0; i < 4 * 8; i++) {
+                uint32_t            hosts   = 1 + i / 4, group = hosts / strategies[i % 4].part;
+                lk_parallel_options options = { .strategy        = strategies[i % 4].name,
+                                                .virtual_workers = v,
+                                                .shard_hosts     = group };
                 lk_parallel_cost    cost;
+                if (hosts < 2 || hosts > n || group * strategies[i % 4].part != hosts ||
+                    (i % 4 > 0 && n % hosts != 0)) /* equal parts of workers */
+                    continue;
                 for (uint32_t h = 0; h < hosts; h++)
                     sizes[h] = (h + 1) * n / hosts - h * n / hosts;
                 assert_int_equal(lk_parallel_estimate(&cost, &param, 1, &options, sizes, hosts),
                                  LK_OK);
-                lk_step_prediction p = predict((lk_step_model){ .workers         = n,
-                                                                .hosts           = hosts,
-                                                                .virtual_workers = v,
-                                                                .forward         = 1,
-                                                                .backward        = 1,
-                                                                .gradient_bytes  = 4 << 20,
-                                                                .bandwidth       = 1e9 });
-                NEAR(p.sent, (double)cost.sent_gradients, 1e-5);
+                lk_step_piece      one = { 1, 1, 1, 1, 1, { { 1, 0 }, { 0, 0 } } };
+                lk_step_prediction p   = predict((lk_step_model){ .workers         = n,
+                                                                  .hosts           = hosts,
+                                                                  .virtual_workers = v,
+                                                                  .stage = strategies[i % 4].stage,
+                                                                  .shard_hosts    = group,
+                                                                  .forward        = 1,
+                                                                  .backward       = 1,
+                                                                  .gradient_bytes = 4 << 24,
+                                                                  .pieces         = &one,
+                                                                  .piece_count    = 1,
+                                                                  .bandwidth      = 1e9 });
+                NEAR(p.sent, (double)(cost.sent_gradients + cost.sent_params), 0.01);
+                NEAR(p.communication, p.sent / 1e9, 1e-12);
             }
 }
 
