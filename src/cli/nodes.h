@@ -41,7 +41,7 @@ lk_bind lki_bind_of(const char *name);
     { .name = "nnodes", .type = LKI_OPTION_U32_SPAN, .value = "N",                               \
       .offset = LKI_NODE_AT(at_, count), .count_offset = LKI_NODE_AT(at_, least),                \
       .low = 1, .high = 1024, .preset = "1",                                                     \
-      .help = "how many hosts the job has; train with ddp: MIN:MAX begins when MIN are there "   \
+      .help = "how many hosts the job has; train: MIN:MAX begins when MIN are there "            \
               "(and have waited 5 s for more), and others may join it until it ends" },          \
     { .needs = &lki_need_nodes, .name = "node-rank", .type = LKI_OPTION_U32, .value = "R",       \
       .offset = LKI_NODE_AT(at_, number), .high = 1023, .preset = "any that is free",            \

@@ -324,11 +324,15 @@ static uint32_t workers_on(const train_options *options, uint32_t host)
 /* Why hosts cannot join later; NULL: they can, or that was not asked for. */
 static const char *cannot_grow(const train_options *options)
 {
-    if (lki_nodes_least(&options->nodes) == 0)
+    uint32_t least = lki_nodes_least(&options->nodes);
+    if (least == 0)
         return NULL;
-    if (!is_ddp(options))
-        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp: the others cut the model into "
-               "parts for the hosts that are there when it begins";
+    if (!is_ddp(options) && !is_hybrid(options))
+        return "--nnodes MIN:MAX (and --hosts) needs --strategy ddp, or hybrid: the others cut the "
+               "model into parts for the hosts that are there when it begins";
+    if (is_hybrid(options) && least < options->config.shard_hosts)
+        return "--nnodes MIN:MAX (and --hosts) with --strategy hybrid needs a whole group to begin "
+               "with: a MIN of at least --shard-hosts";
     return options->nodes.hosts > 1 && options->config.workers % options->nodes.hosts != 0
                ? "--hosts MIN:MAX needs as many workers on every host: give a --workers that MAX "
                  "divides" : NULL;

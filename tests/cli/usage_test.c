@@ -157,7 +157,9 @@ static const struct {
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 1:2 --on-failure stop",
       "--on-failure stop ends: leave out one of them, or MIN" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 1:2 --strategy zero1",
-      "--nnodes MIN:MAX (and --hosts) needs --strategy ddp" },
+      "--nnodes MIN:MAX (and --hosts) needs --strategy ddp, or hybrid" },
+    { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 1:4 --strategy hybrid --shard-hosts "
+           "2", "needs a whole group to begin with" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 1:2",
       "--hosts MIN:MAX needs as many workers on every host" },
     { "run -n 2 --hosts 1:2 true", "here all have to be there from the beginning" },

@@ -1,7 +1,8 @@
 /* join_test.c -- runs that begin with fewer hosts than they have later.
  *
- * Goal:   hosts that come when the run has begun enter between two steps, whatever becomes of them
- *         on the way or afterwards, and the weights are those of the run that nobody disturbed.
+ * Goal:   hosts that come when the run has begun, for the first time or again, enter between two
+ *         steps, whatever becomes of them on the way or afterwards, and the weights are those of
+ *         the run that nobody disturbed.
  * Method: the command itself on emulated hosts, of which it starts the rest when the first have
  *         met.  The log is a pipe, of which a line is read now and then.
  */
@@ -40,6 +41,50 @@ static void the_others_may_be_lost_then(void **state)
     assert_says(j.result.err, "note: the run has lost 2 ranks and went on with 2; 2 entered;");
 }
 
+/* With groups of two hosts that share a model: a whole group joins, or the rest of one, and then
+ * has the parts alone that the first hosts had. */
+static void groups_are_joined(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, BUSY, LONGER, wanted);
+    for (uint32_t here = 2; here <= 3; here++) {
+        static char line[1024];
+        (void)snprintf(line, sizeof line, BUSY JOINED "--strategy hybrid --shard-hosts 2 "
+                       "--workers 4 --hosts %u:4", here);
+        begin(&j, *state, here, line);
+        for (uint32_t late = here; late < 4; late++) {
+            (void)snprintf(line, sizeof line, "(node %u, rank %u) is ready to enter", late, late);
+            drip_until_nth(&j, line, 1);
+        }
+        drip_before_next(&j, " after step ", 1);
+        if (here == 2 && strstr(j.result.err, "ranks 2-3 enter after step ") == NULL)
+            drip_before_next(&j, " after step ", 2);
+        hit_launcher(&j, 1);
+        finish(&j, wanted);
+        assert_says(j.result.err, "host host1 (node 1, rank 1) is lost: ");
+    }
+}
+
+/* Where others have its part, too.  Nobody makes a step while it is on its way. */
+static void one_lost_before_the_first_step_comes_back(void **state)
+{
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP SLOW, 6, wanted);
+    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 6 --timeout 60 --restart --checkpoint ck "
+              "--hosts 4 --strategy zero3 --buddies");
+    hold_early(&j);
+    hit_launcher(&j, 3);
+    await_nth(&j, "; the run begins with 3 of 4 workers; ", 1);
+    job_hit(&j, j.worker[0], SIGSTOP);
+    await_nth(&j, "(node 3, rank 3) is ready to enter", 1);
+    job_hit(&j, j.worker[0], SIGCONT);
+    (void)job_wait(&j);
+    assert_undisturbed(&j, wanted);
+    assert_says(j.result.err, "note: the run has lost 1 rank and went on with 4; 1 entered;");
+}
+
 /* Where workers are replaced, as any host that is lost. */
 static void it_may_be_lost_and_comes_again(void **state)
 {
@@ -76,6 +121,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(the_others_may_be_lost_then, begin_afresh),
+        cmocka_unit_test_setup(groups_are_joined, begin_afresh),
+        cmocka_unit_test_setup(one_lost_before_the_first_step_comes_back, begin_afresh),
         cmocka_unit_test_setup(it_may_be_lost_and_comes_again, begin_afresh),
         cmocka_unit_test_setup(one_may_be_killed_on_its_way, begin_afresh),
     };

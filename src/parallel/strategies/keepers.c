@@ -15,7 +15,8 @@
  *      shards      0 1  0 1 | 2 3  2 3 4 4
  *
  * A host that is lost leaves the numbers of shards, and what others keep, as they were when the run
- * began; one that comes back is the one that it was, and gets its shards from who keeps them
+ * began, also if it was lost before or has yet to come, where those who are there have all parts
+ * without it; one that comes back is the one that it was, and gets its shards from who keeps them
  * (recover/bring.c).  What it gave its group another one gives that has it: the first in order of
  * shard.  Where that is one of another group, all groups are one until it comes back.  Parts of
  * which no host is left are lost.
@@ -28,6 +29,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/control.h"
 #include "parallel/strategy.h"
 
 static bool has_buddies(const lk_parallel *parallel)
@@ -132,13 +134,21 @@ static bool is_late(const lk_parallel *parallel)
     return parallel->ops->sharded && parallel->ledger.goes_on && parallel->ledger.before == NULL;
 }
 
+/* Whether the run begins with hosts that are not all that the job may have. */
+static bool is_partial(const lk_parallel *parallel)
+{
+    return parallel->ops->sharded && parallel->ledger.kept && !parallel->ledger.goes_on &&
+           lki_comm_world(parallel->comm) > parallel->ranks;
+}
+
 /* `first`: the job's hosts and ranks when it began, where it goes on. */
 static lk_status count_shards(lk_parallel *parallel, const lki_world *first,
                               const lk_parallel_options *options)
 {
     const lk_parallel *before = before_of(parallel);
     const uint32_t     hosts  = before != NULL      ? before->keepers.born
-                                : is_late(parallel) ? first->hosts : parallel->world.hosts;
+                                : parallel->keepers.for_all ? first->hosts
+                                                            : parallel->world.hosts;
     const uint32_t     each   = options->shard_hosts > 0 ? options->shard_hosts : 1;
 
     parallel->shards = !parallel->ops->sharded ? 1 : parallel->ops->replicates ? each : hosts;
@@ -173,9 +183,9 @@ static bool find_origins(lk_parallel *parallel, const lki_world *first)
         keepers->origins[host] = keepers->born;
     for (uint32_t r = 0; r < world->ranks; r++) {
         uint32_t *origin = &keepers->origins[world->host_of[r]];
-        uint32_t  found  = before != NULL      ? find_origin(before, first, world->numbers[r])
-                           : is_late(parallel) ? first->host_of[world->numbers[r]]
-                                               : world->host_of[r];
+        uint32_t  found  = before != NULL     ? find_origin(before, first, world->numbers[r])
+                           : keepers->for_all ? first->host_of[world->numbers[r]]
+                                              : world->host_of[r];
         *origin          = (uint32_t)lki_min(*origin, found);
     }
     for (uint32_t host = 0; host < world->hosts; host++)
@@ -295,14 +305,21 @@ static lk_status open_keepers(lk_parallel *parallel, const lki_world *first,
 
 lk_status lki_keepers_open(lk_parallel *parallel, const lk_parallel_options *options)
 {
-    lki_world first  = { 0 };
-    lk_status status = LK_OK;
-    if (parallel->ops->sharded && parallel->ledger.goes_on)
+    lki_world  first   = { 0 };
+    lk_status  status  = LK_OK;
+    const bool partial = parallel->comm != NULL && is_partial(parallel);
+
+    parallel->keepers.for_all = is_late(parallel) || partial;
+    if (partial || (parallel->ops->sharded && parallel->ledger.goes_on))
         status = lki_world_first(&first, parallel->comm);
     if (status == LK_OK)
         status = open_keepers(parallel, &first, options);
     lki_world_deinit(&first);
-    return status;
+    if (status == LK_OK || !partial)
+        return status;
+    lki_keepers_close(parallel); /* those who are here do not have all parts: they cut it anew */
+    parallel->keepers = (lki_keepers){ .for_all = false };
+    return open_keepers(parallel, &first, options);
 }
 
 void lki_keepers_close(lk_parallel *parallel)

@@ -7,7 +7,8 @@
 
 /* Hosts and groups are counted as they are now. */
 typedef struct {
-    uint32_t  born;    /* hosts when the run began */
+    uint32_t  born;    /* hosts when the run began, or that the job may have ... */
+    bool      for_all; /* ... which is found out from the job, not from a group before */
     uint32_t *origins; /* [hosts]: which of those each is */
     uint8_t  *kept;    /* [hosts][shards]: whether it has that part */
     uint32_t *groups;  /* [hosts]: those of a group give each other what they keep */

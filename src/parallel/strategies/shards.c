@@ -87,12 +87,12 @@ static lk_status copy_owners(lki_deal *to, const lki_deal *from)
     return LK_OK;
 }
 
-/* Who owned what when the run began: those who were there know it, and who has entered since finds
- * it out. */
+/* Who owned what when the run began: those who were there know it, and who has entered since, or
+ * begins without some, finds it out. */
 static lk_status deal_at_first(lk_parallel *parallel, lki_deal *deal)
 {
     const lk_parallel *before = parallel->ledger.before;
-    const bool         late   = parallel->ledger.goes_on;
+    const bool         late   = parallel->keepers.for_all;
     const lki_deal    *known  = before != NULL ? &before->ledger.dealt : &parallel->ledger.dealt;
     lki_world          first  = { 0 };
 
