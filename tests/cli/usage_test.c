@@ -56,6 +56,7 @@ static const struct {
     { "train nosuch --data synthetic:images=64,classes=3 --global-batch 8 --steps 1 --lr 1",
       "gpt, resnet and mlp" },
     { GOOD, "--steps" },
+    { GOOD "--steps 1 --hidden 1000000,1000000", "but the machine has" },
     { GOOD "--steps 0", "--steps 0: must be an integer of at least 1" },
     { GOOD "--steps -3", "--steps -3: must be an integer" },
     { GOOD "--steps 1.5", "--steps 1.5: must be an integer" },
