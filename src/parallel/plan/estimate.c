@@ -125,7 +125,7 @@ static lk_status count_gathers(lk_parallel *parallel, uint64_t *times)
     lk_status      status  = LKI_NEW(&gathers, count, "times units are gathered");
 
     if (status == LK_OK && parallel->gathers)
-        status = lki_units_count(parallel, gathers);
+        status = lki_units_count(parallel, lki_units_turns(parallel), gathers);
     for (uint32_t b = 0; status == LK_OK && b < count; b++) {
         const lki_gathers *g = &gathers[b];
         times[b] = parallel->gathers ? g->first[0] + g->first[1] + g->others[0] + g->others[1] : 1;

@@ -55,9 +55,9 @@ uint64_t lki_units_turns(const lk_parallel *parallel)
     return (uint64_t)parallel->rounds.rounds * parallel->micro_count;
 }
 
-lk_status lki_units_count(lk_parallel *parallel, lki_gathers *out)
+lk_status lki_units_count(lk_parallel *parallel, uint64_t turns, lki_gathers *out)
 {
-    LK_TRY(lki_shelf_count(&parallel->shelf, lki_units_turns(parallel), out));
+    LK_TRY(lki_shelf_count(&parallel->shelf, turns, out));
     for (uint32_t u = 0; parallel->keeps && u < parallel->shelf.unit_count; u++)
         out[u] = (lki_gathers){ .first = { 1, 0 } };
     return LK_OK;

@@ -27,11 +27,16 @@ static void add_gathers(lki_grad_piece *piece, const lki_gathers *gathers, uint6
     double part = (double)dealt / (double)(piece->dealt > 0 ? piece->dealt : 1);
     for (int pass = 0; pass < 2; pass++) {
         const double each[] = { (double)gathers->first[pass],
-                                turns > 1 ? (double)gathers->others[pass] / (double)(turns - 1)
-                                          : 0 };
+                                (double)gathers->others[pass] / (double)(turns - 1) };
         for (int turn = 0; turn < 2; turn++)
             piece->gathers[turn][pass] += part * (each[turn] - piece->gathers[turn][pass]);
     }
+}
+
+/* There may be more of them with fewer workers, so other turns than the first are counted, too. */
+static uint64_t turns_of(const lk_parallel *parallel)
+{
+    return lki_max(2, lki_units_turns(parallel));
 }
 
 static void list_pieces(const lk_parallel *parallel, const lki_gathers *gathers,
@@ -49,7 +54,7 @@ static void list_pieces(const lk_parallel *parallel, const lki_gathers *gathers,
         piece->buckets += bucket->alike;
         piece->elements += bucket->alike * bucket->count;
         piece->dealt += bucket->alike * bucket->dealt;
-        add_gathers(piece, &gathers[b], lki_units_turns(parallel), bucket->alike * bucket->dealt);
+        add_gathers(piece, &gathers[b], turns_of(parallel), bucket->alike * bucket->dealt);
     }
 }
 
@@ -71,7 +76,7 @@ lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param 
     if (status == LK_OK)
         status = LKI_NEW(&gathers, parallel->layout->bucket_count, "times units are gathered");
     if (status == LK_OK && parallel->gathers)
-        status = lki_units_count(parallel, gathers);
+        status = lki_units_count(parallel, turns_of(parallel), gathers);
     if (status == LK_OK)
         list_pieces(parallel, gathers, *out, count);
     lki_free(gathers);

@@ -9,11 +9,9 @@
 size_t lki_units_bytes(lk_parallel *parallel);
 size_t lki_units_parcels(lk_parallel *parallel);
 
-/* plan/gathers.c: how often a step gathers each unit; out[unit_count], zeroed. */
-LK_NODISCARD lk_status lki_units_count(lk_parallel *parallel, lki_gathers *out);
-
-/* Turns of a step. */
-uint64_t lki_units_turns(const lk_parallel *parallel);
+/* Turns of a step; plan/gathers.c: how often so many gather each unit, out[unit_count], zeroed. */
+uint64_t               lki_units_turns(const lk_parallel *parallel);
+LK_NODISCARD lk_status lki_units_count(lk_parallel *parallel, uint64_t turns, lki_gathers *out);
 
 /* Once layout, pieces and arena are there; lki_units_close() accepts a half-made one. */
 LK_NODISCARD lk_status lki_units_open(lk_parallel *parallel);

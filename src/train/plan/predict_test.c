@@ -403,6 +403,12 @@ static void buffers_spare_gathers(void **state)
             NEAR(predict(m).sent, sent, 0.01);
             assert_true(predict(m).exposed < before && predict(m).communication > 0);
             before = predict(m).exposed;
+            config.global_batch    = 16; /* a model of one turn knows of a second round */
+            config.virtual_workers = 2;
+            model_of(&m, NULL, &config, 2, &rates, NULL);
+            m.virtual_workers = config.virtual_workers = 4;
+            config.global_batch                        = 32;
+            NEAR(predict(m).sent, sent, 0.01);
         }
     lk_step_model_deinit(&m);
 }
