@@ -46,7 +46,10 @@ typedef struct {
  * down its columns: then a panel of b is fetched while the one before it is at work.  When its
  * chains are complete, `bias` (n) and then `residual` (m, n; rows ldc apart) are added to a
  * micro-tile in registers.  With `finish` it is finished next, while it is in the first-level
- * cache.  All three may be NULL. */
+ * cache.  All three may be NULL.
+ * With `turned` b is `room` for panels, and its values stand as their transpose, the rows of which
+ * are `ld_turned` apart: the first row of micro-tiles packs them as it multiplies.  n is then a
+ * multiple of `columns`, and k one of `turned_steps`. */
 typedef struct {
     size_t                 m, n, k;
     const float           *a;
@@ -54,6 +57,9 @@ typedef struct {
     bool                   packed, by_columns;
     const float           *b;
     size_t                 b_panel, b_row;
+    const float           *turned;
+    size_t                 ld_turned;
+    float                 *room;
     float                 *c;
     size_t                 ldc;
     bool                   from_zero;
@@ -66,6 +72,7 @@ typedef struct {
  * elements. */
 typedef struct {
     size_t rows, columns; /* of the micro-tile that registers hold */
+    size_t turned_steps;  /* that are packed at a time in a block that is `turned`; 0: none is */
 
     void (*block)(const lki_gemm_block *block);
 

@@ -335,23 +335,28 @@ LKI_SIMD v16 v16_load_quarters(const float *p, size_t stride)
     return _mm512_mask_broadcast_f32x4(x, 0xf000, _mm_loadu_ps(p + 12 * stride));
 }
 
-#define LKI_SIMD_LOADS_TURNED /* has v16_load_turned() of its own */
-/* Quarters go to their lanes as they are loaded, which takes half of the shuffles. */
+#define LKI_SIMD_LOADS_TURNED /* has v16_load_turned() of its own, and a quarter of it */
+/* Four columns of 16 rows.  Quarters go to their lanes as they are loaded, which takes half of the
+ * shuffles. */
+LKI_SIMD void v16_load_turned_4(const float *p, size_t stride, v16 x[4])
+{
+    v16 r[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++)
+        r[i] = v16_load_quarters(p + i * stride, stride);
+    __m512 a = _mm512_unpacklo_ps(r[0], r[1]), b = _mm512_unpackhi_ps(r[0], r[1]);
+    __m512 c = _mm512_unpacklo_ps(r[2], r[3]), d = _mm512_unpackhi_ps(r[2], r[3]);
+    x[0] = _mm512_shuffle_ps(a, c, 0x44);
+    x[1] = _mm512_shuffle_ps(a, c, 0xee);
+    x[2] = _mm512_shuffle_ps(b, d, 0x44);
+    x[3] = _mm512_shuffle_ps(b, d, 0xee);
+}
+
 LKI_SIMD void v16_load_turned(const float *p, size_t stride, v16 x[16])
 {
 #pragma GCC unroll 4
-    for (size_t q = 0; q < 4; q++) {
-        v16 r[4];
-#pragma GCC unroll 4
-        for (size_t i = 0; i < 4; i++)
-            r[i] = v16_load_quarters(p + i * stride + 4 * q, stride);
-        __m512 a = _mm512_unpacklo_ps(r[0], r[1]), b = _mm512_unpackhi_ps(r[0], r[1]);
-        __m512 c = _mm512_unpacklo_ps(r[2], r[3]), d = _mm512_unpackhi_ps(r[2], r[3]);
-        x[4 * q]     = _mm512_shuffle_ps(a, c, 0x44);
-        x[4 * q + 1] = _mm512_shuffle_ps(a, c, 0xee);
-        x[4 * q + 2] = _mm512_shuffle_ps(b, d, 0x44);
-        x[4 * q + 3] = _mm512_shuffle_ps(b, d, 0xee);
-    }
+    for (size_t q = 0; q < 4; q++)
+        v16_load_turned_4(p + 4 * q, stride, x + 4 * q);
 }
 
 #endif

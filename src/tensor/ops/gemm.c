@@ -5,7 +5,8 @@
  *         nothing, so neither tiles nor threads nor the instruction set can show in the bits.
  * How:    There are two ways.  By groups: a thread takes a group of columns, packs its panels of b
  *         block by block of k, and runs the micro-kernels of isa/gemm_tile.inc over all rows:
- *         nothing is shared, nobody waits.  By slabs: all threads pack a slab of b first, and then
+ *         nothing is shared, nobody waits.  Beside few rows the first micro-tiles pack a transposed
+ *         b themselves, as they multiply.  By slabs: all threads pack a slab of b first, and then
  *         take tiles of c; where a must be packed (it is transposed, or its rows would evict each
  *         other), it is for each tile.  A b that is not wide is read where it stands instead, and
  *         beside a packed a panel after panel, each fetched while the one before it is at work.
@@ -36,7 +37,8 @@ enum {
     SOME_ROWS     = 384,  /* up to here all rows of a stay in a second-level cache */
     GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
     GROUP_FEWER   = 96,   /* the same beside SOME_ROWS of a */
-    ALIASED       = 1024, /* rows of a so many words apart fall into the same cache sets */
+    ALIASED       = 1024, /* rows of a so many words apart fall into the same cache sets ... */
+    TURN_ALIASED  = 512,  /* ... and those of a transposed b into two of them */
     LANES         = 16,   /* columns that a micro-kernel reads at once: what stands in place has
                            * whole ones */
 };
@@ -244,7 +246,17 @@ static void tile_task(void *context, size_t index, uint32_t thread)
     } while (k0 < p->depth);
 }
 
-/* The panels of b for words k0 .. k0 + k of a group; or, where few rows use it, b as it stands. */
+/* Whether the first tiles of a group pack b themselves: beside many rows packing is nothing, and
+ * rows that fall into the same cache sets would be fetched for each of their parts. */
+static bool turns_b(const product *p, const lki_gemm_block *block)
+{
+    size_t steps = p->kernels->turned_steps;
+    return p->args->transpose_b && p->args->m <= FEW_ROWS && p->ldb % TURN_ALIASED != 0 &&
+           steps > 0 && block->k % steps == 0 && block->n % p->kernels->columns == 0;
+}
+
+/* The panels of b for words k0 .. k0 + k of a group, packed now or by its first tiles; or, where
+ * few rows use it, b as it stands. */
 static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t col, float *packed)
 {
     const lki_gemm_args *g     = p->args;
@@ -261,6 +273,13 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
         block->b       = operand_at(g->b, k0, p->ldb, col, p->b_bytes);
         block->b_row   = p->ldb;
         block->b_panel = width;
+        return;
+    }
+    block->turned = NULL;
+    if (turns_b(p, block)) {
+        block->turned    = operand_at(g->b, col, p->ldb, k0, p->b_bytes);
+        block->ld_turned = p->ldb;
+        block->room      = packed;
         return;
     }
     for (size_t j = 0; j < block->n; j += width)
