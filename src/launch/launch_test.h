@@ -200,6 +200,41 @@ static int work_stop_all(void)
     return steps_until_stop(comm);
 }
 
+/* A mask of signals of a process, as the kernel tells it: "SigCgt" are those it has handlers for,
+ * "SigIgn" those that it ignores. */
+static uint64_t mask_of(int pid, const char *name)
+{
+    char          path[64], line[128];
+    unsigned long mask = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            mask = strtoul(line + strlen(name) + 1, NULL, 16);
+    if (file != NULL)
+        (void)fclose(file);
+    return mask;
+}
+
+/* Waits until as many workers as there are to be have the signal in that mask. */
+static void await_all(int number, const char *name)
+{
+    const char *size = getenv("WORLD_SIZE");
+    int         ready, pid, launcher = (int)getppid();
+    char        path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", launcher, launcher);
+    do {
+        FILE *children = fopen(path, "re");
+        ready = 0;
+        while (children != NULL && fscanf(children, "%d", &pid) == 1)
+            ready += (int)(mask_of(pid, name) >> (number - 1) & 1);
+        if (children != NULL)
+            (void)fclose(children);
+        sleep_ms(1);
+    } while (size == NULL || ready < atoi(size));
+}
+
 static void on_signal(int number)
 {
     static const char text[] = "asked\n";
@@ -207,14 +242,13 @@ static void on_signal(int number)
     _exit(number == SIGTERM ? 0 : 20);
 }
 
-/* A program that knows nothing of us, with a handler of its own.  Rank 0 waits until rank 1 can
- * have installed its handler. */
+/* A program that knows nothing of us, with a handler of its own. */
 static int work_plain(void)
 {
     (void)signal(SIGTERM, on_signal);
     (void)signal(SIGUSR1, on_signal);
     if (my_rank() == 0) {
-        sleep_ms(300);
+        await_all(SIGUSR1, "SigCgt");
         (void)kill(getppid(), getenv("USR1") != NULL ? SIGUSR1 : SIGTERM);
     }
     sleep_ms(20000);
@@ -227,6 +261,7 @@ static int work_deaf(void)
     pid_t launcher = getppid();
 
     (void)signal(SIGTERM, SIG_IGN);
+    await_all(SIGTERM, "SigIgn");
     while (my_rank() == 0) {
         sleep_ms(150);
         if (fork() == 0) {
