@@ -75,7 +75,9 @@ lk_status lki_pieces_make(lki_grad_piece **out, uint32_t *count, const lk_param 
         status = LKI_NEW(out, parallel->layout->bucket_count, "pieces of gradients");
     if (status == LK_OK)
         status = LKI_NEW(&gathers, parallel->layout->bucket_count, "times units are gathered");
-    if (status == LK_OK && parallel->gathers)
+    if (status == LK_OK && parallel->ops->gathers && !parallel->gathers) /* more hosts would */
+        status = lki_shelf_init(&parallel->shelf, parallel->layout, options);
+    if (status == LK_OK && parallel->ops->gathers)
         status = lki_units_count(parallel, turns_of(parallel), gathers);
     if (status == LK_OK)
         list_pieces(parallel, gathers, *out, count);

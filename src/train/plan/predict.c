@@ -195,12 +195,19 @@ static void add_gathering(lk_step_prediction *out, const lk_step_model *m, load 
     add_turns(out, m, 1, rounds * micros - 1, rounds - begins, sums, once);
 }
 
+/* How many hosts have a model between them where they share it. */
+static double sharing_of(const lk_step_model *m)
+{
+    bool groups = m->stage == 3 && m->shard_hosts > 0 && m->shard_hosts < m->hosts;
+    return groups ? m->shard_hosts : m->hosts;
+}
+
 /* What the host that has the most sends of gradients in a round: of parts that others keep what it
  * has summed; of those that several keep, as all do with ddp, as much of what it makes as well. */
 static load load_of_sums(const lk_step_model *m, double rounds)
 {
     branches b = count_branches(m);
-    double   h = m->hosts, k = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : h;
+    double   h = m->hosts, k = sharing_of(m);
     double   shared = m->stage == 0 ? (h - 1) / h : m->buddies ? 1 / h : (h / k - 1) / h;
     double   others = m->stage == 0 ? 0 : (k - 1) / k - (m->buddies ? 1 / h : 0);
     double   whole = b.whole / rounds, all = b.all / rounds;
@@ -212,7 +219,7 @@ static load load_of_sums(const lk_step_model *m, double rounds)
  * Parameters are gathered after the update, while nobody computes, or with zero3 in all passes. */
 static void add_communication(lk_step_prediction *out, const lk_step_model *m)
 {
-    double h      = m->hosts, k = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : h;
+    double k      = sharing_of(m);
     double p      = m->parameter_bytes > 0 ? m->parameter_bytes : m->gradient_bytes;
     double micros = m->micro_count > 0 ? m->micro_count : 1, buckets = bucket_count(m);
     double rounds = m->stage < 2 ? 1 : out->rounds; /* in which gradients travel */
@@ -238,8 +245,7 @@ static void add_communication(lk_step_prediction *out, const lk_step_model *m)
  * lasts; forward and backward passes that of the units that they read, but for the first. */
 static void add_files(lk_step_prediction *out, const lk_step_model *m)
 {
-    double sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : m->hosts;
-    double parts   = m->stage == 0 ? 1 : sharing, rate = parts * m->file_bandwidth;
+    double parts = m->stage == 0 ? 1 : sharing_of(m), rate = parts * m->file_bandwidth;
     double micros = m->micro_count > 0 ? m->micro_count : 1, turns = out->rounds * micros;
     if (!(rate > 0))
         return;
@@ -405,11 +411,11 @@ uint32_t lki_stage_of(const char *strategy)
                                                                  : 0;
 }
 
-/* How many hosts have a model between them. */
-static uint32_t sharing_hosts(const lk_train_config *c, uint32_t hosts)
+/* How many hosts have a model between them; 0: all. */
+static uint32_t sharing_hosts(const lk_train_config *c)
 {
     if (c->strategy == NULL || strcmp(c->strategy, "hybrid") != 0)
-        return hosts;
+        return 0;
     return c->shard_hosts > 0 ? c->shard_hosts : 1;
 }
 
@@ -518,8 +524,9 @@ static lk_status fill_model(lk_step_model *out, double *flops, const step_source
                             .virtual_workers = c->virtual_workers,
                             .micro_count    = c->global_batch / c->virtual_workers / c->micro_batch,
                             .stage          = lki_stage_of(c->strategy),
-                            .shard_hosts    = sharing_hosts(c, hosts),
-                            .buddies        = c->buddies && sharing_hosts(c, hosts) == hosts,
+                            .shard_hosts    = sharing_hosts(c),
+                            .buddies        = c->buddies && (sharing_hosts(c) == 0 ||
+                                                             sharing_hosts(c) == hosts),
                             .gradient_bytes  = width * gradient_elements(from->model),
                             .parameter_bytes = parameter_bytes(c, from->model),
                             .bucket_bytes    = width / sizeof(float) * bucket,
@@ -546,10 +553,9 @@ static lk_status fill_model(lk_step_model *out, double *flops, const step_source
 static double spilled_bytes(const lki_layout *layout, const lk_step_model *m)
 {
     uint64_t each;
-    double   hosts   = m->hosts, here = ceil(m->workers / hosts);
-    double   sharing = m->stage == 3 && m->shard_hosts > 0 ? m->shard_hosts : hosts;
+    double   here = ceil((double)m->workers / m->hosts);
     (void)lki_spill_bytes(layout->aside_count, layout->aside_bytes, 1, &each);
-    return here * (m->stage == 0 ? 1 : sharing) * (double)each;
+    return here * (m->stage == 0 ? 1 : sharing_of(m)) * (double)each;
 }
 
 static lk_status model_step(lk_step_model *out, double *flops, step_source *from, uint32_t hosts)

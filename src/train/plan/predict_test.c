@@ -413,6 +413,31 @@ static void buffers_spare_gathers(void **state)
     lk_step_model_deinit(&m);
 }
 
+/* A plan for some hosts knows what more of them would send, and fewer. */
+static void other_hosts_are_those_of_their_own_plan(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3" };
+    lk_rates                 rates        = { .flops = 1e9, .bandwidth = 1e6 };
+    lk_step_model            m            = { 0 };
+    (void)state;
+    for (size_t s = 0; s < 4; s++)
+        for (uint32_t hosts = 1; hosts <= 4; hosts *= 2) {
+            lk_train_config config = mlp();
+            config.strategy        = strategies[s];
+            config.bucket_bytes    = 4096;
+            config.workers         = 4;
+            config.model_options   = (lk_model_options){ .hidden       = { 64, 64, 64, 64 },
+                                                         .hidden_count = 4 };
+            model_of(&m, NULL, &config, 4, &rates, NULL);
+            lk_step_prediction own = predict(m);
+            model_of(&m, NULL, &config, hosts, &rates, NULL);
+            m.hosts = 4;
+            NEAR(predict(m).sent, own.sent, 1e-12);
+            NEAR(predict(m).seconds, own.seconds, 1e-12);
+        }
+    lk_step_model_deinit(&m);
+}
+
 /* Both moments read and written, by hosts that have all of them or parts; lamb goes over them
  * twice.  The update hides what it lasts. */
 static void files_stall_a_step(void **state)
@@ -551,6 +576,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(given_a_rate_operations_are_divided_by_it),
         cmocka_unit_test(buffers_spare_gathers),
+        cmocka_unit_test(other_hosts_are_those_of_their_own_plan),
         cmocka_unit_test(files_stall_a_step),
         cmocka_unit_test(measured_rates_are_used),
         cmocka_unit_test(a_fit_finds_the_rates),
