@@ -234,6 +234,7 @@ static void reports_the_cause_not_who_heard_of_it(void **state)
     lk_launch_options three = {.workers = 3, .grace_ms = 20000};
     assert_cause(launch(two, "told_first"), 1, 128 + SIGKILL, "was killed by SIGKILL");
     assert_cause(launch(three, "slow_to_leave"), 0, 5, "0 ranks");
+    assert_cause(launch(plain(3), "never_leaves"), 0, 1, "0 ranks");
 }
 
 static void reports_a_workers_own_words(void **state)

@@ -115,6 +115,19 @@ static int work_slow_to_leave(void)
     _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
 }
 
+/* Rank 0 has an error of its own, too, and does not leave at all. */
+static int work_never_leaves(void)
+{
+    lk_comm *comm = join();
+    lk_comm *none;
+
+    if (my_rank() == 0 && lk_comm_open_threads(&none, 0, NULL) != LK_OK) {
+        lk_comm_abort(comm);
+        sleep_ms(20000);
+    }
+    _exit(lk_barrier(comm) == LK_OK ? 0 : 1);
+}
+
 /* Rank 0 is told that a peer failed, and ends; only then is the peer seen to die. */
 static int work_told_first(void)
 {
@@ -348,7 +361,8 @@ static int work(const char *mode)
         {"plain", work_plain},             {"deaf", work_deaf},       {"pid", work_pid},
         {"leaves_child", work_leaves_child}, {"input", work_input},   {"join", work_join},
         {"wrong_size", work_wrong_size},   {"told_first", work_told_first},
-        {"slow_to_leave", work_slow_to_leave}, {"cores", work_cores},
+        {"slow_to_leave", work_slow_to_leave}, {"never_leaves", work_never_leaves},
+        {"cores", work_cores},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].mode, mode) == 0)

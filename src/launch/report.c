@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "launch/job.h"
@@ -57,6 +58,13 @@ bool lki_is_complete(const lki_job *job)
     return complete && job->options->leave_together;
 }
 
+/* Whether it had told an error of its own when it was ended, for it did not end by itself. */
+static bool had_failed(const lki_worker *worker, const lki_rank_view *view)
+{
+    return worker->by_us && worker->signal != 0 && view->status != LK_OK
+           && view->status != LK_EPEER && view->status != LK_ETIMEOUT;
+}
+
 static ending ending_of(const lki_job *job, uint32_t i)
 {
     const lki_worker *worker = &job->workers[i];
@@ -71,6 +79,8 @@ static ending ending_of(const lki_job *job, uint32_t i)
         return DONE;
     if (lki_left_on_request(job, worker))
         return LEFT;
+    if (had_failed(worker, &view))
+        return FAILED;
     if (worker->by_us || view.status == LK_EPEER || (worker->told && view.status == LK_OK))
         return CONSEQUENCE;
     return view.status == LK_ETIMEOUT ? TIMED_OUT : FAILED;
@@ -111,7 +121,7 @@ static void describe(const lki_job *job, uint32_t i, ending how, char *line, siz
     say(line, bytes, "%s ", who);
     if (how == STOPPED) {
         say(line, bytes, "is stopped (by SIGSTOP or a debugger)");
-    } else if (worker->signal != 0) {
+    } else if (worker->signal != 0 && !had_failed(worker, &view)) {
         say(line, bytes, "was killed by ");
         say_signal(line, bytes, worker->signal);
     } else if (view.status != LK_OK) {
@@ -197,9 +207,13 @@ uint32_t lki_judge(const lki_job *job, lk_launch_result *result)
         result->exit_code = EXIT_STOPPED;
         return how;
     }
+    lki_rank_view view;
+    lki_control_view(job->control, result->rank, &view);
     result->failed    = true;
-    result->signal    = worker->signal;
-    result->exit_code = worker->signal != 0 ? EXIT_SIGNAL + worker->signal : worker->status;
+    result->signal    = had_failed(worker, &view) ? 0 : worker->signal;
+    result->exit_code = had_failed(worker, &view) ? EXIT_FAILURE
+                        : worker->signal != 0     ? EXIT_SIGNAL + worker->signal
+                                                  : worker->status;
     if (how == CONSEQUENCE && job->force_signal != 0) {
         result->exit_code = EXIT_SIGNAL + job->force_signal;
         say(result->cause, sizeof result->cause, job->unheeded || job->outside ? "" : "a second ");
