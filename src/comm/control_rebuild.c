@@ -59,7 +59,8 @@ bool lki_control_all_joined(const lki_control *control)
     bool       joined = true;
 
     for (uint32_t i = 0; i < board->seated && board->job.epoch == 0; i++)
-        joined = joined && atomic_load(&lki_board_seat(board, board->first + i)->joined) != 0;
+        if (lki_control_is_member(control, board->first + i)) /* else its host has come late */
+            joined = joined && atomic_load(&lki_board_seat(board, board->first + i)->joined) != 0;
     return joined;
 }
 
