@@ -85,6 +85,15 @@ LKI_SIMD void v16_load_turned(const float *p, size_t stride, v16 x[16])
 }
 #endif
 
+#if !defined(LKI_SIMD_ADDS_SQUARES) && !defined(LKI_SIMD_SCALAR)
+/* The squares of 16 values, in double, added to sums. */
+LKI_SIMD d16 d16_add_squares(const float *p, d16 sum)
+{
+    v16 x = v16_load(p);
+    return d16_fma(x, x, sum);
+}
+#endif
+
 /* c - a * b, rounded once. */
 LKI_SIMD v16 v16_fnma(v16 a, v16 b, v16 c)
 {

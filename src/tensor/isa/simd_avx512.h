@@ -260,6 +260,15 @@ LKI_SIMD d16 d16_fma(v16 a, v16 b, d16 sum)
                   _mm512_fmadd_pd(x.high, y.high, sum.high) };
 }
 
+#define LKI_SIMD_ADDS_SQUARES /* has d16_add_squares() of its own */
+/* Halves are widened as they are loaded, which takes no shuffle. */
+LKI_SIMD d16 d16_add_squares(const float *p, d16 sum)
+{
+    __m512d low  = _mm512_cvtps_pd(_mm256_loadu_ps(p));
+    __m512d high = _mm512_cvtps_pd(_mm256_loadu_ps(p + 8));
+    return (d16){ _mm512_fmadd_pd(low, low, sum.low), _mm512_fmadd_pd(high, high, sum.high) };
+}
+
 LKI_SIMD double d16_sum(d16 x)
 {
     __m512d a = _mm512_add_pd(x.low, x.high);
