@@ -253,6 +253,8 @@ typedef struct {
 
     uint64_t    memory_limit; /* bytes that the ranks of this host may have; 0 = no limit */
     uint64_t    arena_bytes;  /* of arenas made under it */
+    uint64_t    one_bytes;    /* of it, what one of them has beside its part: */
+    bool        is_one;       /* this one */
     struct lki_flight *flight; /* what it writes down: comm/flight.h; NULL = nothing */
     lki_track         *track;  /* and what it spends its time on: comm/trace.h; likewise */
 } lki_self;
@@ -566,6 +568,10 @@ LK_NODISCARD lk_status lki_descriptor_open(int *out, int32_t pid, int fd);
 /* From here on the ranks of this host, all of which say so, have `bytes` bytes between them.
  * LK_ENOMEM: they have more already; LK_EUNSUPPORTED: they are threads. */
 LK_NODISCARD lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes);
+
+/* Of that one rank has `bytes` beside its part, as all of the host's say; `mine`: it is this one,
+ * which may be said later, too.  LK_ENOMEM likewise. */
+LK_NODISCARD lk_status lki_comm_limit_one(lk_comm *comm, uint64_t bytes, bool mine);
 
 /* Every rank, before an arena is made: LK_ENOMEM if such a limit forbids it. */
 LK_NODISCARD lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes);

@@ -7,12 +7,13 @@
  * so where it asks.  A stack counts whole, used or not, so those of threads that start from then on
  * are small.
  *
- *     arenas + ranks x part <= limit, whenever an arena has been made
+ *     arenas + ranks x part + what one has beside it <= limit, whenever an arena has been made
  *
  * A rank may have some MiB more than its part, for what is counted and never touched.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,7 @@
  * as the kernel counts what nobody has touched: stacks, most of the rooms for what others send
  * (LKI_TASK_ROOMS segments) where little is sent, 2 MiB about each memory in huge pages, and what
  * lies between on the heap: 11 MiB were seen. */
-enum { STACK_BYTES = 512 << 10, UNTOUCHED_BYTES = 16 << 20 };
+enum { STACK_BYTES = 512 << 10, KEPT_BYTES = 128 << 10, UNTOUCHED_BYTES = 16 << 20 };
 
 /* What RLIMIT_DATA counts of this process; UINT64_MAX if /proc does not say. */
 static uint64_t data_now(void)
@@ -41,31 +42,54 @@ static uint64_t data_now(void)
     return kib * 1024;
 }
 
-lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes)
+/* Of arenas that take so much. */
+static lk_status limit(lk_comm *comm, const char *what, size_t bytes, uint64_t all)
 {
     lki_self      *self = comm->self;
-    const uint64_t all  = self->arena_bytes + bytes, ranks = self->seated;
-    struct rlimit  limit;
+    const uint64_t ranks = self->seated, others = all + self->one_bytes;
+    struct rlimit  data;
+
+    if (others > self->memory_limit)
+        return lk_fail(LK_ENOMEM, "%s, %zu bytes, and %llu that there are: more than the %llu of "
+                       "this host", what, bytes, (unsigned long long)(others - bytes),
+                       (unsigned long long)self->memory_limit);
+    const uint64_t part = (self->memory_limit - others) / ranks, mine = data_now();
+    const uint64_t most = part + UNTOUCHED_BYTES + (self->is_one ? self->one_bytes : 0);
+    if (mine > most)
+        return lk_fail(LK_ENOMEM, "%s, %zu bytes, leaves %llu of this host's %llu to each of %llu "
+                       "workers; this one has %llu already", what, bytes, (unsigned long long)part,
+                       (unsigned long long)self->memory_limit, (unsigned long long)ranks,
+                       (unsigned long long)mine);
+    if (getrlimit(RLIMIT_DATA, &data) == 0 && most < data.rlim_max) {
+        data.rlim_cur = most;
+        if (setrlimit(RLIMIT_DATA, &data) != 0)
+            return lk_fail(LK_EIO, "setrlimit: %s", strerror(errno));
+    }
+    return LK_OK;
+}
+
+lk_status lki_limit_take(lk_comm *comm, const char *name, size_t bytes)
+{
+    lki_self *self = comm->self;
+    char      what[LKI_ARENA_NAME_BYTES + 8];
 
     if (self->memory_limit == 0)
         return LK_OK;
-    if (all > self->memory_limit)
-        return lk_fail(LK_ENOMEM, "arena %s, %zu bytes, and %llu that there are: more than the "
-                       "%llu of this host", name, bytes, (unsigned long long)self->arena_bytes,
-                       (unsigned long long)self->memory_limit);
-    const uint64_t part = (self->memory_limit - all) / ranks, mine = data_now();
-    if (mine > part + UNTOUCHED_BYTES)
-        return lk_fail(LK_ENOMEM, "arena %s, %zu bytes, leaves %llu of this host's %llu to each "
-                       "of %llu workers; this one has %llu already", name, bytes,
-                       (unsigned long long)part, (unsigned long long)self->memory_limit,
-                       (unsigned long long)ranks, (unsigned long long)mine);
-    if (getrlimit(RLIMIT_DATA, &limit) == 0 && part + UNTOUCHED_BYTES < limit.rlim_max) {
-        limit.rlim_cur = part + UNTOUCHED_BYTES;
-        if (setrlimit(RLIMIT_DATA, &limit) != 0)
-            return lk_fail(LK_EIO, "setrlimit: %s", strerror(errno));
-    }
-    self->arena_bytes = all;
+    (void)snprintf(what, sizeof what, "arena %s", name);
+    LK_TRY(limit(comm, what, bytes, self->arena_bytes + bytes));
+    self->arena_bytes += bytes;
     return LK_OK;
+}
+
+lk_status lki_comm_limit_one(lk_comm *comm, uint64_t bytes, bool mine)
+{
+    lki_self *self = comm->self;
+
+    if (self->memory_limit == 0)
+        return LK_OK;
+    self->one_bytes = bytes;
+    self->is_one    = mine;
+    return limit(comm, "what one worker has beside its part", (size_t)bytes, self->arena_bytes);
 }
 
 /* Whoever says otherwise when starting a thread has it so. */
@@ -79,11 +103,19 @@ static void have_small_stacks(void)
     (void)pthread_attr_destroy(&attributes);
 }
 
+/* The C library keeps up to twice the largest memory that was freed, in pieces that little fits in,
+ * unless it is told from which size on memory comes from the kernel, and goes back there. */
+static void keep_nothing(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
+}
+
 lk_status lki_comm_limit_memory(lk_comm *comm, uint64_t bytes)
 {
     if (comm->self->group->threads)
         return lk_fail(LK_EUNSUPPORTED, "the memory of threads cannot be limited; have processes");
     have_small_stacks();
+    keep_nothing();
     comm->self->memory_limit = bytes;
     return lki_limit_take(comm, "(none yet)", 0);
 }

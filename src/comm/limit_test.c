@@ -47,6 +47,20 @@ static bool counts_what_is_there(lk_comm *comm, void *context)
     return true;
 }
 
+/* 64 MiB for two, 20 of which are for rank 1 alone: 22 for each, and 16 that may be untouched. */
+static bool one_has_more(lk_comm *comm, void *context)
+{
+    const bool mine = lk_comm_rank(comm) == 1;
+    (void)context;
+    CHECK(lki_comm_limit_memory(comm, 64 * MIB) == LK_OK);
+    CHECK(lki_comm_limit_one(comm, 80 * MIB, mine) == LK_ENOMEM);
+    CHECK(lki_comm_limit_one(comm, 20 * MIB, mine) == LK_OK);
+    CHECK(takes(20 * MIB) && takes(40 * MIB) == mine && !takes(58 * MIB));
+    CHECK(lki_comm_limit_one(comm, 20 * MIB, !mine) == LK_OK);
+    CHECK(takes(40 * MIB) != mine);
+    return true;
+}
+
 static bool is_for_processes(lk_comm *comm, void *context)
 {
     (void)context;
@@ -61,6 +75,7 @@ static void a_host_stays_below_its_limit(void **state)
         skip(); /* sanitizers take more than any limit leaves */
     assert_true(world_all(2, false, stays_below, NULL));
     assert_true(world_all(2, false, counts_what_is_there, NULL));
+    assert_true(world_all(2, false, one_has_more, NULL));
 }
 
 static void threads_have_none(void **state)

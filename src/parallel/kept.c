@@ -5,11 +5,20 @@
  */
 #include "parallel/kept.h"
 
+#include "base/memory.h"
 #include "parallel/strategy.h"
 
 uint32_t lki_kept_shards(const lk_parallel *parallel)
 {
     return parallel->shards;
+}
+
+size_t lki_kept_most(const lk_parallel *parallel)
+{
+    size_t most = 0;
+    for (uint32_t shard = 0; shard < parallel->layout->shards; shard++)
+        most = lki_max(most, parallel->layout->kept[shard]);
+    return most * sizeof(float);
 }
 
 /* The rank here of this number in the job; as many as there are if none has it. */

@@ -7,6 +7,9 @@
 /* Parts that hosts keep of a model, 1: every host has all of it. */
 uint32_t lki_kept_shards(const lk_parallel *parallel);
 
+/* Bytes of one vector, as parameters are, over the largest of them. */
+size_t lki_kept_most(const lk_parallel *parallel);
+
 /* Whether those hosts of `next` that were there before keep all of it. */
 bool lki_kept_whole(const lk_parallel *parallel, const lk_comm *next);
 

@@ -145,6 +145,8 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_feed_open(s, s->start));
     s->chained = s->start;
     LK_TRY(lki_parts_agree(s));
+    if (c->checkpoint_async)
+        LK_TRY(lki_background_make_room(s));
     if (c->checkpoint_async && lki_parts_writes(s))
         LK_TRY(lki_background_open(&s->background, s));
     return lki_observe_open(s);

@@ -92,26 +92,38 @@ static void what_is_planned_runs(void **state)
 }
 
 /* A model so small that little else than what a plan counts is there at the end, when parameters
- * come back in pieces; and one of which a host is sent more than it sends (rounds of three). */
-#define SMALL                                                                                      \
-    "gpt --heads 4 --width 192 --context 32 --strategy zero3 --lr 1e-3 --quiet --steps 3 "
+ * come back in pieces. */
 #define SIX_WORKERS                                                                                \
-    SMALL "--layers 1 --data synthetic:tokens=8000,vocab=64 --workers 6 --hosts 3 "                \
-          "--virtual-workers 6 --micro-batch 4 --global-batch 24 --bucket-mb 1 "
+    "gpt --layers 1 --heads 4 --width 192 --context 32 --data synthetic:tokens=8000,vocab=64 "     \
+    "--strategy zero3 --workers 6 --hosts 3 --virtual-workers 6 --micro-batch 4 "                  \
+    "--global-batch 24 --bucket-mb 1 --lr 1e-3 --quiet --steps 3 --activation-checkpointing "      \
+    "--offload optimizer,parameters:/tmp "
 
 static void so_does_what_is_planned_with_files(void **state)
 {
+    if (LKI_SANITIZED)
+        skip(); /* likewise */
+    run_as_planned(*state, SIX_WORKERS "--optimizer lamb");
+    run_as_planned(*state, SIX_WORKERS "--optimizer adamw --checkpoint saved");
+}
+
+/* One of a host's workers has the copy that checkpoints are written from: rank 0 of everything, of
+ * files, too, and where others may be lost; else each host's writer of its part. */
+static void so_does_a_copy_of_one_worker(void **state)
+{
     static const char *const ways[] = {
-        SIX_WORKERS "--optimizer lamb --activation-checkpointing "
-                    "--offload optimizer,parameters:/tmp",
-        SIX_WORKERS "--optimizer adamw --offload optimizer:/tmp",
-        SIX_WORKERS "--optimizer adamw --offload optimizer,parameters:/tmp --checkpoint saved",
-        SMALL "--layers 3 --data synthetic:tokens=8000,vocab=5000 --workers 3 --hosts 3 "
-              "--virtual-workers 6 --micro-batch 1 --global-batch 6 --optimizer lamb "
-              "--offload optimizer,parameters:/tmp",
+        "--hosts 1 --strategy zero3 --offload optimizer,parameters:/tmp --checkpoint files",
+        "--hosts 2 --strategy zero3 --checkpoint parts",
+        "--hosts 4 --strategy zero3 --checkpoint buddies --on-failure continue --buddies",
     };
-    for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++)
-        run_as_planned(*state, ways[i]);
+    char line[512];
+    for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++) {
+        (void)snprintf(line, sizeof line, "gpt --layers 4 --heads 4 --width 320 --context 8 "
+                       "--data synthetic:tokens=2000,vocab=5000 --global-batch 4 --micro-batch 1 "
+                       "--workers 4 --optimizer adamw --lr 1e-3 --steps 3 --checkpoint-async "
+                       "--quiet --checkpoint-every 2 %s", ways[i]);
+        run_as_planned(*state, line);
+    }
 }
 
 /* What is not in a plan: the stacks of so many threads. */
@@ -186,6 +198,7 @@ int main(void)
         cmocka_unit_test(files_hold_what_memory_does_not),
         cmocka_unit_test(what_is_planned_runs),
         cmocka_unit_test(so_does_what_is_planned_with_files),
+        cmocka_unit_test(so_does_a_copy_of_one_worker),
         cmocka_unit_test(the_limit_holds),
         cmocka_unit_test(a_plan_is_enough),
     };

@@ -9,6 +9,7 @@
 #include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
+#include "parallel/kept.h"
 #include "parallel/offload/offload.h"
 #include "parallel/strategies/shards.h"
 #include "parallel/strategies/units.h"
@@ -104,8 +105,7 @@ static void count_memory(lk_parallel *parallel, lk_parallel_cost *cost)
     cost->params += lki_offload_params_memory(parallel);
     cost->optimizer += lki_offload_states_memory(parallel);
     cost->files = lki_offload_files(parallel);
-    for (uint32_t shard = 0; shard < layout->shards; shard++)
-        cost->shard = lki_max(cost->shard, layout->kept[shard] * sizeof(float));
+    cost->shard = lki_kept_most(parallel);
 }
 
 /* A host is sent about as much of gradients as it sends; and what several ranks sum before it is

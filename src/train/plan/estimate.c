@@ -239,25 +239,15 @@ static lk_status estimate_model(const lk_train_config *c, const lk_model *model,
     return status;
 }
 
-/* What rank 0 copies of all values and states that a checkpoint has; where hosts keep parts, the
- * most that any keeps. */
-static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model, uint32_t hosts,
-                                const lk_parallel_cost *shared)
+size_t lki_snapshot_bytes(const lk_train_config *c, const lk_model *model, size_t params_part,
+                          size_t states_part)
 {
     uint32_t        params, states, slots = lk_optimizer_state_count(&c->optimizer);
     const uint32_t  copies = c->optimizer.ema > 0 ? 2 : 1;
     const lk_param *param = lk_model_params(model, &params);
     const lk_state *state = lk_model_states(model, &states);
-    bool            parted;
-    uint32_t        keepers = count_keepers(c, hosts, &parted);
     size_t          bytes = 0, values = 0;
 
-    if (!c->checkpoint_async)
-        return 0;
-    if (strategy_files(c)) { /* rank 0 fetches all */
-        keepers = 1;
-        parted  = false;
-    }
     for (uint32_t p = 0; p < params; p++) {
         lk_tensor one = { NULL, LK_F32, param[p].shape, NULL };
         values += lki_background_bytes(&one, 1);
@@ -266,8 +256,21 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
         lk_tensor one = { NULL, LK_F32, { 1, { state[i].count } }, NULL };
         bytes += copies * lki_background_bytes(&one, 1);
     }
-    bytes += slots * (keepers > 1 ? shared->shard : values);
-    return bytes + (parted ? shared->shard : values);
+    bytes += slots * (states_part > 0 ? states_part : values);
+    return bytes + (params_part > 0 ? params_part : values);
+}
+
+/* Rank 0 copies all where it fetches what is in files, or others may be lost. */
+static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model, uint32_t hosts,
+                                size_t shard)
+{
+    bool       params;
+    const bool states = count_keepers(c, hosts, &params) > 1;
+    const bool alone  = strategy_files(c) || (c->survives && c->workers > 1);
+
+    if (!c->checkpoint_async)
+        return 0;
+    return lki_snapshot_bytes(c, model, params && !alone ? shard : 0, states && !alone ? shard : 0);
 }
 
 lk_status lki_model_alone(lk_model **out, lk_train_config *config)
@@ -298,7 +301,7 @@ lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_co
     *out = (lk_train_cost){ 0 };
     LK_TRY(lki_model_alone(&model, config));
     lk_status status = estimate_model(config, model, hosts, out);
-    out->snapshot    = estimate_snapshot(config, model, hosts, &out->shared);
+    out->snapshot    = estimate_snapshot(config, model, hosts, out->shared.shard);
     lk_model_free(model);
     return status;
 }

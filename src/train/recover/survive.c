@@ -386,7 +386,10 @@ static lk_status take_files(lki_session *s, uint64_t done)
     if (c->checkpoint == NULL)
         return LK_OK;
     LK_TRY(take_lock(s));
-    return c->checkpoint_async ? lki_background_open(&s->background, s) : LK_OK;
+    if (!c->checkpoint_async)
+        return LK_OK;
+    LK_TRY(lki_background_make_room(s));
+    return lki_background_open(&s->background, s);
 }
 
 /* ---- Going on ---------------------------------------------------------------------------- */

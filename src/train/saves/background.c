@@ -22,6 +22,8 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "comm/group.h"
+#include "parallel/kept.h"
 #include "tensor/exec.h"
 #include "train/saves/parts.h"
 #include "train/surroundings.h"
@@ -90,6 +92,21 @@ static size_t bytes_to_copy(const lki_background *b, const lki_sheet *sheet)
         if (is_whole(sheet, f))
             bytes += lki_background_bytes(sheet->files[f].tensors, sheet->files[f].tensor_count);
     return bytes;
+}
+
+/* All ranks of a host say the same, whoever of them writes. */
+static size_t room_for_copy(const lki_session *session)
+{
+    const lk_parallel *parallel = session->parallel;
+    const size_t       part     = session->by_owners ? lki_kept_most(parallel) : 0;
+    return lki_snapshot_bytes(session->config, session->model,
+                              lki_kept_in_parts(parallel, 0) ? part : 0,
+                              lki_kept_in_parts(parallel, 1) ? part : 0);
+}
+
+lk_status lki_background_make_room(lki_session *session)
+{
+    return lki_comm_limit_one(session->comm, room_for_copy(session), lki_parts_writes(session));
 }
 
 lk_status lki_background_open(lki_background **out, lki_session *session)

@@ -48,6 +48,8 @@ LK_NODISCARD lk_status lki_note_saved(lki_session *session, uint64_t step, uint6
 
 typedef struct lki_writing lki_writing; /* parts.h */
 
+/* Every rank, under --host-memory: room for the copy of the one who has it on its host. */
+LK_NODISCARD lk_status lki_background_make_room(lki_session *session);
 LK_NODISCARD lk_status lki_background_open(lki_background **out, lki_session *session);
 
 /* Waits for what is being written. */
@@ -72,5 +74,10 @@ bool lki_background_writes(const lki_background *background);
 
 /* Bytes of the copy. */
 size_t lki_background_bytes(const lk_tensor *tensors, size_t count);
+
+/* What who writes checkpoints copies of all values and states that they have: of parameters and of
+ * each state a part of so many bytes, or all of them if that is 0: plan/estimate.c. */
+size_t lki_snapshot_bytes(const lk_train_config *config, const lk_model *model, size_t params_part,
+                          size_t states_part);
 
 #endif
