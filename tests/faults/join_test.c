@@ -72,7 +72,7 @@ static void one_lost_before_the_first_step_comes_back(void **state)
     static job j;
     char       wanted[65];
     undisturbed(*state, MLP SLOW, 6, wanted);
-    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 6 --timeout 60 --restart --checkpoint ck "
+    job_start(&j, *state, 4, MLP GOES_ON SLOW "--steps 6 --timeout 300 --restart --checkpoint ck "
               "--hosts 4 --strategy zero3 --buddies");
     hold_early(&j);
     hit_launcher(&j, 3);
