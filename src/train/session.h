@@ -123,8 +123,9 @@ LK_NODISCARD lk_status lki_keep_packs(lki_session *s);
 LK_NODISCARD lk_status lki_pack_bytes(size_t *out, const lk_train_config *config,
                                       const lk_model *model, const lk_exec *exec, bool gathers);
 
-/* estimate.c: completes `config` and builds its model for what needs no data: told, not run. */
-LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config);
+/* estimate.c: completes `config` and builds its model for what needs no data: told, not run.
+ * `evaluates`, if not NULL: whether there are samples for validation. */
+LK_NODISCARD lk_status lki_model_alone(lk_model **out, lk_train_config *config, bool *evaluates);
 
 /* The strategy's options, as config and model say; lki_parallel_options_free() frees what they
  * point to. */

@@ -108,13 +108,15 @@ static void so_does_what_is_planned_with_files(void **state)
 }
 
 /* One of a host's workers has the copy that checkpoints are written from: rank 0 of everything, of
- * files, too, and where others may be lost; else each host's writer of its part. */
-static void so_does_a_copy_of_one_worker(void **state)
+ * files, too, and where others may be lost; else each host's writer of its part.  Each has a copy
+ * of the mean that it evaluates. */
+static void so_do_copies(void **state)
 {
     static const char *const ways[] = {
         "--hosts 1 --strategy zero3 --offload optimizer,parameters:/tmp --checkpoint files",
         "--hosts 2 --strategy zero3 --checkpoint parts",
         "--hosts 4 --strategy zero3 --checkpoint buddies --on-failure continue --buddies",
+        "--hosts 2 --strategy zero2 --checkpoint mean --ema 0.9 --validation 0.2",
     };
     char line[512];
     for (size_t i = 0; !LKI_SANITIZED && i < sizeof ways / sizeof ways[0]; i++) {
@@ -198,7 +200,7 @@ int main(void)
         cmocka_unit_test(files_hold_what_memory_does_not),
         cmocka_unit_test(what_is_planned_runs),
         cmocka_unit_test(so_does_what_is_planned_with_files),
-        cmocka_unit_test(so_does_a_copy_of_one_worker),
+        cmocka_unit_test(so_do_copies),
         cmocka_unit_test(the_limit_holds),
         cmocka_unit_test(a_plan_is_enough),
     };

@@ -198,6 +198,15 @@ static size_t piece_bytes(const lk_train_config *c, uint32_t hosts)
     return (pieces ? 2 * sizeof(float) * LK_CHECKPOINT_PIECE : 0) + (saves ? LKI_BLOCK_BYTES : 0);
 }
 
+/* A whole moving mean, gathered for an evaluation, which each worker keeps. */
+static size_t mean_bytes(const lk_train_config *c, const lk_model *model, uint32_t hosts)
+{
+    bool params;
+    bool states = count_keepers(c, hosts, &params) > 1 || lki_in_files(c, LK_OFFLOADED_STATES);
+    bool wanted = c->optimizer.ema > 0 && c->eval_weights != LK_WEIGHTS_MODEL;
+    return states && wanted ? sizeof(float) * lk_model_param_elements(model) : 0;
+}
+
 /* What a worker has whatever its strategy: kernels' buffers, micro-batches ahead, pieces. */
 static size_t estimate_program(const lk_train_config *c, const lk_model *model, uint32_t hosts,
                                uint32_t together)
@@ -273,7 +282,7 @@ static size_t estimate_snapshot(const lk_train_config *c, const lk_model *model,
     return lki_snapshot_bytes(c, model, params && !alone ? shard : 0, states && !alone ? shard : 0);
 }
 
-lk_status lki_model_alone(lk_model **out, lk_train_config *config)
+lk_status lki_model_alone(lk_model **out, lk_train_config *config, bool *evaluates)
 {
     lk_dataset *dataset = NULL;
 
@@ -283,6 +292,8 @@ lk_status lki_model_alone(lk_model **out, lk_train_config *config)
     LK_TRY(lk_dataset_open(&dataset, config->data, &data));
     lk_model_options options = lki_model_options(config, lk_dataset_describe(dataset));
     lk_status        status  = lk_model_build(out, config->model, &options);
+    if (evaluates != NULL)
+        *evaluates = lk_dataset_describe(dataset)->validation_count > 0;
     lk_dataset_free(dataset);
     return status;
 }
@@ -297,10 +308,12 @@ size_t lk_train_cost_bytes(const lk_train_cost *c)
 lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts, lk_train_cost *out)
 {
     lk_model *model;
+    bool      evaluates;
 
     *out = (lk_train_cost){ 0 };
-    LK_TRY(lki_model_alone(&model, config));
+    LK_TRY(lki_model_alone(&model, config, &evaluates));
     lk_status status = estimate_model(config, model, hosts, out);
+    out->program += evaluates ? mean_bytes(config, model, hosts) : 0;
     out->snapshot    = estimate_snapshot(config, model, hosts, out->shared.shard);
     lk_model_free(model);
     return status;

@@ -583,7 +583,7 @@ lk_status lk_train_model_step(lk_step_model *out, double *flops, lk_train_config
     lk_model *model;
 
     *out = (lk_step_model){ 0 };
-    LK_TRY(lki_model_alone(&model, config));
+    LK_TRY(lki_model_alone(&model, config, NULL));
     step_source from   = { config, model, NULL, rates, measured };
     lk_status   status = model_step(out, flops, &from, hosts);
     if (status != LK_OK)
