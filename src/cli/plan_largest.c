@@ -21,7 +21,8 @@ typedef struct {
     lk_model_options model;  /* as it was given, complete */
     uint32_t         hosts;
     double           memory;
-    double           size, most; /* of the model that was given; of any that can be said */
+    double           size;        /* of the model that was given */
+    double           least, most; /* of any that can be said */
     double          fits, fits_bytes; /* the largest size known to fit, and what it takes */
     double          over, over_bytes; /* the smallest known not to; 0: none is */
     bool            refused;          /* that one: nobody can say what it takes */
@@ -46,9 +47,11 @@ static uint32_t widest_of(const lk_model_options *mlp)
 /* False: nothing says how this kind of model grows. */
 static bool find_size(search *s)
 {
+    s->least = 1;
     if (is_model(s, "bare")) {
-        s->size = (double)s->model.parameters;
-        s->most = MOST_PARAMETERS;
+        s->size  = (double)s->model.parameters;
+        s->least = fmax(1, (double)s->config.model_options.largest_layer);
+        s->most  = MOST_PARAMETERS;
     } else if (is_model(s, "gpt")) {
         s->size = (double)s->model.width / s->model.heads;
         s->most = floor(MOST_WIDTH / s->model.heads);
@@ -148,7 +151,7 @@ static void bracket(search *s, double size)
 {
     s->over = 0;
     do {
-        size = fmin(fmax(1, floor(size)), s->most);
+        size = fmin(fmax(s->least, floor(size)), s->most);
         try_size(s, size);
         size = ceil(1.5 * size);
     } while (s->over == 0 && s->fits < s->most);
@@ -169,6 +172,7 @@ void lki_plan_largest(const plan_options *o, plan_row *row)
     if (o->memory == 0 || !find_size(&s))
         return;
     s.config.init = NULL; /* it is of this model */
+    s.fits        = s.least - 1;
     bracket(&s, s.size * fmin(1, o->memory / row->whole));
     close_in(&s);
     while (!s.refused && try_one_more_layer(&s)) {
@@ -177,6 +181,6 @@ void lki_plan_largest(const plan_options *o, plan_row *row)
     }
     row->largest        = s.elements;
     row->larger_may_fit = s.refused;
-    if (s.fits >= 1)
+    if (s.fits >= s.least)
         set_size(&s, &row->largest_model, s.fits);
 }

@@ -311,6 +311,20 @@ static void larger_models_that_cannot_be_planned_may_fit(void **state)
     assert_non_null(strstr(r.out, "\nlargest models: ddp --width 1048576, zero1 --width 1048576"));
 }
 
+/* Nor is there a smaller model than one of such a layer: where that is too large, none fits. */
+static void no_model_is_smaller_than_its_layer(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, "plan --parameters 1e6 --largest-layer 1e6 --memory 1e6 --json");
+    assert_int_equal(r.status, 0);
+    assert_true(number(r.out, "\"largest\"", "\"ddp\"") == 0);
+    assert_null(strstr(r.out, "\"larger_may_fit\": true"));
+    run_command(&r, *state, "plan --parameters 5e6 --largest-layer 1e6 --memory 50e6 --json");
+    double largest = number(r.out, "\"largest\"", "\"ddp\"");
+    assert_true(largest >= 1e6 && largest < 5e6);
+    assert_null(strstr(r.out, "\"larger_may_fit\": true"));
+}
+
 static void measures_this_machine(void **state)
 {
     static command_result r;
@@ -559,6 +573,7 @@ int main(void)
         cmocka_unit_test(chooses_what_fits),
         cmocka_unit_test(the_largest_model_fits),
         cmocka_unit_test(larger_models_that_cannot_be_planned_may_fit),
+        cmocka_unit_test(no_model_is_smaller_than_its_layer),
         cmocka_unit_test(measures_this_machine),
         cmocka_unit_test(draws_a_plot),
         cmocka_unit_test(knows_what_others_say),
