@@ -5,6 +5,8 @@
  *         disturbs nobody.
  * Method: nodes.h.  Ranks are 0 on node 0, 1 and 2 on node 1, 3 to 5 on node 2.
  */
+#include "base/memory.h"
+#include "comm/rendezvous/inside.h"
 #include "comm/rendezvous/nodes.h"
 
 static job j;
@@ -284,6 +286,31 @@ static void too_few_do_not_begin(void **state)
     end(&j);
 }
 
+/* Of the two letters that let it in only the first has arrived when node 0 goes. */
+static void who_is_half_in_ends_with_node_0(void **state)
+{
+    (void)state;
+    for (uint32_t over = 0; over < 2; over++) {
+        meet_to_go_on(3, true);
+        leave_out_node_1();
+        node *late = come(1, settings);
+        (void)await(&j, late, LKI_EVENT_MET);
+        lki_free(late->r->standing.since);
+        late->r->standing.since = NULL;
+        forget_events();
+        if (over) {
+            const lki_outcome good = { .weight = 0 };
+            lki_rendezvous_finish(j.nodes[0].r, &good);
+            lki_rendezvous_finish(j.nodes[2].r, &good);
+        } else {
+            lose(0);
+        }
+        await_error(&j, late, LK_EPEER, over ? "the job is over, before this host had been let"
+                                             : "before this host had been let into the job");
+        end(&j);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +319,7 @@ int main(void)
         TEST(who_does_not_belong_is_told_why), TEST(without_a_place_it_waits_for_a_while),
         TEST(a_job_begins_without_one_that_joins_it), TEST(node_0_begins_alone),
         TEST(when_all_are_there_nobody_waits_for_more), TEST(too_few_do_not_begin),
+        TEST(who_is_half_in_ends_with_node_0),
     };
     return cmocka_run_group_tests_name("comm.late", tests, with_key, NULL);
 }

@@ -131,6 +131,19 @@ static void connected(lki_rendezvous *r)
 
 /* ---- Losing node 0 ----------------------------------------------------------------------- */
 
+/* Whether the job had begun, and this node has yet to hear how it stands. */
+static bool is_new(const lki_rendezvous *r)
+{
+    return r->late && r->standing.since == NULL;
+}
+
+/* It has met nobody then, and has nothing to wait for. */
+static void fail_new(lki_rendezvous *r, const char *why)
+{
+    (void)lk_fail(LK_EPEER, "%.400s, before this host had been let into the job", why);
+    r->failure = *lk_error_last();
+}
+
 void lki_rendezvous_lose(lki_rendezvous *r, const char *why)
 {
     char reason[240];
@@ -146,6 +159,8 @@ void lki_rendezvous_lose(lki_rendezvous *r, const char *why)
         lki_lost_text(r->why, sizeof r->why, r->roster[0].host, 0, r->roster[0].roster, reason);
         lki_line_close(&r->line);
         r->stage = LKI_LOST;
+        if (is_new(r))
+            fail_new(r, r->why);
     }
 }
 
@@ -194,7 +209,7 @@ static lk_status take_standing(lki_rendezvous *r, const lki_letter *letter, lki_
 {
     uint32_t world = r->roster[0].roster.world;
 
-    if (!r->late || r->standing.since != NULL || letter->standing.count != world)
+    if (!is_new(r) || letter->standing.count != world)
         return lk_fail(LK_EFORMAT, "sent the standing of another job");
     LK_TRY(LKI_NEW(&r->standing.since, world, "who is in the group"));
     for (uint32_t i = 0; i < world; i++)
@@ -281,6 +296,8 @@ static void take_late(lki_rendezvous *r, const lki_letter *letter, lki_event *ou
     case LKI_LETTER_OUTCOME:
         *out     = (lki_event){ .kind = LKI_EVENT_OVER, .outcome = letter->outcome };
         r->stage = LKI_OVER;
+        if (is_new(r))
+            fail_new(r, "the job is over");
         return;
     case LKI_LETTER_HELLO:
     case LKI_LETTER_REFUSED:
