@@ -208,9 +208,11 @@ typedef struct {
 LK_API const char *lk_precision_name(lk_dtype precision);
 
 /* Fills in what follows from the rest (V, micro-batch, steps, workers), opens data and plans the
- * model once: everything that can be wrong is said here, before workers start.  Allocates nothing
- * that outlives it. */
+ * model once: what can be wrong is said here, before workers start.  Leaves nothing allocated. */
 LK_API LK_NODISCARD lk_status lk_train_check(lk_train_config *config);
+
+/* LK_EINVAL, and why, if on `hosts` hosts its strategy cannot do what buddies or audit ask for. */
+LK_API LK_NODISCARD lk_status lk_train_check_hosts(const lk_train_config *config, uint32_t hosts);
 
 /* What a run will take, of the host that has the most. */
 typedef struct {
@@ -223,12 +225,10 @@ typedef struct {
     size_t           snapshot;    /* what checkpoint_async copies, on the host with the most */
     size_t           program;     /* of each worker: kernels' buffers, data ahead, what any takes */
 } lk_train_cost;
-
 LK_API size_t lk_train_cost_bytes(const lk_train_cost *cost); /* in all, without the data */
 
-/* Completes a config as lk_train_check() does and says what the run would take with its workers
- * dealt to `hosts` hosts in equal parts.  The machine may be too small for it, and files other than
- * the data and config->init need not be there. */
+/* Completes a config as lk_train_check() does; what a run takes whose workers are dealt to `hosts`
+ * hosts in equal parts.  The machine may be too small; only data and config->init need be there. */
 LK_API LK_NODISCARD lk_status lk_train_estimate(lk_train_config *config, uint32_t hosts,
                                                 lk_train_cost *out);
 

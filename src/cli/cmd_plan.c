@@ -111,7 +111,7 @@ static void fill_memory(plan_row *row, double memory)
     row->largest = floor(fmax(0, memory - fixed) / (row->whole - fixed) * (double)c->parameters);
 }
 
-/* As config->strategy says. */
+/* As config->strategy says, which can be. */
 static lk_status fill_row(plan_options *o, const lk_calibration *measured, plan_table *plan,
                           plan_row *row)
 {
@@ -151,27 +151,33 @@ static void note_refusal(plan_table *plan, const char *strategy)
     (void)snprintf(refusal->why, sizeof refusal->why, "%s", lk_error_last()->message);
 }
 
-/* All strategies, or the one that was asked for. */
+/* All strategies, or the one that was asked for.  If none can be, why the last cannot. */
 static lk_status fill_rows(plan_options *o, const lk_calibration *measured, plan_table *plan)
 {
     lk_train_config *c      = &o->train.config;
     lk_status        status = LK_OK;
     c->strategy             = lk_strategy_name(c->strategy);
-    if (c->strategy != NULL)
-        return fill_row(o, measured, plan, &plan->rows[plan->row_count++]);
+    if (c->strategy != NULL) {
+        status = lk_train_check_hosts(c, lki_plan_hosts(o));
+        return status == LK_OK ? fill_row(o, measured, plan, &plan->rows[plan->row_count++])
+                               : status;
+    }
     for (size_t i = 0; status == LK_OK && i < STRATEGIES; i++) {
         c->strategy = strategies[i];
         if (!is_told(o, c->strategy))
             continue;
-        status = fill_row(o, measured, plan, &plan->rows[plan->row_count]);
+        status       = lk_train_check_hosts(c, lki_plan_hosts(o));
+        bool refuses = status != LK_OK;
+        if (!refuses)
+            status = fill_row(o, measured, plan, &plan->rows[plan->row_count]);
         if (status == LK_OK)
             plan->row_count++;
-        else if (is_not_for_it(plan, status)) {
+        else if (refuses || is_not_for_it(plan, status)) {
             note_refusal(plan, c->strategy);
             status = LK_OK;
         }
     }
-    return status;
+    return status == LK_OK && plan->row_count == 0 ? LK_EINVAL : status;
 }
 
 /* ---- The choice -------------------------------------------------------------------------- */

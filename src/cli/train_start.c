@@ -393,13 +393,7 @@ static const char *cannot_go_on(const train_options *options)
 /* Why --buddies cannot be; NULL: it can, or was not asked for. */
 static const char *cannot_have_buddies(const train_options *options)
 {
-    const char *strategy = options->config.strategy;
-    if (!options->config.buddies)
-        return NULL;
-    if (strategy == NULL || strncmp(strategy, "zero", 4) != 0)
-        return "--buddies is for --strategy zero1 to zero3: with ddp, and with hybrid in several "
-               "groups, other hosts have what a lost one had";
-    return options->on_failure != LK_ON_FAILURE_CONTINUE
+    return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
                ? "--buddies keeps what a lost host had, for those who go on: give --on-failure "
                  "continue, too" : NULL;
 }
@@ -412,21 +406,6 @@ static int refuse_going_on(const train_options *options, const char *why)
                                   ? "; --workers MIN:MAX means --on-failure continue"
                               : lki_nodes_least(&options->nodes) > 0
                                   ? "; --nnodes MIN:MAX means --on-failure continue" : "");
-}
-
-/* Why --audit cannot be; NULL: it can, or was not asked for. */
-static const char *cannot_audit(const train_options *options, uint32_t hosts)
-{
-    const char *strategy = options->config.strategy;
-    bool        files    = options->config.offloaded & LK_OFFLOADED_PARAMETERS;
-    bool        gathers  = strategy != NULL &&
-                   ((strcmp(strategy, "zero3") == 0 && (hosts > 1 || files)) ||
-                    (is_hybrid(options) && (options->config.shard_hosts > 1 || files)));
-    return options->config.audit > 0 && gathers
-               ? "--audit needs --strategy ddp, zero1 or zero2 on several hosts, and where "
-                 "parameters are in files: with zero3 and hybrid no worker has the parameters to "
-                 "make a gradient again alone"
-               : NULL;
 }
 
 /* Why --backup-workers cannot be; NULL: it can, or was not asked for. */
@@ -498,7 +477,8 @@ static int start(train_options *options, char **argv)
     why               = why != NULL ? why : no_backups(options, hosts);
     why               = why != NULL ? why : cannot_grow(options);
     why               = why != NULL ? why : cannot_group(options, hosts);
-    why               = why != NULL ? why : cannot_audit(options, hosts);
+    if (why == NULL && lk_train_check_hosts(&options->config, hosts) != LK_OK)
+        why = lk_error_last()->message;
     why               = why != NULL ? why : cannot_have_buddies(options);
     if (why != NULL)
         return refuse(options, why);

@@ -27,6 +27,24 @@ static void a_whole_copy_is_refused(void **state)
     assert_int_equal(r.status, 2);
 }
 
+/* Nothing is advised that would be refused next. */
+static void advice_can_be_taken(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MODEL "--workers 8 --hosts 8 --host-memory 100 --audit 1");
+    assert_int_equal(r.status, 2);
+    assert_null(strstr(r.err, "zero3"));
+    assert_says(r.err, "--offload for the optimizer's state, or a smaller model");
+    run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 40 --gather-dtype int8");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--offload for the optimizer's state, or a smaller model");
+    run_command(&r, *state, "train gpt --data synthetic:tokens=8000,vocab=64 --global-batch 32 "
+                            "--steps 1 --lr 0.1 --optimizer sgd --workers 2 --hosts 2 --buddies "
+                            "--on-failure continue --strategy zero3 --host-memory 54");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "choose --strategy zero1");
+}
+
 static void parts_of_it_are_made_and_trained(void **state)
 {
     static command_result r;
@@ -196,6 +214,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_copy_is_refused),
+        cmocka_unit_test(advice_can_be_taken),
         cmocka_unit_test(parts_of_it_are_made_and_trained),
         cmocka_unit_test(files_hold_what_memory_does_not),
         cmocka_unit_test(what_is_planned_runs),

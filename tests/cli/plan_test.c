@@ -115,6 +115,16 @@ static void says_why_a_strategy_cannot(void **state)
     assert_non_null(strstr(r.out, "\nhybrid cannot: strategy hybrid over groups of 2 hosts needs"));
     run_command(&r, *state, MLP "--workers 4 --hosts 4 --shard-hosts 3 --strategy hybrid");
     assert_int_equal(r.status, 2);
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --shard-hosts 2 --buddies "
+                                "--on-failure continue");
+    assert_says(r.out, "\nddp cannot: --buddies is for --strategy zero1 to zero3");
+    assert_says(r.out, "\nhybrid cannot: --buddies");
+    assert_says(r.out, "\nchoose zero1: ");
+    run_command(&r, *state, MLP "--workers 2 --hosts 2 --audit 0.1");
+    assert_says(r.out, "\nzero3 cannot: --audit needs");
+    run_command(&r, *state, MLP "--workers 2 --audit 0.1 --offload parameters:/nvme");
+    assert_int_equal(r.status, 2); /* none is left */
+    assert_says(r.err, "--audit needs");
 }
 
 /* States of 80 GB are no reason to refuse. */
@@ -485,7 +495,7 @@ static void any_size_is_planned_at_once(void **state)
     assert_string_equal(r.err, "");
     assert_int_equal(r.status, 0);
     assert_true(number(r.out, "\"elements\"", NULL) == 1e15);
-    assert_true(fabs(number(r.out, "\"parameters\"", "ddp") / 4e15 - 1) < 1e-9); /* padded */
+    assert_true(fabs(number(r.out, "\"parameters\"", "zero1") / 4e15 - 1) < 1e-9); /* padded */
     /* Of a bucket's 6400 spans one of 1024 owners has at most 7, and some host two such; with that
      * of its buddy four. */
     double blocks = 4 * 7 / (6400 * 4096.) * 1e15;

@@ -1,4 +1,4 @@
-/* fit.c -- whether a host has the memory for a run, and what to choose if not. */
+/* fit.c -- whether a strategy can be, whether a host has the memory, and what to choose if not. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +20,42 @@ static double whole(const lk_train_cost *cost)
     return (double)lk_train_cost_bytes(cost);
 }
 
+lk_status lk_train_check_hosts(const lk_train_config *config, uint32_t hosts)
+{
+    const char *name   = lk_strategy_name(config->strategy);
+    const bool  files  = lki_in_files(config, LK_OFFLOADED_PARAMETERS);
+    const bool  zero   = name != NULL && strncmp(name, "zero", 4) == 0;
+    const bool  zero3  = zero && strcmp(name, "zero3") == 0;
+    const bool  hybrid = name != NULL && strcmp(name, "hybrid") == 0;
+    const bool  parts  = (zero3 && hosts > 1) || (hybrid && config->shard_hosts > 1);
+
+    if (config->audit > 0 && (parts || ((zero3 || hybrid) && files)))
+        return lk_fail(LK_EINVAL,
+                       "--audit needs --strategy ddp, zero1 or zero2 on several hosts, and where "
+                       "parameters are in files: with zero3 and hybrid no worker has the "
+                       "parameters to make a gradient again alone");
+    if (config->buddies && !zero)
+        return lk_fail(LK_EINVAL,
+                       "--buddies is for --strategy zero1 to zero3: with ddp, and with hybrid in "
+                       "several groups, other hosts have what a lost one had");
+    return LK_OK;
+}
+
+/* What else may be laid aside, as one of several things to do. */
+static const char *advise_files(const lk_train_config *config)
+{
+    const bool aside  = lki_in_files(config, LK_OFFLOADED_STATES);
+    const bool states = !aside && lk_optimizer_state_count(&config->optimizer) > 0;
+    const bool params = !lki_in_files(config, LK_OFFLOADED_PARAMETERS) && config->audit == 0 &&
+                        config->gather_dtype == LK_F32;
+    if (config->survives || (!states && !params))
+        return "";
+    return !params ? "--offload for the optimizer's state, "
+           : aside ? "--offload for zero3's parameters, too, "
+           : states ? "--offload for the optimizer's state and zero3's parameters, "
+                    : "--offload for zero3's parameters, ";
+}
+
 /* What another strategy would do for it. */
 static void advise(const lk_train_config *config, uint32_t hosts, char *out, size_t bytes)
 {
@@ -30,18 +66,13 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
         lk_train_config other = *config;
         lk_train_cost   cost;
         other.strategy = strategies[i];
-        if (lk_train_estimate(&other, hosts, &cost) != LK_OK ||
+        if (lk_train_check_hosts(&other, hosts) != LK_OK ||
+            lk_train_estimate(&other, hosts, &cost) != LK_OK ||
             (name != NULL && whole(&cost) >= least))
             continue;
         least = whole(&cost);
         name  = strategies[i];
     }
-    const char *files = config->survives || lki_in_files(config, LK_OFFLOADED_PARAMETERS) ? ""
-                        : lki_in_files(config, LK_OFFLOADED_STATES)
-                            ? "--offload for zero3's parameters, too, "
-                        : lk_optimizer_state_count(&config->optimizer) > 0
-                            ? "--offload for the optimizer's state and zero3's parameters, "
-                            : "--offload for zero3's parameters, ";
     if (name == NULL)
         (void)snprintf(out, bytes, "make the model smaller");
     else if (least <= limit)
@@ -50,7 +81,7 @@ static void advise(const lk_train_config *config, uint32_t hosts, char *out, siz
     else
         (void)snprintf(out, bytes, "no strategy fits: %s takes the least, %.1f MiB; take more "
                        "hosts, fewer workers on each, %sor a smaller model", name, least / 0x1p20,
-                       files);
+                       advise_files(config));
 }
 
 lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
@@ -64,7 +95,7 @@ lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
     LK_TRY(lk_train_estimate(&copy, hosts, &cost));
     if (whole(&cost) <= (double)config->host_memory)
         return LK_OK;
-    advise(config, hosts, advice, sizeof advice);
+    advise(&copy, hosts, advice, sizeof advice);
     return lk_fail(LK_EINVAL,
                    "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
                    "gradients %.1f, activations %.1f, buffers %.1f), but --host-memory leaves "
