@@ -47,7 +47,8 @@ static void any_one_is_killed(void **state)
         }
 }
 
-/* Two at once, and a third later, by which the last is left alone. */
+/* Two at once, and a third later, by which the last is left alone.  Where the third was to tell of
+ * the others, and was killed first, nobody tells. */
 static void three_of_four_are_killed(void **state)
 {
     static job j;
@@ -71,9 +72,11 @@ static void three_of_four_are_killed(void **state)
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
         assert_says(j.result.err, "note: the run has lost 3 ranks and went on with 1");
+        assert_told(&j, third);
+        if (strstr(j.result.err, " in going on") != NULL)
+            continue;
         assert_told(&j, first);
         assert_told(&j, second);
-        assert_told(&j, third);
     }
 }
 
